@@ -389,6 +389,26 @@ _ROWS = (
         "that together serve all of them, or of one that has joined with all as its --span.",
     ),
     ErrorKind(
+        "SWT-E820", "The training text is not there", EXIT_INPUT_MISSING,
+        "data.source, or data.validation, of the run file names a place where no text is, or that\n"
+        "cannot be read. Paths are relative to the run file.",
+    ),
+    ErrorKind(
+        "SWT-E821", "The data is not text", EXIT_BAD_DATA,
+        "Nothing at that place is UTF-8 text. Other files are skipped, and here nothing was left.",
+    ),
+    ErrorKind(
+        "SWT-E822", "There is too little text", EXIT_BAD_DATA,
+        "Both the text to train on and the text to judge by must hold one example, which has\n"
+        "model.context tokens and one more. Give more text, or make model.context smaller.",
+    ),
+    ErrorKind(
+        "SWT-E823", "The training text was changed", EXIT_MUST_CHANGE,
+        "Pieces of text are named by their hashes, and these are not those that the run began\n"
+        "with. Bring the old files back. `swarmtrain up --changed-text` goes on with the text as\n"
+        "it is now; what was used of the old one is forgotten, and nothing else.",
+    ),
+    ErrorKind(
         "SWT-E901", "Unexpected fault (a bug)", EXIT_BUG,
         "The program met something that its authors did not foresee. The message names a report\n"
         "with the details; read it before you send it to anybody, it may hold paths and names.",

@@ -48,6 +48,7 @@ class UpOptions:
         state_dir: where log, keys and certificate live, or None for the run's default.
         json_events: print events as JSON lines on stdout.
         new_run: set an earlier run of the state directory aside.
+        takes_changed_text: go on with a text that is not the one the run began with.
     """
 
     run_file: Path
@@ -56,6 +57,7 @@ class UpOptions:
     state_dir: Path | None
     json_events: bool
     new_run: bool = False
+    takes_changed_text: bool = False
 
 
 @dataclass(frozen=True, slots=True)

@@ -42,9 +42,10 @@ def plan(
     from swarmtrain import forecast as plans
     from swarmtrain import forecast_moves
     from swarmtrain.config import file as config_file
+    from swarmtrain.data.places import settle
     from swarmtrain.errors import misuse
 
-    config = config_file.load(run_file)
+    config, _ = settle(config_file.load(run_file), run_file.parent)
     named = plans.parse_peers(peers)
     if now and measured is not None:
         raise misuse("--now tells of moves, and --measured of a run.", "Give one of them.")

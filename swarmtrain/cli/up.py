@@ -42,6 +42,13 @@ def up(
             help="Begin another run where one was: new keys, a new invite; the old files are kept.",
         ),
     ] = False,
+    changed_text: Annotated[
+        bool,
+        typer.Option(
+            "--changed-text",
+            help="Go on although the training text was changed; its first pass begins anew.",
+        ),
+    ] = False,
     json_events: JsonEvents = False,
     verbose: Verbose = False,
 ) -> None:  # fmt: skip
@@ -52,6 +59,7 @@ def up(
     options = UpOptions(
         run_file=run_file, listen=listen, public_host=public_host, state_dir=state_dir,
         json_events=json_events, new_run=new_run,
+        takes_changed_text=changed_text,
     )  # fmt: skip
     situation = context.ensure_object(Situation)
     situation.at_coordinator = True
@@ -66,8 +74,9 @@ def _serve(options: UpOptions, situation: Situation) -> None:
     from swarmtrain.cli.stopping import run_until_stopped
     from swarmtrain.config import file as config_file
     from swarmtrain.config import limits as config_limits
+    from swarmtrain.data.places import settle
 
-    config = config_file.load(options.run_file)
+    config, places = settle(config_file.load(options.run_file), options.run_file.parent)
     for warning in config_limits.warnings(config):
         say(f"Warning: {warning}")
     directory = options.state_dir or dirs.coordinator_dir(config.run.name)
@@ -88,6 +97,7 @@ def _serve(options: UpOptions, situation: Situation) -> None:
             on_ready=lambda invite: _announce(options, directory, invite), stop=stop,
             tell=lambda text: say(stamped(text, sys.stderr)),
             watched=None if options.json_events else watched,
+            places=places, takes_changed_text=options.takes_changed_text,
         )  # fmt: skip
 
     run_until_stopped(main, first_words="Stopping; Ctrl+C again to leave at once.")

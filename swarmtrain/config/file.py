@@ -17,6 +17,7 @@ import msgspec
 
 from swarmtrain.config import limits as config_limits
 from swarmtrain.config.asked import not_here
+from swarmtrain.config.data import unsettled
 from swarmtrain.config.declared import expected, is_of, plain, type_words
 from swarmtrain.config.problem import INTEGER_MAX, Problem, too_long
 from swarmtrain.config.settings import PipelineSection, RunConfig, Setting
@@ -42,6 +43,7 @@ _LATER_KEYS = (
     ("inner", "schedule_tokens", 0),
     ("model", "digest", ""),
     ("model", "vocabulary", 0),
+    ("data", "validation", ""),
 )
 
 _STRATEGY = "strategy"
@@ -120,7 +122,7 @@ def from_canonical(data: bytes) -> RunConfig:
         config = msgspec.convert(tables, RunConfig)
     except msgspec.ValidationError as error:
         raise RemoteFault("run-file", cleaned(str(error))) from error
-    problem = config_limits.first_problem(config)
+    problem = config_limits.first_problem(config) or unsettled(config)
     if problem is not None:
         raise RemoteFault("run-file", f"{problem.key} {problem.text}")
     if canonical(config) != data:

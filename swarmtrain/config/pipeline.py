@@ -85,7 +85,7 @@ def _own_problems(config: RunConfig) -> Iterator[Problem]:
             "swarmtrain.StagedModel: print(model.digest).",
         )
     if is_custom != (config.data.source == "own"):
-        fitting = "own" if is_custom else "python-stdlib"
+        fitting = "own" if is_custom else "python-stdlib or a path"
         yield Problem(
             "data.source",
             f"must be {fitting} with model.kind {model.kind} in stages, it is {config.data.source}",

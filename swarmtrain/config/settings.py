@@ -104,13 +104,23 @@ class ModelSection(_Section, frozen=True):
     ] = ""
 
 
+STDLIB, LEASED_TEXT, OWN_TEXT = "python-stdlib", "text", "own"
+"""Sources as settings that travel name them: they hold no paths."""
+
+
 class DataSection(_Section, frozen=True):
-    """Text is cut into pieces, which the coordinator leases to peers by their hashes."""
+    """Text is cut into pieces, which the coordinator leases to peers by their hashes.
+    [data.md](data.md) has the kinds of sources. Paths are relative to the run file and never leave
+    the organiser's machine: in the settings that travel `source` is then "text".
+    """
 
     source: Annotated[
-        Literal["python-stdlib", "own"],
-        _said("the sources of Python's standard library, or text that peers bring"),
-    ] = "python-stdlib"
+        str,
+        _said(
+            "the standard library's own sources, text of the organiser's, or text that peers bring",
+            "`python-stdlib`, a path, `own`",
+        ),
+    ] = STDLIB
     piece_bytes: Annotated[
         int,
         _between(1_024, limits.FRAME_BYTES_MAX, "bytes of one piece; more than `model.context`"),
@@ -119,6 +129,9 @@ class DataSection(_Section, frozen=True):
     validation_pieces: Annotated[
         int, _between(1, 4_096, "pieces kept back to judge by, the same for all")
     ] = 8
+    validation: Annotated[
+        str, _said("text to judge by, in place of a share of the source", "a path, or empty")
+    ] = ""
 
 
 class InnerSection(_Section, frozen=True):

@@ -7,6 +7,7 @@ peer asks again.
 """
 
 import heapq
+import logging
 import random
 from collections.abc import Mapping
 from typing import Protocol
@@ -18,6 +19,8 @@ from swarmtrain_transport.errors import RemoteFault
 from swarmtrain_transport.links.link import PeerId
 from swarmtrain_transport.wire.messages import LeaseGrant, Ready
 
+logger = logging.getLogger(__name__)
+
 _Entry = tuple[int, int, int, bytes]
 
 _STALE_MAX = 4
@@ -26,7 +29,7 @@ Making it takes as long as the requests that brought it there."""
 
 
 class Text(Protocol):
-    """A text cut into pieces; `swarmtrain.data.corpus.Corpus` is one."""
+    """A text cut into pieces: `swarmtrain.data.corpus.Corpus`, `swarmtrain.data.stored`."""
 
     @property
     def train(self) -> tuple[str, ...]:
@@ -35,6 +38,10 @@ class Text(Protocol):
     @property
     def validation(self) -> tuple[str, ...]:
         """Hex SHA-256 of each validation piece."""
+
+    @property
+    def manifest_hash(self) -> str:
+        """Hex SHA-256 of what names all pieces."""
 
     def piece(self, piece_hash: str) -> bytes:
         """The bytes of one piece; KeyError if there is none of that hash."""
@@ -55,7 +62,8 @@ class CorpusService:
         self._text = text
         self._lease_pieces_max = lease_pieces_max
         self._piece_samples = piece_samples if text is not None else 0
-        self._train = tuple(map(bytes.fromhex, text.train)) if text else ()
+        # Equal pieces are one piece.
+        self._train = tuple(dict.fromkeys(map(bytes.fromhex, text.train))) if text else ()
         self._validation = tuple(map(bytes.fromhex, text.validation)) if text else ()
         order = list(range(len(self._train)))
         random.Random(seed).shuffle(order)
@@ -116,6 +124,9 @@ class CorpusService:
         try:
             plain = self._text.piece(piece_hash.hex())
         except KeyError:
+            return None
+        except OSError as exc:
+            logger.error("A piece of text cannot be given out: %s.", exc)
             return None
         return pack_piece(plain)
 

@@ -22,11 +22,11 @@ from aiohttp import web
 
 from swarmtrain import file_descriptors as descriptors
 from swarmtrain.config import file as config_file
-from swarmtrain.config.settings import RunConfig
+from swarmtrain.config.settings import LEASED_TEXT, OWN_TEXT, RunConfig
 from swarmtrain.config.stages import stage_layouts
 from swarmtrain.config.values import WHOLE_VECTOR_RULES
 from swarmtrain.coordinator.app import CoordinatorApp
-from swarmtrain.coordinator.corpus_service import CorpusService
+from swarmtrain.coordinator.corpus_service import CorpusService, Text
 from swarmtrain.coordinator.disk.certificate import RunKeys
 from swarmtrain.coordinator.disk.run_directory import (
     LOG,
@@ -46,7 +46,9 @@ from swarmtrain.coordinator.organiser import notices
 from swarmtrain.coordinator.organiser.orders import Desk
 from swarmtrain.coordinator.shell import Shell
 from swarmtrain.data.corpus import CorpusMissing, build_corpus
-from swarmtrain.errors import UserError, port_in_use
+from swarmtrain.data.places import NOWHERE, Places
+from swarmtrain.data.stored import open_text
+from swarmtrain.errors import UserError, port_in_use, translate
 from swarmtrain.pipeline.costs import stage_needs
 from swarmtrain.status import StatusServer
 from swarmtrain.why.story import story_of
@@ -82,6 +84,8 @@ async def serve(
     stop: asyncio.Event,
     tell: Tell = logger.info,
     watched: Watched | None = None,
+    places: Places = NOWHERE,
+    takes_changed_text: bool = False,
     clock: Callable[[], float] = time.monotonic,
     wall_clock: Callable[[], float] = time.time,
 ) -> str:
@@ -91,7 +95,9 @@ async def serve(
         keys, machine = _resumed(store, state_dir, config, clock(), wall_clock())
         shell = _shell(machine, store, clock, adoption(store, config, keys, tell))
         door = _door(store, keys, config, machine, shell, wall_clock)
-        texts = await asyncio.to_thread(_texts, config)
+        text = await asyncio.to_thread(_text, config, places, state_dir / "text", tell)
+        _check_same_text(store, text, takes_changed_text, tell)
+        texts = _texts(config, text)
         app = CoordinatorApp(shell, door, texts, keys.cert_sha256, machine.note)
         runner = app.runner()
         porch = await _porch(runner, keys)
@@ -362,13 +368,18 @@ def run_terms(config: RunConfig) -> RunTerms:
     )
 
 
-def _texts(config: RunConfig) -> CorpusService:
-    """About half a second of reading and hashing, so it runs beside the loop that hears Ctrl+C."""
-    data, seed = config.data, config.run.seed
-    if data.source == "own":
-        return CorpusService(None, seed=seed, lease_pieces_max=data.lease_pieces)
+def _text(config: RunConfig, places: Places, folder: Path, tell: Tell) -> Text | None:
+    """Read and hash the text, beside the loop that hears Ctrl+C; None where peers bring theirs."""
+    data = config.data
+    if data.source == OWN_TEXT:
+        return None
+    if data.source == LEASED_TEXT:
+        try:
+            return open_text(config, places, folder, tell)
+        except OSError as exc:
+            raise translate(exc, at_coordinator=True) or _unreadable(exc) from exc
     try:
-        text = build_corpus(data.piece_bytes, validation_pieces=data.validation_pieces)
+        return build_corpus(data.piece_bytes, validation_pieces=data.validation_pieces)
     except CorpusMissing as exc:
         raise UserError(
             "SWT-E801",
@@ -376,15 +387,53 @@ def _texts(config: RunConfig) -> CorpusService:
             "The built-in text is the standard library's own sources, which this Python lacks.",
             str(exc),
         ) from exc
+
+
+def _check_same_text(store: Store, text: Text | None, takes_changed: bool, tell: Tell) -> None:
+    """The text must be the one that the run began with, unless its organiser says otherwise.
+
+    Raises:
+        UserError: SWT-E823.
+    """
+    if text is None:
+        return
+    manifest, known = bytes.fromhex(text.manifest_hash), store.text_manifest()
+    if known == manifest:
+        return
+    if known is not None and not takes_changed:
+        raise UserError(
+            "SWT-E823",
+            "The training text is not the one that this run began with.",
+            "Files were added, changed or removed, or the text lies elsewhere; pieces that peers"
+            " hold would not be found again.",
+            "Bring the old files back, or go on with the text as it is: swarmtrain up RUN.TOML"
+            " --changed-text.",
+        )
+    if known is not None:
+        tell("The text is another one than before: its first pass begins.")
+    store.begin_text(manifest)
+
+
+def _texts(config: RunConfig, text: Text | None) -> CorpusService:
+    data = config.data
     # A model that peers bring themselves has samples of its own kind.
     window = 0 if config.model.kind == "custom" else config.model.context
     return CorpusService(
-        text, seed=seed, lease_pieces_max=data.lease_pieces,
+        text, seed=config.run.seed, lease_pieces_max=data.lease_pieces,
         piece_samples=data.piece_bytes // window if window else 0,
     )  # fmt: skip
 
 
 # ---- the errors
+
+
+def _unreadable(error: OSError) -> UserError:
+    return UserError(
+        "SWT-E820",
+        f"The text cannot be read: {error}.",
+        "No run was started.",
+        "Check the files that data.source names, and the disk.",
+    )
 
 
 def _cannot_listen(host: str, port: int, error: OSError) -> UserError:

@@ -8,7 +8,8 @@ from source import ROOT, report, text_files
 PAPERS = (
     "README.md", "ARCHITECTURE.md", "docs/protocol.md", "docs/run-file.md", "CONTRIBUTING.md",
     "SECURITY.md", "CHANGELOG.md", "docs/running.md", "docs/strategies.md", "docs/pipelines.md",
-    "benchmarks/README.md", "benchmarks/RESULTS.md", "docs/decisions.md", "LICENSE",
+    "benchmarks/README.md", "benchmarks/RESULTS.md", "docs/decisions.md", "docs/data.md",
+    "LICENSE",
 )  # fmt: skip
 
 

@@ -15,7 +15,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from swarmtrain.coordinator.disk.register import REGISTER_TABLES, Register
+from swarmtrain.coordinator.disk.register import REGISTER_TABLES
 from swarmtrain.coordinator.disk.store_errors import (
     StoreError,
     conflict,
@@ -23,6 +23,7 @@ from swarmtrain.coordinator.disk.store_errors import (
     of_earlier_version,
     translated,
 )
+from swarmtrain.coordinator.disk.text_register import TEXT_TABLES, TextRegister
 from swarmtrain_transport.errors import RemoteFault
 from swarmtrain_transport.wire.records import (
     GENESIS_HASH,
@@ -58,11 +59,12 @@ CREATE TABLE IF NOT EXISTS log (
     kind TEXT NOT NULL, grp INTEGER NOT NULL, op INTEGER, bytes BLOB NOT NULL) STRICT;
 CREATE UNIQUE INDEX IF NOT EXISTS one_outcome ON log (grp, op) WHERE kind IN ('COMMIT', 'SKIP');
 CREATE TABLE IF NOT EXISTS losses (op INTEGER PRIMARY KEY, loss REAL NOT NULL) STRICT;
-{REGISTER_TABLES}INSERT OR IGNORE INTO meta VALUES ('schema', {SCHEMA}), ('term', 0), ('closed', 0);
+{REGISTER_TABLES}{TEXT_TABLES}
+INSERT OR IGNORE INTO meta VALUES ('schema', {SCHEMA}), ('term', 0), ('closed', 0);
 """
 
 
-class Store(Register):
+class Store(TextRegister):
     """One open state directory. Belongs to the thread that opened it."""
 
     def __init__(self, connection: sqlite3.Connection, path: Path, term: int) -> None:

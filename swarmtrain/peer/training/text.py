@@ -8,7 +8,7 @@ something new has arrived.
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from swarmtrain.config.settings import DataSection
+from swarmtrain.config.settings import STDLIB, DataSection
 from swarmtrain.data.corpus import Corpus, CorpusMissing, build_corpus
 from swarmtrain.peer.network.shell import PeerShell
 from swarmtrain_transport.wire.messages import LeaseGrant
@@ -30,7 +30,7 @@ class TextFeed:
     def __init__(self, section: DataSection) -> None:
         self._section = section
         self._local: Corpus | None = None
-        self._tried_local = False
+        self._tried_local = section.source != STDLIB
         self._delivery: _Delivery | None = None
         self._validation: tuple[bytes, ...] | None = None
 
