@@ -12,8 +12,11 @@
 Without an invite nothing happens at all: no hook, no thread, no file, the same bits. With one, the
 optimizer's step hook counts steps; when a round is due it exchanges, between two steps, and
 replaces the trainable parameters in place. Loss, gradients and learning rates are never touched.
+A loop whose steps are inside a compiled or captured region joins with `when="step"` and calls
+`Swarm.step` itself.
 
-Mistakes are loud: whatever goes wrong while joining raises. Weather is not: what goes wrong later
+Mistakes are loud: whatever goes wrong while joining raises, and a call that cannot be meant raises
+without an invite too. Weather is not: what goes wrong later
 (unless `strict`) is said once, in the log and in `Swarm.error`, and the loop trains on alone.
 """
 
@@ -28,6 +31,8 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch.nn.parallel import DataParallel, DistributedDataParallel
+from torch.nn.parameter import is_lazy
 
 from swarmtrain import dirs
 from swarmtrain.caps import Caps, parse_caps
@@ -56,6 +61,9 @@ _HOOKS = "_optimizer_step_post_hooks"
 _WRAPPERS_MAX = 8
 """Optimizers within optimizers; real chains have two or three."""
 
+HOOK, STEP = "hook", "step"
+"""Ways to say that a step was made: the optimizer's hook does, or the loop by `Swarm.step`."""
+
 
 class Swarm:
     """The run as a training loop sees it. This one is the exact no-op that `join` gives without an
@@ -66,6 +74,9 @@ class Swarm:
     """
 
     error: Exception | None = None
+
+    def __init__(self, when: str = HOOK) -> None:
+        self._when = when
 
     @property
     def round(self) -> int:
@@ -87,6 +98,27 @@ class Swarm:
     def should_stop(self) -> bool:
         """True if the run's last round is in the weights, so that the loop may end."""
         return False
+
+    @property
+    def seed(self) -> int:
+        """A seed of this peer's own in this run, below 2**56; the same after a restart, 0 without
+        a run. Peers that shuffle the same data by it read them in different orders."""
+        return 0
+
+    def step(self) -> None:
+        """Count one step, and exchange if a round is due: for loops that joined with `when="step"`.
+
+        Call it after each step of the optimizer, outside of compiled or captured regions, and not
+        after one that was skipped. It takes the place of the hook.
+
+        Raises:
+            UserError: SWT-E610, the hook counts the steps already.
+        """
+        if self._when != STEP:
+            raise misuse(
+                "swarm.step() was called, but the optimizer's hook counts the steps already.",
+                'Join with when="step", or leave swarm.step() out.',
+            )
 
     def log(self, *, loss: Tensor | float | None = None, samples: int | None = None) -> None:
         """Say what the steps from now on are like.
@@ -119,9 +151,10 @@ class Swarm:
 
 def join(
     model: nn.Module,
-    optimizer: torch.optim.Optimizer,
+    optimizer: torch.optim.Optimizer | None,
     invite: str | None = None,
     *,
+    when: str = HOOK,
     name: str = "",
     listen: str = "",
     state_dir: str | Path | None = None,
@@ -140,12 +173,16 @@ def join(
     Args:
         model: what has `requires_grad` now is exchanged, such as the adapters alone of a frozen
             model (examples/adapters.py); names, shapes and types must be those of the other peers'
-            models. Buffers and frozen parameters stay your own, and nobody compares them.
+            models. Buffers and frozen parameters stay your own, and nobody compares them. Of a
+            wrapper (torch.compile, DistributedDataParallel) the model inside is meant.
         optimizer: whose steps count, also within a wrapper such as accelerate's. Its state stays
             your own; only what it remembers of a parameter that has become NaN or infinite, or is
             so itself, is dropped when the run's weights replace it. Another optimizer of the same
-            loop is the loop's own affair: that its state outlives a NaN is not seen here.
+            loop is the loop's own affair: that its state outlives a NaN is not seen here. None
+            where there is none, with `when="step"` alone.
         invite: ``swarm://host:port/run#secret``; None reads SWARMTRAIN_INVITE.
+        when: "hook" counts the optimizer's steps by itself; "step" leaves that to the loop, which
+            calls `Swarm.step` after each.
         name: shown to others; "" for one drawn from the peer's key.
         listen: ``HOST:PORT`` for the other peers; "" for a free port, on loopback if the invite is.
         state_dir: keys, ledger and checkpoints; None for the run's place on this machine, which is
@@ -166,39 +203,96 @@ def join(
             coordinator does not answer. `swarmtrain.errors.render` words it, `exit_status` is its
             status.
     """
-    text = invite if invite is not None else os.environ.get(INVITE, "")
-    if not text.strip():
-        return Swarm()
     if samples_per_step < 1:
         raise misuse(f"samples_per_step must be at least 1, not {samples_per_step}.")
+    if when not in (HOOK, STEP):
+        raise misuse(f'join has when="{HOOK}" or when="{STEP}", not {when!r}.')
+    inner = None if optimizer is None and when == STEP else hookable(optimizer)
+    text = invite if invite is not None else os.environ.get(INVITE, "")
+    if not text.strip():
+        return Swarm(when)
     speak_up()
     here = Surroundings.read()
-    member = _Member(hookable(optimizer), samples_per_step, strict=strict, emit=here.emit())
+    member = _Member(inner, samples_per_step, strict=strict, when=when, emit=here.emit())
     with in_words():
         caps = parse_caps(up or here.up, down or here.down, daily)
-        layout = Layout.of(model, block=1)
+        inside = bare(model)
+        layout = _layout_of(inside, block=1)
+        _check_trains(inner, inside)
         told = replace(
             here, name=name or here.name, state_dir=str(state_dir or here.state_dir)
         )  # fmt: skip
-        member.enter(_come_in(text, told, listen, caps, layout), model)
+        member.enter(_come_in(text, told, listen, caps, layout), inside)
     return member
+
+
+def bare(model: nn.Module) -> nn.Module:
+    """The model inside the wrappers of torch.compile and of data-parallel training, whose names
+    for its parameters nobody else has."""
+    while True:
+        if isinstance(model, DataParallel | DistributedDataParallel):
+            model = model.module
+        elif isinstance(inner := model._modules.get("_orig_mod"), nn.Module):
+            model = inner
+        else:
+            return model
+
+
+def _layout_of(model: nn.Module, block: int) -> Layout:
+    for name, parameter in model.named_parameters():
+        if parameter.requires_grad and (is_lazy(parameter) or parameter.is_meta):
+            raise UserError(
+                "SWT-E631",
+                f"Parameter `{name}` has no values yet.",
+                "A lazy layer gets them with its first batch, a model on the meta device when its "
+                "weights are loaded.",
+                "Do that before joining.",
+            )
+    try:
+        return Layout.of(model, block)
+    except ValueError as error:
+        text = str(error)
+        raise UserError("SWT-E631", text[0].upper() + text[1:]) from error
+
+
+def _check_trains(optimizer: torch.optim.Optimizer | None, model: nn.Module) -> None:
+    if optimizer is None:
+        return
+    own = {id(parameter) for parameter in model.parameters() if parameter.requires_grad}
+    if not any(id(one) in own for group in optimizer.param_groups for one in group["params"]):
+        raise UserError(
+            "SWT-E630",
+            "The optimizer holds none of the model's trainable parameters.",
+            "Its steps would not move what is exchanged: the model was copied, or replaced by a "
+            "library, after the optimizer was made, or the optimizer keeps copies of its own.",
+            "Join with the model whose parameters() the optimizer was made of.",
+        )
 
 
 def hookable(optimizer: object) -> torch.optim.Optimizer:
     """The torch optimizer that makes the step: what was given, or what it wraps.
 
-    Accelerate's is an Optimizer that was never initialised as one, and has no hooks; others are
-    none at all. Each keeps the real one as `optimizer`. One that is whole is not looked into.
+    Accelerate's is an Optimizer that was never initialised as one, and has no hooks; Lightning's
+    shows those of another; others are none at all. Each keeps the real one as `optimizer`. One that
+    is whole is not looked into.
 
     Raises:
         UserError: SWT-E610, there is none.
     """
     found = optimizer
     for _ in range(_WRAPPERS_MAX):
-        if isinstance(found, torch.optim.Optimizer) and hasattr(found, _HOOKS):
+        # Its own: some wrappers show those of the one inside as theirs.
+        if isinstance(found, torch.optim.Optimizer) and _HOOKS in vars(found):
             return found
         # A learning rate schedule has an `optimizer` too, and is none.
         found = getattr(found, "optimizer", None) if hasattr(found, "param_groups") else None
+    if optimizer is None:
+        raise misuse(
+            "swarmtrain.join was given None in place of a torch optimizer.",
+            "A transformers Trainer makes its optimizer in train(), Lightning in fit(): use "
+            "swarmtrain.integrations.transformers.SwarmCallback, or that of .lightning. A loop "
+            'without an optimizer joins with when="step" and calls swarm.step().',
+        )
     raise misuse(
         f"swarmtrain.join takes a torch optimizer, not {type(optimizer).__name__}.",
         "Give it the optimizer whose step() the loop calls, or the one that it wraps.",
@@ -236,12 +330,14 @@ class _Member(Swarm):
 
     def __init__(
         self,
-        optimizer: torch.optim.Optimizer,
+        optimizer: torch.optim.Optimizer | None,
         samples_per_step: int,
         *,
         strict: bool,
+        when: str = HOOK,
         emit: Callable[[Event], None] = lambda event: None,
     ) -> None:
+        super().__init__(when)
         self.error = None
         self._emit = emit
         self._optimizer = optimizer
@@ -254,6 +350,7 @@ class _Member(Swarm):
         self._log: HookLog | None = None
         self._round = 0
         self._state_root = ""
+        self._seed = 0
         self._run_is_over = False
 
     def enter(self, membership: Membership, model: nn.Module) -> None:
@@ -279,7 +376,9 @@ class _Member(Swarm):
         except BaseException:
             self._drop("could not begin")
             raise
-        self._hook = self._optimizer.register_step_post_hook(self._stepped)
+        self._seed = membership.own_seed()
+        if self._optimizer is not None and self._when == HOOK:
+            self._hook = self._optimizer.register_step_post_hook(self._stepped)
         log.joined(self.peers, max(0, self._session.driver.op))
         self._emit(StateInPlace(max(0, self._session.driver.op)))
         self._look_round()
@@ -305,6 +404,16 @@ class _Member(Swarm):
     def should_stop(self) -> bool:
         """As Swarm.should_stop."""
         return self._run_is_over
+
+    @property
+    def seed(self) -> int:
+        """As Swarm.seed."""
+        return self._seed
+
+    def step(self) -> None:
+        """As Swarm.step."""
+        super().step()
+        self._count()
 
     def log(self, *, loss: Tensor | float | None = None, samples: int | None = None) -> None:
         """As Swarm.log."""
@@ -344,8 +453,13 @@ class _Member(Swarm):
 
     def _stepped(self, optimizer: torch.optim.Optimizer, args: object, kwargs: object) -> None:
         """The optimizer's step hook."""
+        if self._session is not None and not _was_skipped(optimizer):
+            self._count()
+
+    def _count(self) -> None:
+        """One step was made: exchange if a round is due."""
         session = self._session
-        if session is None or _was_skipped(optimizer):
+        if session is None:
             return
         self._guarded(lambda: session.stepped(self._samples, self._shown_loss(), self._samples))
         self._look_round()

@@ -275,6 +275,19 @@ _ROWS = (
         "--memory.",
     ),
     ErrorKind(
+        "SWT-E630", "The optimizer trains another model", EXIT_MUST_CHANGE,
+        "swarmtrain.join got a model and an optimizer that have no trainable parameter in\n"
+        "common. Often the model was copied, quantized or wrapped after the optimizer was made;\n"
+        "some optimizers keep 32-bit copies, and would write over what the swarm has put into the\n"
+        "model. Make the optimizer of the parameters of the very model that joins.",
+    ),
+    ErrorKind(
+        "SWT-E631", "This model cannot be exchanged as it is", EXIT_MUST_CHANGE,
+        "What has requires_grad when swarmtrain.join is called is exchanged. It must be there\n"
+        "with its values, not lazy and not on the meta device, and of a real floating type.\n"
+        "Freeze what is not, and unfreeze what the run should train, before joining.",
+    ),
+    ErrorKind(
         "SWT-E701", "The run is full", EXIT_TRY_LATER,
         "It has as many peers as its organiser allows (admission.peers_max). Try again later.",
     ),

@@ -15,6 +15,9 @@ from torch import Tensor, nn
 
 from swarmtrain.config.built_in import layout_digest
 
+_COMPILED = "_orig_mod."
+"""Prefix that torch.compile gives to the names of a module's parameters."""
+
 
 class LayoutMismatch(ValueError):
     """A model or a set of tensors does not have the parameters that the layout names."""
@@ -199,8 +202,11 @@ class Layout:
 
 
 def _trainable(model: nn.Module) -> dict[str, nn.Parameter]:
+    """By name, as if nothing were compiled: torch.compile puts a layer's name into another one."""
     return {
-        name: parameter for name, parameter in model.named_parameters() if parameter.requires_grad
+        name.replace(_COMPILED, ""): parameter
+        for name, parameter in model.named_parameters()
+        if parameter.requires_grad
     }
 
 

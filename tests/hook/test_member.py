@@ -5,46 +5,8 @@ import pytest
 import torch
 from torch import nn
 
-from swarmtrain.api import _Member
 from swarmtrain.errors import UserError
-
-
-class StandIn:
-    """Takes the place of session, driver and membership, and remembers what it was told."""
-
-    def __init__(self) -> None:
-        self.driver = self
-        self.op = 3
-        self.root = b"\xab"
-        self.is_finished = False
-        self.result = ""
-        self.num_others = 2
-        self.stepped_with: list[tuple[int, float | None]] = []
-        self.left: list[str] = []
-        self.closed: list[str] = []
-        self.trouble: Exception | None = None
-
-    def stepped(self, samples: int, loss: float | None, tokens: int) -> None:
-        assert tokens == samples
-        self.stepped_with.append((samples, loss))
-        if self.trouble is not None:
-            raise self.trouble
-
-    def leave(self, reason: str) -> None:
-        self.left.append(reason)
-
-    def close(self, reason: str) -> None:
-        self.closed.append(reason)
-
-
-def made(*, strict: bool = False, fused: bool = False):
-    model = nn.Linear(2, 1)
-    optimizer = torch.optim.SGD(model.parameters(), lr=0.1, fused=fused)
-    member = _Member(optimizer, 4, strict=strict)
-    session = StandIn()
-    member._session = member._membership = session
-    member._hook = optimizer.register_step_post_hook(member._stepped)
-    return member, session, model, optimizer
+from tests.hook.stand_in import made
 
 
 def step(model: nn.Module, optimizer: torch.optim.Optimizer, factor: float = 1.0) -> torch.Tensor:
