@@ -1,4 +1,4 @@
-"""`swarmtrain export FOLDER DIRECTORY...`: one model of a run's newest checkpoints."""
+"""`swarmtrain export RUN --to DIR`: a run's newest model as a folder that others can use."""
 
 from pathlib import Path
 from typing import Annotated
@@ -6,23 +6,40 @@ from typing import Annotated
 import typer
 
 from swarmtrain.cli.arguments import AsJson
+from swarmtrain.errors import misuse
+
+FORMS = ("safetensors", "hf")
 
 
 def export(
-    folder: Annotated[Path, typer.Argument(help="New folder for the model.")],
-    directories: Annotated[
-        list[Path], typer.Argument(help="State directories of peers, or a folder of them.")
+    given: Annotated[
+        list[str],
+        typer.Argument(
+            metavar="RUN|STATE_DIR...",
+            help="A run's name, or state directories of its peers, or a folder of them.",
+        ),
     ],
+    to: Annotated[Path, typer.Option("--to", metavar="DIR", help="New folder for the model.")],
+    form: Annotated[
+        str,
+        typer.Option(
+            "--format", metavar="FORM",
+            help="safetensors: the run's own names; hf: for AutoModelForCausalLM.",
+        ),
+    ] = FORMS[0],
     as_json: AsJson = False,
-) -> None:
-    """Make one model of a run's newest checkpoints, for safetensors. Where the model is in stages,
-    the peers of these directories have all of them together. They may go on meanwhile."""
+) -> None:  # fmt: skip
+    """Make a folder of a run's newest model: weights, settings, tokenizer, and a card that tells
+    how it came about. Where the model is in stages, the peers of these directories have all of
+    them together. They may go on meanwhile."""
+    if form not in FORMS:
+        raise misuse(f"There is no format {form}.", f"Name one of {', '.join(FORMS)}.")
     import msgspec
 
     from swarmtrain.console.units import human_bytes
-    from swarmtrain.export import export as make
+    from swarmtrain.trained.export import export as make
 
-    made = make(folder, directories)
+    made = make(to, given, form=form)
     if as_json:
         print(msgspec.json.encode(made).decode())
         return
@@ -30,4 +47,5 @@ def export(
         of = f"stage {part.stage}" if len(made.stages) > 1 else "the model"
         print(f"{of}: round {part.op}, state {part.state_root[:16]}")
     size = human_bytes(made.model_bytes)
-    print(f"{folder}/model.safetensors: {made.num_values} values, {size}; manifest.json beside it")
+    print(f"{to}/model.safetensors: {made.num_values} values, {size}; README.md tells of it")
+    print(f'Let it write: swarmtrain generate {to} "Once upon a time"')

@@ -271,7 +271,7 @@ class _StagesDemo(_Demo):
     def _saved_model(self) -> Path | None:
         """One model made of all stages' checkpoints."""
         from swarmtrain import checkpoint
-        from swarmtrain.export import export
+        from swarmtrain.trained.export import export
 
         folder = self._place.root / "model"
         export(folder, [self._place.peer(name) for name in self._story.facts.left])

@@ -41,7 +41,7 @@ SWARMTRAIN = (
     "crowd",
     "simulate verify",
     "compare",
-    "api api_stages forecast forecast_moves export",
+    "api api_stages forecast forecast_moves trained",
     "measured",
     "local_run",
     "demo emulate",

@@ -13,12 +13,12 @@ from swarmtrain.cli.main import main
 from swarmtrain.config import file as config_file
 from swarmtrain.config.settings import ModelSection, PipelineSection, RunConfig, RunSection
 from swarmtrain.errors import UserError
-from swarmtrain.export import export
 from swarmtrain.models.byte_transformer import build_model
 from swarmtrain.models.tensors import Layout
 from swarmtrain.peer.disk.storage import PeerStorage
 from swarmtrain.pipeline.cut import run_stages
 from swarmtrain.pipeline.span import Span
+from swarmtrain.trained.export import export
 from swarmtrain_transport.ledger.chain import Ledger
 from swarmtrain_transport.wire.identity import Identity, verify
 from swarmtrain_transport.wire.records import Attest, Body, Group, Record, Run, make_record
@@ -148,8 +148,8 @@ def test_what_cannot_be_exported_says_why(tmp_path: Path) -> None:
 
 def test_the_command_tells_what_it_made(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     directory = peer(tmp_path / "a", 0, 1, 2)
-    assert main(["export", str(tmp_path / "out"), str(directory)]) == 0
+    assert main(["export", str(directory), "--to", str(tmp_path / "out")]) == 0
     shown = capsys.readouterr().out
     assert "stage 2: round 0, state " in shown and "model.safetensors" in shown
-    assert main(["export", str(tmp_path / "more"), str(directory), "--json"]) == 0
+    assert main(["export", str(directory), "--to", str(tmp_path / "more"), "--json"]) == 0
     assert json.loads(capsys.readouterr().out)["stages"][1]["stage"] == 1

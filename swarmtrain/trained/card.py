@@ -1,0 +1,129 @@
+"""The card of an exported model: what it is, how it came about, how to check and use it. Pure."""
+
+from collections.abc import Iterator, Mapping
+
+from swarmtrain.config.settings import RunConfig
+from swarmtrain.trained.collect import Collected
+from swarmtrain.trained.history import History
+
+_LOSSES_SHOWN = 12
+
+
+def text_of(found: Collected, history: History, num_values: int, model_sha256: str) -> str:
+    """The card as Markdown, with the head that model hubs read.
+
+    Args:
+        num_values: parameters.
+        model_sha256: of model.safetensors.
+    """
+    lines = [
+        *_head(found.config),
+        *_facts(found, history, num_values),
+        *_losses(history),
+        *_use(found.config),
+        *_proof(found, model_sha256),
+        *_unknown(found.config, history),
+    ]
+    return "\n".join(lines) + "\n"
+
+
+def _head(config: RunConfig) -> Iterator[str]:
+    yield from ("---", "tags:", "- swarmtrain", "- text-generation", "---")
+    yield from ("", f"# {config.run.name}", "")
+    yield (
+        "Trained with swarmtrain by several peers, each on its own computer, that exchanged "
+        "differences of their weights."
+    )
+    yield ""
+
+
+def _facts(found: Collected, history: History, num_values: int) -> Iterator[str]:
+    config = found.config
+    model, outer, data = config.model, config.outer, config.data
+    yield from ("| | |", "|---|---|")
+    yield f"| model | {model.kind}, {_spaced(num_values)} parameters, context {model.context} |"
+    since = "" if history.is_whole else " since the oldest record that is here"
+    skipped = f", {history.skipped} without a result" if history.skipped else ""
+    yield f"| rounds | {history.rounds} of {config.run.rounds} committed{skipped}{since} |"
+    yield (
+        f"| peers | {history.contributors} have work in the model, {history.peers} were let in"
+        f"{since} |"
+    )
+    yield f"| tokens | {_tokens(history)} |"
+    yield f"| text | {_source(data.source)} |"
+    steps = f"{config.steps_per_round} inner steps between exchanges"
+    yield f"| strategy | {outer.strategy}, {steps}, outer learning rate {outer.lr:g} |"
+    yield f"| codec | {config.exchange.codec} |"
+    for part in found.parts:
+        of = f" of stage {part.stage}" if len(found.parts) > 1 else ""
+        yield f"| state root{of} | `{part.state_root}` after round {part.op} |"
+    yield ""
+
+
+def _tokens(history: History) -> str:
+    if not history.tokens:
+        return "not known: the ledger does not count them"
+    if history.are_counted:
+        return f"{_spaced(history.tokens)}, by the contributors' own counts"
+    return f"about {_spaced(history.tokens)}: what the run file asks of each contribution"
+
+
+def _source(source: str) -> str:
+    return {
+        "python-stdlib": "sources of Python's standard library",
+        "own": "each peer's own; the run does not know it",
+    }.get(source, source)
+
+
+def _losses(history: History) -> Iterator[str]:
+    if not history.losses:
+        return
+    yield from ("## Validation loss", "", "| round | nats per token |", "|---|---|")
+    for op in _some(history.losses):
+        yield f"| {op} | {history.losses[op]:.4f} |"
+    yield ""
+
+
+def _some(losses: Mapping[int, float]) -> list[int]:
+    """The first round, the last one and some between them."""
+    rounds = sorted(losses)
+    last, most = len(rounds) - 1, min(len(rounds), _LOSSES_SHOWN)
+    return [rounds[place * last // max(1, most - 1)] for place in range(most)]
+
+
+def _use(config: RunConfig) -> Iterator[str]:
+    if config.model.kind == "custom":
+        yield from ("## Use", "", "`model.safetensors` holds the parameters by their names in the")
+        yield from ("program that the peers brought; the run does not know it.", "")
+        return
+    yield from ("## Use", "", "```")
+    yield 'swarmtrain generate . "Once upon a time"'
+    yield "swarmtrain evaluate . --data my-text.txt"
+    yield from ("```", "")
+
+
+def _proof(found: Collected, model_sha256: str) -> Iterator[str]:
+    run = found.ledger.run
+    yield from ("## How to check it", "")
+    yield f"- `sha256sum model.safetensors` gives `{model_sha256}`."
+    yield f"- The run's key is `{run.run_key.hex()}`, its settings have SHA-256"
+    yield f"  `{run.config_hash.hex()}`."
+    yield "- Every decision of the run is signed with that key. `swarmtrain verify DIR`, with the"
+    yield "  state directory of a peer, makes the way to its newest state again from signed records"
+    yield "  and results; the state root that it prints is the one above if it ends at that round."
+    yield ""
+
+
+def _unknown(config: RunConfig, history: History) -> Iterator[str]:
+    yield from ("## What is not known", "")
+    yield "- Who the peers are: the ledger knows keys and names that they chose."
+    if config.data.source == "own":
+        yield "- The text: it stayed with the peers."
+    if not history.losses:
+        yield "- Validation losses: the coordinator keeps them, and it was not at hand."
+    yield "- What the model is good or bad at: nobody has judged more than its loss."
+    yield "- A license: the run file names none."
+
+
+def _spaced(number: int) -> str:
+    return f"{number:,}".replace(",", " ")

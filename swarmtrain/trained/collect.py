@@ -1,0 +1,184 @@
+"""The newest model that state directories hold, of all stages where it is in stages.
+
+Stages are committed each at a pace of their own, so what is newest may be of another round in each.
+A checkpoint is taken if its files are whole and a ledger beside it attests its state.
+"""
+
+import hashlib
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import msgspec
+from torch import Tensor
+
+from swarmtrain import checkpoint
+from swarmtrain.checkpoint import CheckpointDamaged, LoadedCheckpoint
+from swarmtrain.config import file as config_file
+from swarmtrain.config.settings import RunConfig
+from swarmtrain.errors import UserError, misuse
+from swarmtrain.peer.disk.group_storage import RUN_FILE, group_folder
+from swarmtrain.trained.places import run_folder, state_dirs
+from swarmtrain.verify.peer_state import records_in
+from swarmtrain.verify.proof import Unproved, fold
+from swarmtrain_transport.errors import RemoteFault
+from swarmtrain_transport.ledger.fold import LedgerView
+from swarmtrain_transport.wire.records import Record, Run
+
+TOKENIZER_FILE = "tokenizer.json"
+
+
+class Part(msgspec.Struct, frozen=True):
+    """One stage of a model.
+
+    Attributes:
+        stage: its number.
+        op: newest op that its state contains.
+        state_root: of that state.
+        checkpoint: SHA-256 of that checkpoint's manifest.
+    """
+
+    stage: int
+    op: int
+    state_root: str
+    checkpoint: str
+
+
+@dataclass(frozen=True, slots=True)
+class Source:
+    """A peer's state directory, and what its ledger says.
+
+    Attributes:
+        records: those that it has, oldest first.
+        is_whole: True if they begin with the run's first.
+    """
+
+    directory: Path
+    config: RunConfig
+    run: Run
+    view: LedgerView
+    records: Sequence[Record]
+    is_whole: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Collected:
+    """A run's newest model, as far as some state directories hold it.
+
+    Attributes:
+        config: the run file.
+        parts: the checkpoints that it is of, a stage each.
+        weights: float32 by parameter name.
+        ledger: of the directory whose records reach furthest.
+        tokenizer: bytes of the run's tokenizer.json, if it has one.
+    """
+
+    config: RunConfig
+    parts: tuple[Part, ...]
+    weights: Mapping[str, Tensor]
+    ledger: Source
+    tokenizer: bytes | None
+
+
+def collect(given: Sequence[str | Path]) -> Collected:
+    """The newest model in these places; the peers there may run.
+
+    Args:
+        given: state directories of peers of one run, folders of such, or the run's name.
+
+    Raises:
+        UserError: SWT-E806 or E807, a directory is none or does not hold together; E610, they are
+            of several runs; E811, a stage is in none of them.
+    """
+    sources = _sources(given)
+    config = sources[0].config
+    if any(one.config != config or one.run != sources[0].run for one in sources):
+        raise misuse("These directories are of several runs.", "Name those of one run.")
+    weights: dict[str, Tensor] = {}
+    parts = []
+    for stage in range(config.pipeline.num_stages):
+        loaded = next(_checkpoints(sources, stage), None)
+        if loaded is None:
+            raise _missing(config, stage)
+        weights |= {spec.name: loaded.model[spec.name] for spec in loaded.parameters}
+        found = loaded.checkpoint
+        parts.append(
+            Part(stage, found.facts.op, found.facts.state_root.hex(), found.manifest_hash.hex())
+        )
+    furthest = max(sources, key=lambda one: (one.records[-1].index, one.is_whole))
+    return Collected(config, tuple(parts), weights, furthest, _tokenizer(sources))
+
+
+def _sources(given: Sequence[str | Path]) -> list[Source]:
+    """Of a run's name alone those of its newest life: directories of an earlier run of that name,
+    and damaged ones, are passed over."""
+    directories = state_dirs(given)
+    if len(given) > 1 or run_folder(given[0]) not in {one.parent.parent for one in directories}:
+        return [_source(one) for one in directories]
+    found, faults = [], []
+    for one in directories:
+        try:
+            found.append(_source(one))
+        except UserError as fault:
+            faults.append(fault)
+    if not found:
+        raise faults[0]
+    newest = max(found, key=lambda one: (one.directory / "ledger.bin").stat().st_mtime)
+    return [one for one in found if one.run == newest.run]
+
+
+def _source(directory: Path) -> Source:
+    try:
+        records, begins = records_in(directory, may_grow=True)
+        view = fold(records, begins).view
+        data = (directory / RUN_FILE).read_bytes()
+        if view.run is None or view.run.config_hash != hashlib.sha256(data).digest():
+            raise Unproved(f"{directory / RUN_FILE} is not the run file that the ledger names.")
+        config = config_file.from_canonical(data)
+        return Source(directory, config, view.run, view, records, begins is None)
+    except (Unproved, RemoteFault, OSError) as error:
+        raise UserError(
+            "SWT-E807",
+            f"{directory} does not hold together: {error}",
+            "Nothing was written.",
+            "Leave it out, or name another peer's.",
+        ) from error
+
+
+def _checkpoints(sources: Sequence[Source], stage: int) -> Iterator[LoadedCheckpoint]:
+    """Checkpoints of a stage that are whole and the run's, the newest ones first."""
+    folders = [
+        (checkpoint.op_of(path), path)
+        for source in sources
+        for path in checkpoint.folders(group_folder(source.directory, stage) / "checkpoints")
+    ]
+    for op, path in sorted(folders, key=lambda item: item[0], reverse=True):
+        try:
+            loaded = checkpoint.load(path)
+        except CheckpointDamaged:
+            continue
+        facts = loaded.checkpoint.facts
+        attested = {
+            root
+            for source in sources
+            if (view := source.view.groups.get(stage)) is not None
+            for root in (view.attests.get(op), *view.roots.get(op, {}).values())
+        }
+        if (facts.op, facts.group) == (op, stage) and facts.state_root in attested:
+            yield loaded
+
+
+def _tokenizer(sources: Sequence[Source]) -> bytes | None:
+    paths = [one.directory / TOKENIZER_FILE for one in sources]
+    return next((path.read_bytes() for path in paths if path.is_file()), None)
+
+
+def _missing(config: RunConfig, stage: int) -> UserError:
+    of = f"stage {stage} of " if config.pipeline.num_stages > 1 else ""
+    return UserError(
+        "SWT-E811",
+        f"None of these directories has a whole checkpoint of {of}the model of {config.run.name}.",
+        "A peer has checkpoints of what it serves, from its first state on. One that is still being"
+        " written counts for nothing.",
+        "Name the directories of peers that together serve all stages, or wait until it is saved.",
+    )

@@ -1,0 +1,171 @@
+"""A run's newest model as a folder that others can use: weights, settings, tokenizer, and a card.
+
+The folder is written aside and then given its name, so it is there whole or not at all. Nothing in
+it depends on the machine: names of directories stay behind.
+"""
+
+import hashlib
+import json
+import shutil
+import tempfile
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import safetensors.torch
+from torch import Tensor
+
+from swarmtrain import atomic_file, checkpoint
+from swarmtrain.config import file as config_file
+from swarmtrain.config.settings import DataSection, ModelSection, RunConfig, RunSection
+from swarmtrain.errors import UserError, misuse, translate
+from swarmtrain.trained import card
+from swarmtrain.trained.collect import TOKENIZER_FILE, Collected, Part, collect
+from swarmtrain.trained.history import history_of
+
+CONFIG_FILE = "config.json"
+FACTS_FILE = "swarmtrain.json"
+CARD_FILE = "README.md"
+
+SAFETENSORS, HF = "safetensors", "hf"
+"""Forms of an export: the run's own names of parameters, or those that Transformers knows."""
+
+
+class Exported(msgspec.Struct, frozen=True):
+    """Manifest of an exported model.
+
+    Attributes:
+        format: of this text.
+        run: the run's name.
+        config_hash: SHA-256 of its run file.
+        stages: what the model was made of.
+        num_values: parameters.
+        model_bytes, model_sha256: of the file with the weights.
+    """
+
+    format: int
+    run: str
+    config_hash: str
+    stages: tuple[Part, ...]
+    num_values: int
+    model_bytes: int
+    model_sha256: str
+
+
+class Facts(msgspec.Struct, frozen=True):
+    """What `swarmtrain.json` says: enough to build the model again and to read its text.
+
+    Attributes:
+        format: of this text.
+        run: the run's name.
+        round: newest that all of the weights contain.
+        state_roots: of each stage.
+        weights: form of the names in model.safetensors.
+        model, data: these sections of the run file.
+    """
+
+    format: int
+    run: str
+    round: int
+    state_roots: tuple[str, ...]
+    weights: str
+    model: ModelSection
+    data: DataSection
+
+    @property
+    def config(self) -> RunConfig:
+        """A run file of such a model."""
+        return RunConfig(run=RunSection(name=self.run), model=self.model, data=self.data)
+
+
+def export(folder: Path, given: Sequence[str | Path], *, form: str = SAFETENSORS) -> Exported:
+    """Write the newest model of a run into a new folder.
+
+    Args:
+        folder: must not be there.
+        given: state directories of peers of one run, folders of such, or the run's name.
+        form: SAFETENSORS or HF.
+
+    Raises:
+        UserError: as `collect`; SWT-E610, the folder is there, or the model has no such form; E401
+            or E403, the folder cannot be written.
+    """
+    if folder.exists():
+        raise misuse(f"{folder} is there already.", "Name a folder that is not.")
+    found = collect(given)
+    settings, weights = _in_form(found, form)
+    # One metadata key at most: safetensors writes several in no fixed order.
+    data = safetensors.torch.save(dict(weights), metadata={"format": "pt"})
+    config = found.config
+    made = Exported(
+        1, config.run.name, config_file.config_hash(config).hex(), found.parts,
+        sum(tensor.numel() for tensor in found.weights.values()), len(data),
+        hashlib.sha256(data).hexdigest(),
+    )  # fmt: skip
+    facts = Facts(
+        1, config.run.name, min(part.op for part in found.parts),
+        tuple(part.state_root for part in found.parts), form, config.model, config.data,
+    )  # fmt: skip
+    text = card.text_of(found, history_of(found), made.num_values, made.model_sha256)
+    files = {
+        checkpoint.MODEL_FILE: data,
+        CONFIG_FILE: json.dumps(settings, indent=2).encode() + b"\n",
+        FACTS_FILE: _pretty(facts),
+        CARD_FILE: text.encode(),
+        checkpoint.MANIFEST_FILE: _pretty(made),
+    }
+    if found.tokenizer is not None:
+        files[TOKENIZER_FILE] = found.tokenizer
+    _write(folder, files)
+    return made
+
+
+def _in_form(found: Collected, form: str) -> tuple[dict[str, Any], Mapping[str, Tensor]]:
+    """What config.json says, and the weights by their names in that form."""
+    model = found.config.model
+    if form == SAFETENSORS:
+        return {"model_type": "swarmtrain", **msgspec.to_builtins(model)}, found.weights
+    raise misuse(
+        f"A model of kind {model.kind!r} is none that Transformers knows.",
+        f"Export it with --format {SAFETENSORS}; `swarmtrain generate` writes with it.",
+    )
+
+
+def _pretty(value: msgspec.Struct) -> bytes:
+    return msgspec.json.format(msgspec.json.encode(value), indent=2) + b"\n"
+
+
+def _write(folder: Path, files: Mapping[str, bytes]) -> None:
+    """Write all files aside, then give them their place."""
+    aside = None
+    try:
+        folder.parent.mkdir(parents=True, exist_ok=True)
+        aside = Path(tempfile.mkdtemp(prefix=".writing-", dir=folder.parent))
+        aside.chmod(0o755)
+        for name, data in files.items():
+            checkpoint.write_file(aside / name, data)
+        atomic_file.rename(aside, folder)
+    except BaseException as error:
+        if aside is not None:
+            shutil.rmtree(aside, ignore_errors=True)
+        if not isinstance(error, OSError):
+            raise
+        raise _unwritten(folder, error) from error
+
+
+def _unwritten(folder: Path, error: OSError) -> UserError:
+    found = translate(error)
+    if found is not None and found.code == "SWT-E401":
+        return UserError(
+            "SWT-E401",
+            f"No space is left on the disk of {folder}.",
+            "The export was taken back; nothing of it is there.",
+            "Free some space, or name a folder on another disk with --to.",
+        )
+    return UserError(
+        "SWT-E403",
+        f"{folder} cannot be written: {error.strerror or error}.",
+        "Nothing is there.",
+        "Name a folder in a directory that you own.",
+    )
