@@ -179,6 +179,17 @@ _ROWS = (
         "tells what each stage takes. Else end other programs, or allow more.",
     ),
     ErrorKind(
+        "SWT-E450", "The model cannot be built here", EXIT_MUST_CHANGE,
+        "Its weights are there, and what they are weights of is not: peers brought the model from\n"
+        "their own program, or it needs a package that is not installed. Load model.safetensors\n"
+        "into that program's model.",
+    ),
+    ErrorKind(
+        "SWT-E451", "The weights are of another model", EXIT_MUST_CHANGE,
+        "Names or shapes of the tensors in a file are not those of the model that they are for.\n"
+        "The message names the first three differences.",
+    ),
+    ErrorKind(
         "SWT-E501", "The other side broke the protocol", EXIT_PROTOCOL,
         "A message was refused because it could not be meant so. Usually the two sides run\n"
         "different builds; else somebody sends hostile data. Compare `swarmtrain --version`.",

@@ -17,6 +17,7 @@ from swarmtrain.cli.compare import compare
 from swarmtrain.cli.demo import demo
 from swarmtrain.cli.explain import explain
 from swarmtrain.cli.export import export
+from swarmtrain.cli.generate import generate
 from swarmtrain.cli.invite import invite_app
 from swarmtrain.cli.join import join
 from swarmtrain.cli.log import redact, say
@@ -51,6 +52,7 @@ app.add_typer(peers_app)
 app.add_typer(run_app)
 app.command()(verify)
 app.command()(export)
+app.command()(generate)
 app.command()(plan)
 app.command()(demo)
 app.command()(simulate)

@@ -209,6 +209,9 @@ def ending(report: Report, written: str) -> Iterator[str]:
     for line in written.splitlines():
         yield f"  | {line}"
     yield fact("the model is in", report.model_path)
+    if report.model_path:
+        folder = Path(report.model_path).parent
+        yield fact("let it write", f'swarmtrain generate {folder} "def "')
     yield fact("the rest is in", f"{report.state_dir} (run.toml, coordinator, peers, logs)")
 
 

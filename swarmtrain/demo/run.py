@@ -224,16 +224,17 @@ class _Demo:
         return EXIT_BUG if problem else EXIT_DONE
 
     def _saved_model(self) -> Path | None:
-        """The final weights, as a founder saved them when it left."""
+        """The final weights, exported from what the peers saved when they left."""
         from swarmtrain import checkpoint
+        from swarmtrain.trained.export import export
 
-        for name in self._cast.survivors:
-            left = self._story.facts.left[name]
-            folder = self._place.peer(name) / "checkpoints" / checkpoint.folder_name(left.round)
-            path = folder / checkpoint.MODEL_FILE
-            if path.exists():
-                return path
-        return None
+        folder = self._place.root / "model"
+        try:
+            export(folder, [self._place.peer(name) for name in self._story.facts.left])
+        except UserError as error:
+            self._say(error.what)
+            return None
+        return folder / checkpoint.MODEL_FILE
 
 
 class _StagesDemo(_Demo):
@@ -267,15 +268,6 @@ class _StagesDemo(_Demo):
         records = read_records(self._place.coordinator)
         found = stages_report.stages_report(report, self._story.facts, records)
         return found, partial(stages_report.in_words, found), stages_report.shortcoming(found)
-
-    def _saved_model(self) -> Path | None:
-        """One model made of all stages' checkpoints."""
-        from swarmtrain import checkpoint
-        from swarmtrain.trained.export import export
-
-        folder = self._place.root / "model"
-        export(folder, [self._place.peer(name) for name in self._story.facts.left])
-        return folder / checkpoint.MODEL_FILE
 
 
 @contextmanager

@@ -12,6 +12,7 @@ Legend of shapes: B windows, T bytes, C width, H heads, D width of one head, V b
 """
 
 from collections.abc import Callable, Iterator
+from functools import partial
 
 import torch
 import torch.nn.functional as F
@@ -19,6 +20,7 @@ from torch import Tensor, nn
 
 from swarmtrain.config.built_in import built_in_parameters
 from swarmtrain.config.settings import ModelSection
+from swarmtrain.models.cache import Follow, KeyValues
 
 NUM_BYTE_VALUES = 256
 
@@ -67,15 +69,21 @@ class ByteTransformer(nn.Module):
         self._cos_TC: Tensor
         self._sin_TC: Tensor
 
-    def forward(self, tokens_BT: Tensor) -> Tensor:
-        """(B, T) int64 in 0..255, T at most the context -> (B, T, V) logits."""
-        num_positions = tokens_BT.shape[1]
-        if num_positions > self.context:
-            raise ValueError(f"{num_positions} bytes are more than the context of {self.context}")
-        cos_TC, sin_TC = self._cos_TC[:num_positions], self._sin_TC[:num_positions]
+    def forward(self, tokens_BT: Tensor, cache: KeyValues | None = None) -> Tensor:
+        """(B, T) int64 in 0..255 -> (B, T, V) logits. Tokens follow those of the cache, which then
+        has them too; all together are at most the context."""
+        first = cache.length if cache is not None else 0
+        stop = first + tokens_BT.shape[1]
+        if stop > self.context:
+            raise ValueError(f"{stop} bytes are more than the context of {self.context}")
+        cos_TC, sin_TC = self._cos_TC[first:stop], self._sin_TC[first:stop]
         hidden_BTC = self.embedding(tokens_BT)
-        for block in self.blocks:
-            hidden_BTC = block(hidden_BTC, cos_TC, sin_TC)
+        if cache is None:
+            for block in self.blocks:
+                hidden_BTC = block(hidden_BTC, cos_TC, sin_TC)
+        else:
+            for layer, block in enumerate(self.blocks):
+                hidden_BTC = block(hidden_BTC, cos_TC, sin_TC, partial(cache.follow, layer))
         logits_BTV: Tensor = self.head(self.norm(hidden_BTC))
         return logits_BTV
 
@@ -93,15 +101,22 @@ class _Block(nn.Module):
         self.mlp_up = nn.Linear(width, MLP_RATIO * width, bias=False)
         self.mlp_down = nn.Linear(MLP_RATIO * width, width, bias=False)
 
-    def forward(self, hidden_BTC: Tensor, cos_TC: Tensor, sin_TC: Tensor) -> Tensor:
+    def forward(
+        self, hidden_BTC: Tensor, cos_TC: Tensor, sin_TC: Tensor, follow: Follow | None = None
+    ) -> Tensor:
         num_windows, num_positions, width = hidden_BTC.shape
         qkv_BTC = self.query_key_value(self.attention_norm(hidden_BTC))
         turned_BTC = _rotate(qkv_BTC[..., : 2 * width], cos_TC, sin_TC, width // self.heads)
         pair = turned_BTC.view(num_windows, num_positions, 2, self.heads, width // self.heads)
         query_BHTD, key_BHTD = pair.permute(2, 0, 3, 1, 4)
         value_BTHD = qkv_BTC[..., 2 * width :].view(pair.shape[:2] + pair.shape[3:])
+        value_BHTD = value_BTHD.transpose(1, 2)
+        is_causal = True
+        if follow is not None:
+            key_BHTD, value_BHTD = follow(key_BHTD, value_BHTD)
+            is_causal = num_positions > 1
         mixed_BHTD = F.scaled_dot_product_attention(
-            query_BHTD, key_BHTD, value_BTHD.transpose(1, 2), is_causal=True
+            query_BHTD, key_BHTD, value_BHTD, is_causal=is_causal
         )
         mixed_BTC = mixed_BHTD.transpose(1, 2).reshape(num_windows, num_positions, width)
         hidden_BTC = hidden_BTC + self.attention_out(mixed_BTC)

@@ -54,7 +54,7 @@ class Exported(msgspec.Struct, frozen=True):
 
 
 class Facts(msgspec.Struct, frozen=True):
-    """What `swarmtrain.json` says: enough to build the model again and to read its text.
+    """Contents of `swarmtrain.json`: enough to build the model again and to read its text.
 
     Attributes:
         format: of this text.
@@ -122,7 +122,7 @@ def export(folder: Path, given: Sequence[str | Path], *, form: str = SAFETENSORS
 
 
 def _in_form(found: Collected, form: str) -> tuple[dict[str, Any], Mapping[str, Tensor]]:
-    """What config.json says, and the weights by their names in that form."""
+    """Contents of config.json, and the weights by their names in that form."""
     model = found.config.model
     if form == SAFETENSORS:
         return {"model_type": "swarmtrain", **msgspec.to_builtins(model)}, found.weights

@@ -1,4 +1,4 @@
-"""What a ledger tells of how a model came about: rounds, peers, tokens, and losses where known."""
+"""The history of a model as a ledger tells it: rounds, peers, tokens, and losses where known."""
 
 import contextlib
 from collections.abc import Iterator, Mapping

@@ -33,7 +33,7 @@ SWARMTRAIN = (
     "error_table control_lane signals atomic_file events",
     "errors",
     "caps config console environment",
-    "options models data dirs file_descriptors checkpoint numerics inner_optimizer",
+    "options models data dirs file_descriptors checkpoint numerics inner_optimizer weights_file",
     "pipeline",
     "strategies why",
     "status",

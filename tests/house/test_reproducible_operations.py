@@ -47,6 +47,7 @@ LOCAL = {
     "swarmtrain.peer.training.trainer": "inner steps are a peer's own",
     "swarmtrain.pipeline": "inner steps are a peer's own",
     "swarmtrain.simulate": "a swarm in one process",
+    "swarmtrain.trained": "uses a model, makes no state",
     "swarmtrain_optimizers.inner": "inner steps are a peer's own",
 }
 """Modules with tensors, and those within them, of which nothing enters a state root."""

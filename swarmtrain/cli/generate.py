@@ -1,0 +1,93 @@
+"""`swarmtrain generate RUN|DIR "prompt"`: lets a trained model write."""
+
+import json
+import sys
+from typing import Annotated
+
+import typer
+
+from swarmtrain.cli.arguments import AsJson
+from swarmtrain.cli.log import say
+from swarmtrain.errors import misuse
+
+_HARMLESS = "\N{REPLACEMENT CHARACTER}"
+
+Trained = Annotated[
+    str,
+    typer.Argument(
+        metavar="RUN|DIR", help="Folder of an export, state directory of a peer, or a run's name."
+    ),
+]
+Device = Annotated[
+    str, typer.Option("--device", metavar="DEVICE", help="auto, cpu, cuda, cuda:1 or mps.")
+]
+
+
+def generate(
+    place: Trained,
+    prompt: Annotated[str, typer.Argument(help="Text to go on from; - reads it from stdin.")],
+    tokens: Annotated[int, typer.Option("--tokens", min=1, help="Tokens to write.")] = 200,
+    temperature: Annotated[
+        float, typer.Option("--temperature", min=0.0, help="0 takes the likeliest each time.")
+    ] = 0.8,
+    top_p: Annotated[
+        float,
+        typer.Option("--top-p", min=0.0, max=1.0, help="Draw among the likeliest of so much."),
+    ] = 1.0,
+    top_k: Annotated[
+        int, typer.Option("--top-k", min=0, help="Draw among so many; 0: among all.")
+    ] = 0,
+    seed: Annotated[int, typer.Option("--seed", min=0, help="Seed of the draws.")] = 0,
+    device: Device = "auto",
+    as_json: AsJson = False,
+) -> None:
+    """Let a trained model write on from a prompt. The prompt and what follows it go to stdout as
+    they are made, everything else to stderr."""
+    text = sys.stdin.read() if prompt == "-" else prompt
+    if not text:
+        raise misuse("The prompt is empty.", "Give the model at least one character to begin with.")
+    from time import monotonic
+
+    from swarmtrain.trained.devices import device_of, use_threads
+    from swarmtrain.trained.opened import open_trained
+    from swarmtrain.trained.tokens import TextStream
+    from swarmtrain.trained.writing import Taste, written
+
+    where = device_of(device)
+    trained = open_trained(place)
+    model = trained.model(where)
+    use_threads(sum(one.numel() for one in trained.weights.values()))
+    ids, context = trained.tokenizer.encode(text), trained.config.model.context
+    if len(ids) > context:
+        say(f"The prompt has {len(ids)} tokens; the model sees the last {context}.")
+    taste = Taste(temperature, top_k, top_p, seed)
+    stream = TextStream(trained.tokenizer, ids)
+    show = (lambda words: None) if as_json else _shown
+    show(text)
+    began_s, parts = monotonic(), []
+    vocabulary = trained.tokenizer.vocabulary
+    for token in written(model, ids, tokens, context, taste, vocabulary):
+        parts.append(stream.take(token))
+        show(parts[-1])
+    parts.append(stream.rest())
+    show(parts[-1])
+    seconds = monotonic() - began_s
+    if as_json:
+        found = {"model": trained.name, "prompt": text, "text": "".join(parts), "tokens": tokens}
+        print(
+            json.dumps({**found, "seed": seed, "device": str(where), "seconds": round(seconds, 3)})
+        )
+        return
+    show("\n")
+    say(f"{trained.name}: {tokens} tokens in {seconds:.1f} s on {where}, seed {seed}")
+
+
+def _shown(text: str) -> None:
+    """Write to stdout at once. A terminal gets no control characters: who trained the model might
+    have taught it some."""
+    if sys.stdout.isatty():
+        text = "".join(
+            c if c.isprintable() or c in "\n\t" else "\N{REPLACEMENT CHARACTER}" for c in text
+        )
+    sys.stdout.write(text)
+    sys.stdout.flush()

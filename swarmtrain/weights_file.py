@@ -1,0 +1,77 @@
+"""The head of a safetensors file: names, types and shapes, read without torch.
+
+The coordinator has no torch, and a file is judged before any of its gigabytes are read. The form is
+that of the safetensors documentation: 8 bytes of length, little endian, then JSON, then the values.
+"""
+
+import json
+import math
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any, NamedTuple
+
+_LENGTH_BYTES = 8
+
+HEAD_BYTES_MAX = 100_000_000
+"""As safetensors has it: whatever claims a longer head is none of its files."""
+
+_BITS = {"F64": 64, "F32": 32, "F16": 16, "BF16": 16, "I64": 64, "I32": 32, "I16": 16, "I8": 8,
+         "U64": 64, "U32": 32, "U16": 16, "U8": 8, "BOOL": 8}  # fmt: skip
+
+Shapes = Mapping[str, tuple[int, ...]]
+
+
+class Place(NamedTuple):
+    """One tensor of a file: its type as safetensors writes it, its shape, its first byte in the
+    file and the one after its last."""
+
+    dtype: str
+    shape: tuple[int, ...]
+    start: int
+    stop: int
+
+
+def read_head(path: Path) -> dict[str, Place]:
+    """The tensors of a file by their names.
+
+    Raises:
+        ValueError: it is no safetensors file, or is cut short.
+        OSError: it cannot be read.
+    """
+    with path.open("rb") as file:
+        length = int.from_bytes(file.read(_LENGTH_BYTES), "little")
+        if length > HEAD_BYTES_MAX:
+            raise ValueError("it does not begin as one")
+        raw = file.read(length)
+    size, first = path.stat().st_size, _LENGTH_BYTES + length
+    try:
+        head = json.loads(raw)
+        found = {name: _place(one, first) for name, one in head.items() if name != "__metadata__"}
+    except (ValueError, TypeError, KeyError, AttributeError, RecursionError) as error:
+        raise ValueError("its head makes no sense") from error
+    for name, one in found.items():
+        num_bytes = math.prod(one.shape) * _BITS.get(one.dtype, 0) // 8
+        if one.stop - one.start != num_bytes or not first <= one.start <= one.stop <= size:
+            raise ValueError(f"the values of {name} are not there as its head says")
+    return found
+
+
+def _place(told: Any, first: int) -> Place:
+    start, stop = told["data_offsets"]
+    return Place(str(told["dtype"]), tuple(map(int, told["shape"])), first + start, first + stop)
+
+
+def differences(wanted: Shapes, found: Shapes) -> Iterator[str]:
+    """Differences of two models, in words: parameter by parameter in the order of `wanted`."""
+    for name, shape in wanted.items():
+        if name not in found:
+            yield f"{name} is missing"
+        elif tuple(found[name]) != shape:
+            yield f"{name} is {_sizes(found[name])}, and should be {_sizes(shape)}"
+    for name in found:
+        if name not in wanted:
+            yield f"{name} is none of the model's"
+
+
+def _sizes(shape: tuple[int, ...]) -> str:
+    return " x ".join(map(str, shape)) or "a single value"

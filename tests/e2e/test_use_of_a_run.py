@@ -1,0 +1,42 @@
+"""From a run to its use, by the commands alone: a model is trained, exported, asked and judged."""
+
+import json
+
+import pytest
+from e2e_rig import SMALL_MODEL, Running, place
+
+pytestmark = pytest.mark.timeout(300)
+
+RUN = f"""
+[run]
+name = "tiny"
+rounds = 2
+{SMALL_MODEL}
+"""
+
+
+def answered(running: Running) -> str:
+    assert running.end() == 0, running.said
+    return "".join(running.lines)
+
+
+def test_a_run_is_exported_and_its_model_writes(tmp_path):
+    with place(tmp_path) as here:
+        up = here.up(here.run_file(RUN))
+        words = ("join", up.invite, "--yes", "--json-events")
+        ann = here.command(*words, "--name", "ann")  # in the usual place: the run's name finds it
+        assert ann.end() == 0 and up.running.end() == 0
+
+        model = tmp_path / "model"
+        made = json.loads(answered(here.command("export", "tiny", "--to", model, "--json")))
+        assert [part["op"] for part in made["stages"]] == [2]
+        card = (model / "README.md").read_text()
+        assert made["stages"][0]["state_root"] in card and "1 have work in the model" in card
+        assert "| rounds | 2 of 2 committed |" in card
+
+        text = answered(here.command("generate", model, "def ", "--tokens", 40))
+        assert text.startswith("def ") and len(text) > 30
+        again = json.loads(
+            answered(here.command("generate", "tiny", "def ", "--tokens", 40, "--json"))
+        )
+        assert text == again["prompt"] + again["text"] + "\n"
