@@ -286,6 +286,27 @@ _ROWS = (
         "--memory.",
     ),
     ErrorKind(
+        "SWT-E620", "The model's config cannot be used", EXIT_INPUT_MISSING,
+        "[model] config of the run file names a config.json, as the transformers library saves it\n"
+        "beside a model, or the folder with it. Nothing was found there, or something else. The\n"
+        "path is taken from the run file's folder. What the file says travels to the peers, the\n"
+        "path and weights do not.",
+    ),
+    ErrorKind(
+        "SWT-E621", "The run's model cannot be made here", EXIT_MUST_CHANGE,
+        "The transformers library makes no causal language model of the config that the run file\n"
+        "brings: it is of another kind of model, of a type that the installed version does not\n"
+        "know, or its sizes do not fit. Or the model has another number of logits than the run\n"
+        "has tokens. Code that a config names is never fetched or run.",
+    ),
+    ErrorKind(
+        "SWT-E623", "The run's model is code of a package", EXIT_NOT_ALLOWED,
+        "With kind = \"module:pkg.name\" a run's model is made by a function that every peer has\n"
+        "installed. A run file comes from its organiser, so the function is called only where its\n"
+        "name was also given on this machine: join --module pkg.name, or the environment variable\n"
+        "SWARMTRAIN_MODULE. Name only functions of packages that you trust.",
+    ),
+    ErrorKind(
         "SWT-E630", "The optimizer trains another model", EXIT_MUST_CHANGE,
         "swarmtrain.join got a model and an optimizer that have no trainable parameter in\n"
         "common. Often the model was copied, quantized or wrapped after the optimizer was made;\n"

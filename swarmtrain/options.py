@@ -61,6 +61,21 @@ class UpOptions:
 
 
 @dataclass(frozen=True, slots=True)
+class Ways:
+    """How a peer computes what the run file describes; none of it changes what others get.
+
+    Attributes:
+        modules: functions of installed packages that may make the run's model, ``pkg.name``.
+    """
+
+    modules: frozenset[str] = frozenset()
+
+
+AS_WRITTEN = Ways()
+"""As the run file has it, on the CPU."""
+
+
+@dataclass(frozen=True, slots=True)
 class JoinOptions:
     """`swarmtrain join`.
 
@@ -81,6 +96,7 @@ class JoinOptions:
         memory_bytes: that it may take, 0 for unsaid.
         keep_bytes: of its disk that states of others may take, None for half of what is free.
         pass_s: rehearsal of a slow machine: a pass through a stage takes so long; 0 for none.
+        ways: how the peer computes.
     """
 
     invite: Invite
@@ -97,6 +113,7 @@ class JoinOptions:
     memory_bytes: int = 0
     keep_bytes: int | None = None
     pass_s: float = 0.0
+    ways: Ways = AS_WRITTEN
 
 
 @dataclass(frozen=True, slots=True)

@@ -17,6 +17,7 @@ from swarmtrain.errors import UserError, misuse
 from swarmtrain.options import (
     Endpoint,
     JoinOptions,
+    Ways,
     check_name,
     default_endpoint,
     parse_advertised,
@@ -97,6 +98,13 @@ Keep = Annotated[
         help="Disk for states of stages that too few peers serve: 2GB, or 0.",
     ),
 ]  # fmt: skip
+Module = Annotated[
+    list[str] | None,
+    typer.Option(
+        metavar="PKG.NAME", show_default=False,
+        help="A function of an installed package that may make the run's model; can be repeated.",
+    ),
+]  # fmt: skip
 FreezeInRound = Annotated[
     int,
     typer.Option(
@@ -143,6 +151,7 @@ def join(
     keep: Keep = None,
     state_dir: StateDir = None,
     threads: Annotated[int, typer.Option(min=1, max=1024, help="Threads for training.")] = 1,
+    module: Module = None,
     yes: Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")] = False,
     invite_file: Annotated[
         Path | None,
@@ -172,7 +181,7 @@ def join(
             advertise=advertise, state_dirs=places, threads=threads, caps=Caps(up, down, daily),
             freeze_in_round=freeze_in_round, json_events=json_events, waits=wait,
             span=span, memory_bytes=memory, keep_bytes=keep,
-            pass_s=pass_seconds,
+            pass_s=pass_seconds, ways=Ways(frozenset(module or ())),
         ),
         say=say, emit=events.write,
     )  # fmt: skip

@@ -7,6 +7,7 @@ form, which is hostile input: it passes the same checks. Nothing here is ever ex
 
 import difflib
 import hashlib
+import json
 import re
 import tomllib
 from pathlib import Path
@@ -19,6 +20,7 @@ from swarmtrain.config import limits as config_limits
 from swarmtrain.config.asked import not_here
 from swarmtrain.config.data import unsettled
 from swarmtrain.config.declared import expected, is_of, plain, type_words
+from swarmtrain.config.models import CONFIG_BYTES_MAX, described, sized
 from swarmtrain.config.problem import INTEGER_MAX, Problem, too_long
 from swarmtrain.config.settings import PipelineSection, RunConfig, Setting
 from swarmtrain.errors import UserError, cleaned
@@ -44,6 +46,13 @@ _LATER_KEYS = (
     ("model", "digest", ""),
     ("model", "vocabulary", 0),
     ("data", "validation", ""),
+    ("model", "size", ""),
+    ("model", "kv_heads", 0),
+    ("model", "mlp_width", 0),
+    ("model", "norm", "rms"),
+    ("model", "rotary_base", 10_000.0),
+    ("model", "tied", True),
+    ("model", "config", ""),
 )
 
 _STRATEGY = "strategy"
@@ -195,7 +204,7 @@ class _Reader:
                 parts[name] = self._section(name, value)
         if "run" not in parts:
             raise self._missing("run.name")
-        config = _with_defaults(RunConfig(**parts), tables)
+        config = self._with_model(_with_defaults(RunConfig(**parts), tables), tables)
         problem = config_limits.first_problem(config) or not_here(config)
         if problem is not None:
             raise self._refused(problem)
@@ -210,6 +219,14 @@ class _Reader:
                 waiting += [(f"{path}.{key}", inner) for key, inner in value.items()]
             elif isinstance(value, int) and abs(value) > INTEGER_MAX:
                 raise self._refused(too_long(path))
+
+    def _with_model(self, config: RunConfig, tables: dict[str, Any]) -> RunConfig:
+        """Fill in the numbers of a size, and what a model's config.json says: no path travels."""
+        model = sized(config.model, tables.get("model", {}))
+        if model.kind == "huggingface" and model.config:
+            text = _read_config(Path(self._path).parent / model.config)
+            model = msgspec.structs.replace(model, config=text)
+        return config if model == config.model else msgspec.structs.replace(config, model=model)
 
     def _refused(self, problem: Problem) -> UserError:
         section, _, key = problem.key.rpartition(".")
@@ -295,11 +312,41 @@ class _Reader:
         return f"   (line {number})" if number else ""
 
 
+def _read_config(path: Path) -> str:
+    """A model's config.json, without what says where it came from or names code.
+
+    Raises:
+        UserError: SWT-E620.
+    """
+    file = path / "config.json" if path.is_dir() else path
+    try:
+        with file.open(encoding="utf-8", errors="replace") as stream:
+            said = described(stream.read(CONFIG_BYTES_MAX + 1))
+    except OSError as error:
+        raise UserError(
+            "SWT-E620",
+            f"The model's config {file} cannot be read: {error.strerror or error}.",
+            "`model.config` is a path from the run file's folder.",
+            "Check the path.",
+        ) from error
+    if said is None:
+        raise UserError(
+            "SWT-E620",
+            f"{file} is no model's config.",
+            f"That is a JSON object of at most {CONFIG_BYTES_MAX} bytes with a model_type, as "
+            "save_pretrained of the transformers library writes it.",
+            "Name a model's config.json, or the folder with it.",
+        )
+    kept = {key: value for key, value in said.items() if not key.startswith("_")}
+    kept.pop("auto_map", None)
+    return json.dumps(kept, separators=(",", ":"), sort_keys=True)
+
+
 def _with_defaults(config: RunConfig, tables: dict[str, Any]) -> RunConfig:
     """Fill in the strategy's own defaults where the file says nothing."""
     for path, default in config.facts.defaults.items():
         section, _, key = path.partition(".")
-        if path == "outer.fragments" and config.model.kind == "custom":
+        if path == "outer.fragments" and not config.model.is_counted:
             continue  # nothing is known of the layers of somebody else's model
         if key not in tables.get(section, {}):
             changed = msgspec.structs.replace(getattr(config, section), **{key: default})

@@ -14,7 +14,7 @@ from swarmtrain_optimizers.strategies.fragments import fragments_of
 
 def fragment_problems(config: RunConfig) -> Iterator[Problem]:
     """Find now the trouble that peers would find when they join."""
-    if config.model.kind == "custom":
+    if not config.model.is_counted:
         return
     if error := uncut(config, built_in_parameters(config.model)):
         yield Problem(

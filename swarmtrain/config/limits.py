@@ -12,6 +12,7 @@ import msgspec
 from swarmtrain.config.asked import strategy_problems
 from swarmtrain.config.declared import extra, out_of_range
 from swarmtrain.config.fragments import fragment_problems
+from swarmtrain.config.models import model_problems
 from swarmtrain.config.pipeline import pipeline_problems
 from swarmtrain.config.problem import Problem
 from swarmtrain.config.settings import OuterSection, RunConfig, facts_here
@@ -27,6 +28,7 @@ def first_problem(config: RunConfig) -> Problem | None:
 def _problems(config: RunConfig) -> Iterator[Problem]:
     yield from _name_problems(config.run.name)
     yield from _range_problems(config)
+    yield from model_problems(config)
     yield from _relation_problems(config)
 
 
@@ -111,18 +113,6 @@ def _relation_problems(config: RunConfig) -> Iterator[Problem]:
     yield from pipeline_problems(config)
     yield from value_problems(config)
     model, exchange = config.model, config.exchange
-    if model.kind != "custom" and model.width % (2 * model.heads):
-        yield Problem(
-            "model.width",
-            f"must be a multiple of 2 x model.heads ({2 * model.heads}), it is {model.width}",
-            "Every head gets an equal share of the width, and turns its values in pairs.",
-        )
-    if model.kind == "byte-transformer" and model.vocabulary not in (0, 256):
-        yield Problem(
-            "model.vocabulary",
-            f"must be 256 with model.kind byte-transformer, it is {model.vocabulary}",
-            "Its tokens are bytes.",
-        )
     if exchange.chunk_values % exchange.block:
         yield Problem(
             "exchange.chunk_values",

@@ -3,7 +3,7 @@
 import re
 from collections.abc import Iterator
 
-from swarmtrain.config.built_in import built_in_blocks
+from swarmtrain.config.built_in import built_in_blocks, is_tied
 from swarmtrain.config.fragments import uncut
 from swarmtrain.config.problem import Problem
 from swarmtrain.config.settings import STALE_STEPS, PipelineSection, RunConfig
@@ -63,13 +63,25 @@ def pipeline_problems(config: RunConfig) -> Iterator[Problem]:
             "must be left out with pipeline.schedule flush",
             "No step is made while micro-batches of it are under way, so no gradient grows old.",
         )
-    if config.model.kind != "custom":
+    if config.model.is_counted:
         yield from _built_in_problems(config)
 
 
 def _own_problems(config: RunConfig) -> Iterator[Problem]:
     """Check what says which model in stages peers bring, or that they bring none."""
     model, is_custom = config.model, config.model.kind == "custom"
+    if not is_custom and not model.is_counted:
+        yield Problem(
+            "pipeline.stages",
+            f"must be left out with model.kind {model.kind}",
+            "Such a model is in one piece. One of your own is cut by swarmtrain.StagedModel.",
+        )
+    if is_tied(model):
+        yield Problem(
+            "model.tied",
+            "must be false where the model is in stages, it is true",
+            "The first stage has the embedding and the last one the head: each trains its own.",
+        )
     if not is_custom and model.digest:
         yield Problem(
             "model.digest",

@@ -80,28 +80,73 @@ class RunSection(_Section, frozen=True):
 
 
 class ModelSection(_Section, frozen=True):
-    """With `kind = "custom"` peers bring the model from a Python program. In one piece, the other
-    settings say nothing. In stages `digest` is that of `swarmtrain.StagedModel`, and `context` the
-    number of labels that an example has.
+    """[docs/models.md](models.md) tells of the kinds and sizes. `size`, and `kv_heads` to `tied`,
+    are those of `kind = "transformer"`.
+
+    - With `kind = "module:pkg.name"` peers call that function of a package that they have
+      installed, and only where they said so: `swarmtrain join --module pkg.name`.
+    - With `kind = "custom"` peers bring the model from a Python program. In one piece, the other
+      settings say nothing. In stages `digest` is that of `swarmtrain.StagedModel`, and `context`
+      the number of labels that an example has.
     """
 
     kind: Annotated[
-        Literal["byte-transformer", "custom"],
-        _said("the built-in transformer, or a model of one's own"),
+        str,
+        _said(
+            "which model: one of swarmtrain's own, one of the transformers library by its "
+            "`config`, one that an installed package makes, or one that peers' programs bring",
+            "byte-transformer, transformer, huggingface, module:PKG.NAME, custom",
+        ),
     ] = "byte-transformer"
+    size: Annotated[
+        str,
+        _said(
+            "what the settings below are where the file does not say them",
+            "tiny, 10M, 50M, 124M, 350M",
+        ),
+    ] = ""
     layers: Annotated[int, _between(1, 512, "layers of the transformer")] = 4
     width: Annotated[
         int, _between(1, 16_384, "values in each place of a layer, a multiple of 2 x `heads`")
     ] = 128
     heads: Annotated[int, _between(1, 1_024, "attention heads")] = 4
+    kv_heads: Annotated[
+        int, _between(0, 1_024, "heads of keys and values, which `heads` share; 0: as many")
+    ] = 0
+    mlp_width: Annotated[
+        int,
+        _between(
+            0, 65_536, "inner width of the feed-forward part; 0: 8/3 of `width`, to the next 64"
+        ),
+    ] = 0
+    norm: Annotated[Literal["rms", "layer"], _said("what keeps values in scale")] = "rms"
+    rotary_base: Annotated[
+        float, _between(1.0, 1e9, "longest wavelength of the positions, in radians per token")
+    ] = 10_000.0
+    tied: Annotated[
+        bool, _said("the head is the embedding's table; not where the model is in stages")
+    ] = True
     context: Annotated[int, _between(1, 65_536, "tokens of one training example")] = 128
     vocabulary: Annotated[
         int, _between(0, 1_048_576, "tokens that the model knows; 0: those of the tokenizer")
     ] = 0
+    config: Annotated[
+        str,
+        _said(
+            "with kind huggingface: its config.json, or the folder with that; what it says "
+            "travels in the run file",
+            "a path",
+        ),
+    ] = ""
     digest: Annotated[
         str,
         _said("names a custom model in stages: all peers bring the same", "64 hex digits"),
     ] = ""
+
+    @property
+    def is_counted(self) -> bool:
+        """True if all parameters are known from this section, without the model."""
+        return self.kind in ("byte-transformer", "transformer")
 
 
 STDLIB, LEASED_TEXT, OWN_TEXT = "python-stdlib", "text", "own"

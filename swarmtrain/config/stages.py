@@ -13,8 +13,10 @@ from dataclasses import dataclass
 from swarmtrain.config.built_in import (
     ParameterFacts,
     built_in_blocks,
+    is_tied,
     layout_digest,
     num_values_of,
+    tokens_of,
 )
 from swarmtrain.config.settings import ModelSection, RunConfig
 from swarmtrain.errors import cleaned
@@ -38,16 +40,19 @@ class Cost:
 
 
 def built_in_costs(model: ModelSection) -> dict[str, Cost]:
-    """Cost of each block of the built-in model, for one token.
+    """Cost of each block of a counted model, for one token.
 
     A matrix costs two operations per parameter, attention over half of the context on average
-    four per byte and value: 24 C^2 + 2 T C per layer, 2 V C for the head, a copy for the embedding.
+    four per token and value: for the byte transformer 24 C^2 + 2 T C per layer, 2 V C for the head,
+    a copy for the embedding.
     """
     attention = 2 * model.context * model.width
     costs = {}
     for name, parameters in built_in_blocks(model).items():
         matrices = [facts for facts in parameters if len(facts[1]) == 2 and name != "embedding"]
         flops = 2 * num_values_of(matrices) + attention * name.startswith("blocks.")
+        if name == "head" and is_tied(model):
+            flops += 2 * tokens_of(model) * model.width
         costs[name] = Cost(flops, num_values_of(parameters))
     return costs
 
@@ -99,9 +104,9 @@ def stage_cut(config: RunConfig) -> tuple[range, ...]:
 
 
 def stage_layouts(config: RunConfig) -> tuple[bytes, ...]:
-    """Digest of each stage's layout; b"" for each where peers bring the model. A model in one piece
-    is one stage."""
-    if config.model.kind == "custom":
+    """Digest of each stage's layout; b"" for each where the model is not counted. A model in one
+    piece is one stage."""
+    if not config.model.is_counted:
         return (b"",) * config.pipeline.num_stages
     return tuple(map(layout_digest, stage_parameters(config)))
 

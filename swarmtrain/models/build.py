@@ -1,28 +1,102 @@
 """The model of a run file with fresh weights, of whichever kind it is.
 
-Each kind has a module here that makes it; its sizes, and all else that is known of it without
-torch, stand in `config.built_in`. All take token ids, (B, T) int64, and give logits, (B, T, V),
-where V is `vocabulary_of`; `context` is the longest T.
+Each kind has a module here that makes it; what is known of it without torch stands in
+`config.built_in`. All take token ids, (B, T) int64, and give logits, (B, T, V), where V is
+`vocabulary_of`; `context` is the longest T.
 
 Not here: training, and the run's own weights, which come from its peers.
 """
 
-from torch import nn
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from types import MappingProxyType
+
+from torch import Tensor, nn
 
 from swarmtrain.config.built_in import vocabulary_of
-from swarmtrain.config.settings import RunConfig
-from swarmtrain.models import byte_transformer
+from swarmtrain.config.models import is_module
+from swarmtrain.config.settings import ModelSection, RunConfig
+from swarmtrain.models import byte_transformer, foreign, hf, transformer
 
-__all__ = ["build_model", "vocabulary_of"]
+__all__ = ["CountedKind", "build_model", "counted_kind", "vocabulary_of"]
 
 
-def build_model(config: RunConfig, seed: int) -> nn.Module:
+@dataclass(frozen=True, slots=True)
+class CountedKind:
+    """A kind of model whose parts, embedding, blocks, norm and head, can be made apart.
+
+    Attributes:
+        build: (section, seed) -> the model with fresh weights.
+        sketch: the model as its class makes it, for the meta device.
+        values: (section, seed, names wanted) -> name and fresh values of these, perhaps of others
+            too, one at a time.
+        tables: the two that each block is called with beside what comes in, a row per position.
+    """
+
+    build: Callable[[ModelSection, int], nn.Module]
+    sketch: Callable[[ModelSection], nn.Module]
+    values: Callable[[ModelSection, int, frozenset[str]], Iterator[tuple[str, Tensor]]]
+    tables: Callable[[ModelSection], tuple[Tensor, Tensor]]
+
+
+def build_model(
+    config: RunConfig, seed: int, *, modules: frozenset[str] = frozenset()
+) -> nn.Module:
     """Make the model that a run file describes: the same bits for the same seed and torch.
 
     The global random state is left as it was. A run does not rely on the seed: its op 0 is the
     bytes that the first peer offers.
 
+    Args:
+        config: the run file, which a stranger may have written.
+        seed: of the weights.
+        modules: functions of installed packages that may be called, ``pkg.name``; beside those in
+            SWARMTRAIN_MODULE.
+
     Raises:
         ValueError: peers bring the model, or its sizes do not fit together.
+        UserError: SWT-E102, E621 and E623, a library or package cannot make it.
     """
-    return byte_transformer.build_model(config.model, seed)
+    section = config.model
+    if section.kind == "huggingface":
+        model = hf.build_model(section, seed)
+    elif is_module(section.kind):
+        model = foreign.build_model(section, vocabulary_of(config), seed, modules)
+    else:
+        return counted_kind(section).build(section, seed)
+    foreign.check(model, vocabulary_of(config), section)
+    return model
+
+
+def counted_kind(section: ModelSection) -> CountedKind:
+    """The kind of a section whose parameters are known from its sizes.
+
+    Raises:
+        ValueError: it is another one.
+    """
+    if section.kind not in _COUNTED:
+        raise ValueError(
+            f"[model] kind {section.kind!r} is not built in: {', '.join(_COUNTED)} are. A custom "
+            "one is brought by a Python hook (swarmtrain.join)"
+        )
+    return _COUNTED[section.kind]
+
+
+_COUNTED: Mapping[str, CountedKind] = MappingProxyType(
+    {
+        "byte-transformer": CountedKind(
+            byte_transformer.build_model,
+            byte_transformer.of_section,
+            lambda section, seed, wanted: byte_transformer.initial_values(section, seed),
+            lambda section: byte_transformer.rotary_tables(
+                section.context, section.width, section.heads
+            ),
+        ),
+        "transformer": CountedKind(
+            transformer.build_model,
+            transformer.Transformer,
+            transformer.initial_values,
+            transformer.rotary_tables,
+        ),
+    }
+)

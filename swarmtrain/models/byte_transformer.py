@@ -140,17 +140,23 @@ def build_model(section: ModelSection, seed: int) -> ByteTransformer:
             '"byte-transformer" is built in'
         )
     with torch.random.fork_rng(devices=[]):
-        model = ByteTransformer(
-            layers=section.layers,
-            width=section.width,
-            heads=section.heads,
-            context=section.context,
-        )
+        model = of_section(section)
     parameters = dict(model.named_parameters())
     with torch.no_grad():
         for name, values in initial_values(section, seed):
             parameters[name].copy_(values)
     return model
+
+
+def of_section(section: ModelSection) -> ByteTransformer:
+    """The model as torch makes it.
+
+    Raises:
+        ValueError: the sizes do not fit together.
+    """
+    return ByteTransformer(
+        layers=section.layers, width=section.width, heads=section.heads, context=section.context
+    )
 
 
 def initial_values(section: ModelSection, seed: int) -> Iterator[tuple[str, Tensor]]:

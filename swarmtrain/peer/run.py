@@ -121,14 +121,14 @@ def live(
         advertise=options.advertise, caps=options.caps, freeze=freeze, waits=options.waits,
         brings=_brings(options, own), make_shell=make_shell,
     )  # fmt: skip
-    while isinstance(end := _lived(enter(), options.threads, events, rehearsal, own), str):
+    while isinstance(end := _lived(enter(), options, events, rehearsal, own), str):
         events.say(f"{end} The peer begins anew.")
     return end
 
 
 def _lived(
     membership: Membership,
-    threads: int,
+    options: JoinOptions,
     events: Telling,
     rehearsal: Rehearsal,
     own: OwnWork | None,
@@ -141,8 +141,9 @@ def _lived(
         if own is None:
             _check_built_in(membership.config)
         if own is not None or membership.config.pipeline.num_stages > 1:
-            return _train(StagedPeer(membership, threads, events, rehearsal, own), events)
-        return _train(_Peer(membership, threads, events), events)
+            staged = StagedPeer(membership, options.threads, events, rehearsal, own)
+            return _train(staged, events)
+        return _train(_Peer(membership, options, events), events)
     except UserError as error:
         if error.code != GIVEN_UP:
             raise
@@ -166,7 +167,7 @@ def _brings(options: JoinOptions, own: OwnWork | None) -> Brings:
 class _Peer:
     """The built-in trainer, its text and its session, tied together."""
 
-    def __init__(self, membership: Membership, threads: int, events: Telling) -> None:
+    def __init__(self, membership: Membership, options: JoinOptions, events: Telling) -> None:
         config = membership.config
         self.membership = membership
         self.feed = TextFeed(config.data)
@@ -175,7 +176,8 @@ class _Peer:
             take_pieces=self.feed.take_train,
             validation=(),
             seed=membership.own_seed(),
-            threads=threads,
+            threads=options.threads,
+            ways=options.ways,
         )
         self._events = events
         self._has_validation = False

@@ -24,7 +24,7 @@ from torch.nn.parameter import is_lazy
 
 from swarmtrain.config.settings import ModelSection
 from swarmtrain.errors import UserError
-from swarmtrain.models.byte_transformer import ByteTransformer, initial_values, rotary_tables
+from swarmtrain.models.build import counted_kind
 
 Loss = Callable[[Tensor, Tensor], Tensor]
 """(output of the last block, labels) -> (), the sum of the losses of all tokens."""
@@ -94,21 +94,17 @@ class BuiltBlocks:
 
 
 def built_in(section: ModelSection) -> BlockModel:
-    """The byte transformer of a run file: ``embedding``, ``blocks.0`` and so on, ``head`` with the
-    last norm. The bits of its first values are those of `build_model`."""
+    """The transformer of a run file: ``embedding``, ``blocks.0`` and so on, ``head`` with the last
+    norm. The bits of its first values are those of `build_model`."""
+    kind = counted_kind(section)
     with torch.device("meta"):
-        model = ByteTransformer(
-            layers=section.layers,
-            width=section.width,
-            heads=section.heads,
-            context=section.context,
-        )
+        model: Any = kind.sketch(section)
     tables: dict[torch.device, tuple[Tensor, Tensor]] = {}
 
     def layer(part: nn.Module, hidden_BTC: Tensor) -> Tensor:
         device, num_positions = hidden_BTC.device, hidden_BTC.shape[1]
         if device not in tables:
-            cos_TC, sin_TC = rotary_tables(section.context, section.width, section.heads)
+            cos_TC, sin_TC = kind.tables(section)
             tables[device] = cos_TC.to(device), sin_TC.to(device)
         cos_TC, sin_TC = tables[device]
         out_BTC: Tensor = part(hidden_BTC, cos_TC[:num_positions], sin_TC[:num_positions])
@@ -129,7 +125,7 @@ def built_in(section: ModelSection) -> BlockModel:
     first = Block("embedding", {"embedding": model.embedding}, _call)
     last = Block("head", {"norm": model.norm, "head": model.head}, head)
     return BlockModel(
-        (first, *layers, last), loss, lambda seed, wanted: initial_values(section, seed)
+        (first, *layers, last), loss, lambda seed, wanted: kind.values(section, seed, wanted)
     )
 
 

@@ -5,10 +5,11 @@ who cannot hold what it asks for, and for forecasts. The coordinator has no torc
 this file. Operations, activations and bytes on the way are counted; what a process and a parameter
 take besides is measured.
 
-Not here: models that peers bring, of which nothing is known, so their stages are taken to be alike.
+Not here: models that peers or libraries bring, of which nothing is known, so their stages are
+taken to be alike.
 """
 
-from swarmtrain.config.built_in import num_values_of, vocabulary_of
+from swarmtrain.config.built_in import kept_values, num_values_of, vocabulary_of
 from swarmtrain.config.settings import RunConfig
 from swarmtrain.config.stages import built_in_costs, hop_bytes, stage_cut, stage_parameters
 from swarmtrain.console.units import human_bytes
@@ -23,10 +24,6 @@ _KEPT_BYTES = 64
 million (benchmarks/pipelines/memory.py). Weight, gradient, two moments of AdamW, anchor and outer
 momentum are 24 of them, what was given to the exchange 8, and the mean, the weights of now and the
 outer step's new buffers 16; the others are the exchange's bytes and what the C library keeps."""
-
-_LAYER_VALUES = 19
-"""Activations of a layer that wait for its backward pass, in widths: inputs of both norms, the
-query, key and value, these turned, and the inner part of the feed-forward layer twice."""
 
 _HEAD_VALUES = 3
 """Of the head, for each token that there is: its logit, that one's softmax, and the gradient."""
@@ -52,7 +49,7 @@ def under_way_of(config: RunConfig) -> int:
 def stage_needs(config: RunConfig) -> tuple[StageNeed, ...]:
     """Demands of each stage; a model in one piece is one stage, whose micro-batch is its batch."""
     num_stages = config.pipeline.num_stages
-    if config.model.kind == "custom":
+    if not config.model.is_counted:
         return (StageNeed(1.0, 0, 0, 0, 0),) * num_stages
     model, costs = config.model, list(built_in_costs(config.model).values())
     examples = config.pipeline.micro_batch if num_stages > 1 else config.inner.batch
@@ -63,7 +60,7 @@ def stage_needs(config: RunConfig) -> tuple[StageNeed, ...]:
         has_head = blocks.stop == len(costs)
         layers = len(blocks) - (blocks.start == 0) - has_head
         head_values = _HEAD_VALUES * vocabulary_of(config) * has_head
-        values = tokens * (_LAYER_VALUES * model.width * layers + head_values)
+        values = tokens * (kept_values(model) * layers + head_values)
         input_bytes = hop if blocks.start else 0
         own = limits.OWN_SPREAD * under_way_of(config) + limits.JUDGED_UNDER_WAY
         held = slots_of(config) if blocks.start else own
@@ -89,7 +86,7 @@ def span_words(span: range) -> str:
 def serving_words(config: RunConfig, span: range, why: str = "") -> str:
     """Which stages a peer serves, what of the model that is, and the reason."""
     about = [f"of 0 to {config.pipeline.num_stages - 1}"]
-    if config.model.kind != "custom":
+    if config.model.is_counted:
         names, cut = list(built_in_costs(config.model)), stage_cut(config)
         first, last = names[cut[span[0]].start], names[cut[span[-1]].stop - 1]
         blocks = first if first == last else f"{first} to {last}"

@@ -43,7 +43,17 @@ def test_an_embedding_that_is_a_stage_takes_some_time() -> None:
     assert 0 < first < min(others)
 
 
-@pytest.mark.parametrize("model", [MODEL, ModelSection(layers=6, width=256, heads=8, context=128)])
+@pytest.mark.parametrize(
+    "model",
+    [
+        MODEL,
+        ModelSection(layers=6, width=256, heads=8, context=128),
+        ModelSection(
+            kind="transformer", layers=6, width=256, heads=8, context=128, kv_heads=4,
+            vocabulary=500, tied=False,
+        ),
+    ],
+)  # fmt: skip
 def test_activations_are_what_waits_for_a_backward_pass(model: ModelSection) -> None:
     config = config_of(3, model)
     parts, cut = run_stages(config)

@@ -26,6 +26,7 @@ from swarmtrain.inner_optimizer import make_optimizer
 from swarmtrain.models.build import build_model
 from swarmtrain.models.byte_transformer import generate
 from swarmtrain.models.tensors import Layout
+from swarmtrain.options import AS_WRITTEN, Ways
 from swarmtrain.peer.training.moments import Moments
 from swarmtrain_optimizers.schedule import fresh_optimizer_ramp, warmup_cosine
 
@@ -47,6 +48,7 @@ class BuiltinTrainer:
         validation: raw validation pieces; empty if this peer does not evaluate.
         seed: of this peer's windows and initial weights; only the first peer's weights count.
         threads: torch threads, for the whole process.
+        ways: how this peer computes.
 
     Attributes:
         model: the live model.
@@ -56,6 +58,7 @@ class BuiltinTrainer:
 
     Raises:
         ValueError: the model section is not one that can be built.
+        UserError: SWT-E102, E621 and E623, the model cannot be made here.
     """
 
     def __init__(
@@ -66,6 +69,7 @@ class BuiltinTrainer:
         validation: Sequence[bytes],
         seed: int,
         threads: int = 1,
+        ways: Ways = AS_WRITTEN,
     ) -> None:
         torch.set_num_threads(threads)
         self._config = config
@@ -73,7 +77,7 @@ class BuiltinTrainer:
         self._rng = random.Random(seed)
         self._stream: ByteStream | None = None
         self._validation = self._make_validation(validation)
-        self.model = build_model(config, seed)
+        self.model = build_model(config, seed, modules=ways.modules)
         self._parameters = dict(self.model.named_parameters())
         self.layout = Layout.of(self.model, config.exchange.block)
         self.step = 0
