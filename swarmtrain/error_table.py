@@ -190,6 +190,11 @@ _ROWS = (
         "The message names the first three differences.",
     ),
     ErrorKind(
+        "SWT-E452", "There is nothing to judge a model by", EXIT_BAD_DATA,
+        "A model is judged by how well it foretells each token from those before it in a\n"
+        "document. The text has no document of two tokens. Name more of it.",
+    ),
+    ErrorKind(
         "SWT-E501", "The other side broke the protocol", EXIT_PROTOCOL,
         "A message was refused because it could not be meant so. Usually the two sides run\n"
         "different builds; else somebody sends hostile data. Compare `swarmtrain --version`.",

@@ -15,6 +15,7 @@ from swarmtrain import __version__
 from swarmtrain.cli.chaos import chaos
 from swarmtrain.cli.compare import compare
 from swarmtrain.cli.demo import demo
+from swarmtrain.cli.evaluate import evaluate
 from swarmtrain.cli.explain import explain
 from swarmtrain.cli.export import export
 from swarmtrain.cli.generate import generate
@@ -53,6 +54,7 @@ app.add_typer(run_app)
 app.command()(verify)
 app.command()(export)
 app.command()(generate)
+app.command()(evaluate)
 app.command()(plan)
 app.command()(demo)
 app.command()(simulate)

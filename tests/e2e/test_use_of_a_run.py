@@ -40,3 +40,11 @@ def test_a_run_is_exported_and_its_model_writes(tmp_path):
             answered(here.command("generate", "tiny", "def ", "--tokens", 40, "--json"))
         )
         assert text == again["prompt"] + again["text"] + "\n"
+
+        (tmp_path / "text").mkdir()
+        (tmp_path / "text" / "some.txt").write_text("def f(x):\n    return x\n" * 9)
+        found = json.loads(
+            answered(here.command("evaluate", "tiny", "--data", tmp_path / "text", "--json"))
+        )
+        assert found["tokens"] == 9 * 23 - 1 and found["windows"] == -(-found["tokens"] // 32)
+        assert 2.0 < found["loss"] < 5.6  # ln 256 is 5.55

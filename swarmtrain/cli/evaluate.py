@@ -1,0 +1,50 @@
+"""`swarmtrain evaluate RUN|DIR --data PATH`: how well a trained model foretells a text."""
+
+import json
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from swarmtrain.cli.arguments import AsJson
+from swarmtrain.cli.generate import Device, Trained
+from swarmtrain.cli.log import say
+from swarmtrain.console.lines import fact
+
+
+def evaluate(
+    place: Trained,
+    data: Annotated[
+        Path, typer.Option("--data", metavar="PATH", help="A file of text, or a folder of some.")
+    ],
+    windows: Annotated[
+        int, typer.Option("--windows", min=0, help="Stop after so many windows; 0: read all.")
+    ] = 0,
+    device: Device = "auto",
+    as_json: AsJson = False,
+) -> None:
+    """Judge a trained model by a text: loss in nats per token, bits per byte, perplexity."""
+    from dataclasses import asdict
+
+    from swarmtrain.trained.devices import device_of, use_threads
+    from swarmtrain.trained.judged import judged, text_at
+    from swarmtrain.trained.opened import open_trained
+
+    text = text_at(str(data))
+    if text.skipped:
+        say(f"{text.skipped} files at {data} are no text and were left out.")
+    where = device_of(device)
+    trained = open_trained(str(place))
+    model = trained.model(where)
+    use_threads(sum(one.numel() for one in trained.weights.values()))
+    read = (Path(path).read_text(encoding="utf-8") for path in text.paths)
+    found = judged(model, trained.tokenizer, trained.config.model.context, read, windows)
+    if as_json:
+        print(json.dumps({"model": trained.name, **asdict(found), "device": str(where)}))
+        return
+    print(fact("model", trained.name))
+    print(fact("loss", f"{found.loss:.4f} nats per token"))
+    print(fact("bits per byte", f"{found.bits_per_byte:.4f}"))
+    print(fact("perplexity", f"{found.perplexity:.2f}"))
+    many = f"{found.tokens} tokens of {found.documents} documents in {found.windows} windows"
+    print(fact("read", many))
