@@ -305,11 +305,24 @@ _ROWS = (
         "has tokens. Code that a config names is never fetched or run.",
     ),
     ErrorKind(
+        "SWT-E622", "No memory for a step", EXIT_MUST_CHANGE,
+        "A batch did not go through the model: the memory of the processor or the card is full.\n"
+        "Nothing is lost. join --micro-batch N lets N examples through at a time and adds up\n"
+        "their gradients, so that the batch, and what the peer gives the run, stay the same; with\n"
+        "auto the peer takes as many as fit.",
+    ),
+    ErrorKind(
         "SWT-E623", "The run's model is code of a package", EXIT_NOT_ALLOWED,
         "With kind = \"module:pkg.name\" a run's model is made by a function that every peer has\n"
         "installed. A run file comes from its organiser, so the function is called only where its\n"
         "name was also given on this machine: join --module pkg.name, or the environment variable\n"
         "SWARMTRAIN_MODULE. Name only functions of packages that you trust.",
+    ),
+    ErrorKind(
+        "SWT-E624", "The model cannot be compiled here", EXIT_MUST_CHANGE,
+        "join --compile lets torch compile the model. On a processor that takes a C++ compiler,\n"
+        "on a card Triton; torch found none, or could not do it with this model. Without\n"
+        "--compile the peer trains as well, only slower.",
     ),
     ErrorKind(
         "SWT-E630", "The optimizer trains another model", EXIT_MUST_CHANGE,

@@ -60,15 +60,23 @@ class UpOptions:
     takes_changed_text: bool = False
 
 
+MICRO_BATCH_AUTO = -1
+
+
 @dataclass(frozen=True, slots=True)
 class Ways:
     """How a peer computes what the run file describes; none of it changes what others get.
 
     Attributes:
         modules: functions of installed packages that may make the run's model, ``pkg.name``.
+        micro_batch: examples that go through the model at a time; 0 as the run file says,
+            MICRO_BATCH_AUTO as the memory holds.
+        compile: let torch compile the model.
     """
 
     modules: frozenset[str] = frozenset()
+    micro_batch: int = 0
+    compile: bool = False
 
 
 AS_WRITTEN = Ways()
@@ -212,6 +220,22 @@ def parse_duration(text: str) -> float:
             "Write seconds, minutes, hours or days: 90s, 10m, 2h, 7d.",
         )
     return float(match[1]) * _DURATION_UNITS[match[2]]
+
+
+def parse_micro_batch(text: str) -> int:
+    """Read examples at a time: a number from 1, or "auto".
+
+    Raises:
+        UserError: SWT-E610.
+    """
+    if text == "auto":
+        return MICRO_BATCH_AUTO
+    if re.fullmatch(r"[1-9][0-9]{0,5}", text) is None:
+        raise misuse(
+            f"{cleaned(text)!r} is no micro-batch.",
+            "Give the examples that go through the model at a time, as 4; or auto.",
+        )
+    return int(text)
 
 
 def parse_room(text: str) -> int:

@@ -22,6 +22,7 @@ from swarmtrain.options import (
     default_endpoint,
     parse_advertised,
     parse_endpoint,
+    parse_micro_batch,
     parse_room,
     parse_span,
 )
@@ -105,6 +106,17 @@ Module = Annotated[
         help="A function of an installed package that may make the run's model; can be repeated.",
     ),
 ]  # fmt: skip
+MicroBatch = Annotated[
+    int,
+    typer.Option(
+        metavar="auto|N", parser=read_by(parse_micro_batch), show_default="as the run file says",
+        help="Examples that go through the model at a time: fewer take less memory, and the batch "
+        "stays the same.",
+    ),
+]  # fmt: skip
+Compile = Annotated[
+    bool, typer.Option("--compile", help="Let torch compile the model: faster steps, later.")
+]
 FreezeInRound = Annotated[
     int,
     typer.Option(
@@ -151,6 +163,8 @@ def join(
     keep: Keep = None,
     state_dir: StateDir = None,
     threads: Annotated[int, typer.Option(min=1, max=1024, help="Threads for training.")] = 1,
+    micro_batch: MicroBatch = 0,
+    compile_model: Compile = False,
     module: Module = None,
     yes: Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")] = False,
     invite_file: Annotated[
@@ -181,7 +195,7 @@ def join(
             advertise=advertise, state_dirs=places, threads=threads, caps=Caps(up, down, daily),
             freeze_in_round=freeze_in_round, json_events=json_events, waits=wait,
             span=span, memory_bytes=memory, keep_bytes=keep,
-            pass_s=pass_seconds, ways=Ways(frozenset(module or ())),
+            pass_s=pass_seconds, ways=Ways(frozenset(module or ()), micro_batch, compile_model),
         ),
         say=say, emit=events.write,
     )  # fmt: skip

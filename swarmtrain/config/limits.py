@@ -15,7 +15,7 @@ from swarmtrain.config.fragments import fragment_problems
 from swarmtrain.config.models import model_problems
 from swarmtrain.config.pipeline import pipeline_problems
 from swarmtrain.config.problem import Problem
-from swarmtrain.config.settings import OuterSection, RunConfig, facts_here
+from swarmtrain.config.settings import InnerSection, OuterSection, RunConfig, facts_here
 from swarmtrain.config.values import loses_for_good, value_problems
 from swarmtrain_transport import limits
 
@@ -105,9 +105,27 @@ def _schedule_problems(config: RunConfig) -> Iterator[Problem]:
         )
 
 
+def _computing_problems(config: RunConfig) -> Iterator[Problem]:
+    inner = config.inner
+    if inner.batch % inner.accumulate:
+        yield Problem(
+            "inner.accumulate",
+            f"must divide inner.batch ({inner.batch}), it is {inner.accumulate}",
+            "A batch goes through the model in equal parts.",
+        )
+    for key in ("accumulate", "precision", "activation_checkpointing"):
+        if config.pipeline.num_stages > 1 and getattr(inner, key) != getattr(InnerSection(), key):
+            yield Problem(
+                f"inner.{key}",
+                "must be left out where the model is in stages",
+                "Stages compute in float32, by pipeline.micro_batch, and make activations again.",
+            )
+
+
 def _relation_problems(config: RunConfig) -> Iterator[Problem]:
     yield from strategy_problems(config)
     yield from _schedule_problems(config)
+    yield from _computing_problems(config)
     yield from _outer_problems(config.outer)
     yield from fragment_problems(config)
     yield from pipeline_problems(config)

@@ -190,6 +190,9 @@ class InnerSection(_Section, frozen=True):
     - With `schedule = "tokens"` a step is as much text as `exchange.start_peers` peers train on in
       one, and what counts is what the whole swarm has trained on, however many peers come or go.
       Not with `model.kind = "custom"`.
+    - `accumulate` divides `batch`; a peer may take other parts by `join --micro-batch`, as they
+      change nothing but the order of sums. `precision = "auto"` is bfloat16 on a GPU that has it.
+      Both, and `activation_checkpointing`, are for a model in one piece.
     """
 
     optimizer: Annotated[
@@ -203,6 +206,16 @@ class InnerSection(_Section, frozen=True):
         int, _between(0, INTEGER_MAX, "steps to the highest rate, once in the run")
     ] = 20
     batch: Annotated[int, _between(1, 65_536, "examples in each step")] = 16
+    accumulate: Annotated[
+        int, _between(1, 65_536, "parts in which a step's batch goes through the model")
+    ] = 1
+    precision: Annotated[
+        Literal["float32", "bfloat16", "auto"],
+        _said("type in which the model computes; weights and sums are float32 always"),
+    ] = "float32"
+    activation_checkpointing: Annotated[
+        bool, _said("compute each layer again for its gradient, to keep less in memory")
+    ] = False
     weight_decay: Annotated[
         float, _between(0.0, 10.0, "decoupled weight decay, times the learning rate")
     ] = 0.1

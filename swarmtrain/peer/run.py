@@ -141,6 +141,11 @@ def _lived(
         if own is None:
             _check_built_in(membership.config)
         if own is not None or membership.config.pipeline.num_stages > 1:
+            if options.ways.micro_batch or options.ways.compile:
+                events.say(
+                    "The model is in stages, whose parts the run file says: --micro-batch and "
+                    "--compile change nothing."
+                )
             staged = StagedPeer(membership, options.threads, events, rehearsal, own)
             return _train(staged, events)
         return _train(_Peer(membership, options, events), events)

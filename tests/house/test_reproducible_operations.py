@@ -43,6 +43,7 @@ LOCAL = {
     "swarmtrain.data": "which text a peer trains on",
     "swarmtrain.demo": "shows, computes nothing",
     "swarmtrain.models": "inner steps are a peer's own",
+    "swarmtrain.peer.training.gradients": "inner steps are a peer's own",
     "swarmtrain.peer.training.moments": "inner steps are a peer's own",
     "swarmtrain.peer.training.trainer": "inner steps are a peer's own",
     "swarmtrain.pipeline": "inner steps are a peer's own",

@@ -8,7 +8,7 @@ Not here: rounds, anchors and sockets. A hook (`swarmtrain.join`) brings its own
 """
 
 import random
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 
 import torch
 import torch.nn.functional as F
@@ -27,12 +27,16 @@ from swarmtrain.models.build import build_model
 from swarmtrain.models.byte_transformer import generate
 from swarmtrain.models.tensors import Layout
 from swarmtrain.options import AS_WRITTEN, Ways
+from swarmtrain.peer.training.gradients import Gradients, memory_told
 from swarmtrain.peer.training.moments import Moments
 from swarmtrain_optimizers.schedule import fresh_optimizer_ramp, warmup_cosine
 
 PieceSource = Callable[[], Sequence[bytes] | None]
 """Asked before every inner step: the pieces of a new lease, or None to go on with the old ones.
 Must not block."""
+
+
+_LEAST_WINDOWS = 8
 
 
 class NoTrainingText(Exception):
@@ -58,7 +62,7 @@ class BuiltinTrainer:
 
     Raises:
         ValueError: the model section is not one that can be built.
-        UserError: SWT-E102, E621 and E623, the model cannot be made here.
+        UserError: SWT-E102, E621 and E623, the model cannot be made here; E624, nor be compiled.
     """
 
     def __init__(
@@ -79,11 +83,13 @@ class BuiltinTrainer:
         self._validation = self._make_validation(validation)
         self.model = build_model(config, seed, modules=ways.modules)
         self._parameters = dict(self.model.named_parameters())
+        self._device = next(self.model.parameters()).device
         self.layout = Layout.of(self.model, config.exchange.block)
         self.step = 0
         self.num_samples = 0
         self._is_fresh = False
         self._steps_since_fresh = 0
+        self._gradients = Gradients(self.model, config, ways)
         self._optimizer = make_optimizer(self.model, config.inner)
         self._moments = Moments(self._optimizer)
 
@@ -127,11 +133,13 @@ class BuiltinTrainer:
 
         Raises:
             NoTrainingText: the piece source has given nothing yet; nothing changed.
+            UserError: SWT-E622, there is not enough memory.
         """
         for group in self._optimizer.param_groups:
             group["lr"] = self.rate()
         loss = self.gradient_step()
-        self._optimizer.step()
+        with memory_told(self._device):
+            self._optimizer.step()
         return loss
 
     def gradient_step(self) -> float:
@@ -146,14 +154,13 @@ class BuiltinTrainer:
         batch = self._next_batch()
         for parameter in self._parameters.values():
             parameter.grad = None  # as zero_grad would, which takes a fiftieth of a small step
-        loss = _loss(self.model(batch.x_BT), batch)
-        loss.backward()  # type: ignore[no-untyped-call]
+        loss = self._gradients.add(batch)
         if self._config.inner.grad_clip > 0:
             nn.utils.clip_grad_norm_(self._parameters.values(), self._config.inner.grad_clip)
         self.step += 1
         self._steps_since_fresh += 1
         self.num_samples += len(batch.x_BT)
-        return float(loss.item())
+        return loss
 
     def read_gradient(self) -> Tensor:
         """The gradient of the last step, (padded,) float32 like the weights."""
@@ -190,11 +197,22 @@ class BuiltinTrainer:
             raise ValueError("no validation text: give pieces to use_validation first")
         predict = self._predictor(vector)
         total, count = 0.0, 0
+        self.model.eval()  # without dropout, where the model has it
         with torch.no_grad():
-            for batch in self._validation:
+            for batch in self._parts_of_validation():
                 total += _loss(predict(batch.x_BT), batch).item() * batch.y_BT.numel()
                 count += batch.y_BT.numel()
+        self.model.train()
         return total / count
+
+    def _parts_of_validation(self) -> Iterator[Batch]:
+        """The validation text in batches that memory holds."""
+        size = self._gradients.micro_batch
+        for batch in self._validation:
+            for x_BT, y_BT in zip(
+                torch.split(batch.x_BT, size), torch.split(batch.y_BT, size), strict=True
+            ):
+                yield Batch(x_BT, y_BT)
 
     def write_text(
         self,
@@ -255,10 +273,17 @@ class BuiltinTrainer:
             return ()
         return validation_batches(
             pieces,
-            windows=VALIDATION_WINDOWS,
+            windows=judged_windows(self._config),
             batch=self._config.inner.batch,
             context=self._config.model.context,
         )
+
+
+def judged_windows(config: RunConfig) -> int:
+    """Windows of one evaluation: no more than a peer trains on in a round, as a forward pass over
+    as many takes a third of its time."""
+    trained = config.outer.inner_steps * config.inner.batch
+    return min(VALIDATION_WINDOWS, max(_LEAST_WINDOWS, trained))
 
 
 def _loss(logits_BTV: Tensor, batch: Batch) -> Tensor:
