@@ -338,6 +338,28 @@ _ROWS = (
         "Freeze what is not, and unfreeze what the run should train, before joining.",
     ),
     ErrorKind(
+        "SWT-E650", "A program of the emulation failed", EXIT_MUST_CHANGE,
+        "`swarmtrain emulate` starts copies of a program, and one ended with an error of its own.\n"
+        "The last lines of its log are shown, and where the rest is; all others were ended. See\n"
+        "first that the program runs alone, without SWARMTRAIN_INVITE.",
+    ),
+    ErrorKind(
+        "SWT-E651", "The program never joined", EXIT_MUST_CHANGE,
+        "A program becomes a peer by calling swarmtrain.join(model, optimizer), which finds its\n"
+        "invite in the environment. One that ended without it, or that has not come to it after\n"
+        "minutes, takes no part. An invite that the program gives itself goes before the one in\n"
+        "the environment; a launcher may keep the environment from it.",
+    ),
+    ErrorKind(
+        "SWT-E652", "Links of the system's own cannot be made", EXIT_MUST_CHANGE,
+        "Network namespaces need Linux, root, the commands ip and tc, and for a delay the\n"
+        "kernel's netem. Without `--links namespaces` relays model the links instead.",
+    ),
+    ErrorKind(
+        "SWT-E653", "There is no such program", EXIT_INPUT_MISSING,
+        "What follows -- is looked for as a shell would do it, from the directory that you are in.",
+    ),
+    ErrorKind(
         "SWT-E701", "The run is full", EXIT_TRY_LATER,
         "It has as many peers as its organiser allows (admission.peers_max). Try again later.",
     ),

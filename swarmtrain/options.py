@@ -24,6 +24,8 @@ DEMO_PIPELINE_PEERS = 7
 DEMO_CHURN_ROUNDS_MIN = 5
 """The kill falls into round 3 and the newcomer into round 4; it must take part once."""
 
+KILLS_PEERS_MIN = 2
+
 
 @dataclass(frozen=True, slots=True)
 class Endpoint:
@@ -202,6 +204,49 @@ class ChaosOptions:
     peers: int
     state_dir: Path | None
     hostile: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class EmulateOptions:
+    """`swarmtrain emulate`.
+
+    Attributes:
+        peers: copies of the program.
+        command: the program and its words; empty for the built-in peers.
+        run_file: of the run, or None for one made of the next two.
+        rounds: rounds to commit.
+        inner_steps: of each peer between two exchanges.
+        net: link of each peer as its owner names it, "" for open ones.
+        links: "namespaces", "modelled", or "auto" for the first of these that can be had.
+        kill_every_s: seconds between two deaths, 0 for none.
+        seed: of the deaths and the run.
+        json: end with one JSON object as the last line of stdout.
+        state_dir: where everything is kept, or None for a new temporary directory.
+    """
+
+    peers: int
+    command: tuple[str, ...] = ()
+    run_file: Path | None = None
+    rounds: int = 8
+    inner_steps: int = 20
+    net: str = ""
+    links: str = "auto"
+    kill_every_s: float = 0.0
+    seed: int = 0
+    json: bool = False
+    state_dir: Path | None = None
+
+    def __post_init__(self) -> None:
+        """Refuse what cannot be shown.
+
+        Raises:
+            UserError: SWT-E610, nobody would be left after a death.
+        """
+        if self.kill_every_s and self.peers < KILLS_PEERS_MIN:
+            raise misuse(
+                "One peer alone is killed by nobody: the run would stand still.",
+                "Ask for more --peers, or leave out --kill-every.",
+            )
 
 
 _DURATION_UNITS = {"": 1.0, "s": 1.0, "m": 60.0, "h": 3600.0, "d": 86_400.0}

@@ -58,7 +58,7 @@ Robust = Annotated[
     ),
 ]
 Drop = Annotated[float, typer.Option(help="Probability that a contribution is lost.")]
-NetName = Annotated[str, typer.Option(help="Link to model: dsl, fibre or lan.")]
+NetName = Annotated[str, typer.Option(help="Link to model: dsl, mobile, fibre or lan.")]
 Processes = Annotated[
     int | None,
     typer.Option(min=1, max=64, help="Runs side by side.", show_default="one per core"),

@@ -15,6 +15,7 @@ from swarmtrain import __version__
 from swarmtrain.cli.chaos import chaos
 from swarmtrain.cli.compare import compare
 from swarmtrain.cli.demo import demo
+from swarmtrain.cli.emulate import emulate
 from swarmtrain.cli.evaluate import evaluate
 from swarmtrain.cli.explain import explain
 from swarmtrain.cli.export import export
@@ -57,6 +58,7 @@ app.command()(generate)
 app.command()(evaluate)
 app.command()(plan)
 app.command()(demo)
+app.command()(emulate)
 app.command()(simulate)
 app.command()(chaos)
 app.command()(compare)

@@ -73,11 +73,12 @@ class Net:
 NETS: Mapping[str, Net] = MappingProxyType(
     {
         "dsl": Net(10e6 / 8, 50e6 / 8, 0.050),
+        "mobile": Net(5e6 / 8, 20e6 / 8, 0.080),
         "fibre": Net(500e6 / 8, 500e6 / 8, 0.020),
         "lan": Net(1e9 / 8, 1e9 / 8, 0.0005),
     }
 )
-"""10 up and 50 down, 500 both ways, 1 000 both ways; Mbit/s."""
+"""10 up and 50 down, 5 up and 20 down, 500 both ways, 1 000 both ways; Mbit/s."""
 
 
 @dataclass(frozen=True, slots=True)

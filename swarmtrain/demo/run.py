@@ -7,10 +7,8 @@ torch is loaded at the very end, to let the model write: until then the cores ar
 """
 
 import queue
-import threading
 import time
 from collections.abc import Callable, Iterable, Iterator
-from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
 
@@ -29,19 +27,16 @@ from swarmtrain.demo.stages.story import StagesStory
 from swarmtrain.demo.view import Scene, make_scene, picture_of, stream_for
 from swarmtrain.error_table import EXIT_BUG, EXIT_DONE
 from swarmtrain.errors import Interrupted, UserError
+from swarmtrain.local_run.asking import asking
 from swarmtrain.local_run.place import COORDINATOR, Place
 from swarmtrain.local_run.processes import Processes, tail
 from swarmtrain.local_run.signals import noted
 from swarmtrain.options import DemoOptions
-from swarmtrain.status import ask_coordinator
 from swarmtrain.verify.coordinator_state import read_records
 from swarmtrain_optimizers.strategies.facts import OpKind
 
 _GLANCE_S = 0.2
 """The longest wait for news: a picture is drawn, a signal is seen, this often."""
-
-_ASK_S = 0.7
-"""Pause between two questions to the coordinator for its status."""
 
 _PATIENCE_S = 20.0
 """After Ctrl+C: time for peers to finish their round and say goodbye."""
@@ -95,7 +90,7 @@ class _Demo:
         failure: story.Fail | None = None
         processes = Processes(self._place)
         try:
-            with noted() as self._signals, _asking(self._place.coordinator, processes):
+            with noted() as self._signals, asking(self._place.coordinator, processes):
                 self._start(processes)
                 while failure is None and not self._story.is_over:
                     failure = self._go_on(processes)
@@ -268,28 +263,6 @@ class _StagesDemo(_Demo):
         records = read_records(self._place.coordinator)
         found = stages_report.stages_report(report, self._story.facts, records)
         return found, partial(stages_report.in_words, found), stages_report.shortcoming(found)
-
-
-@contextmanager
-def _asking(state_dir: Path, processes: Processes) -> Iterator[None]:
-    """Ask the coordinator for its status again and again, on a thread of its own."""
-    over = threading.Event()
-
-    def keep_asking() -> None:
-        while not over.wait(_ASK_S):
-            try:
-                found = ask_coordinator(state_dir)
-            except UserError:
-                continue  # not up yet, or no more
-            processes.news.put((COORDINATOR, found))
-
-    thread = threading.Thread(target=keep_asking, name="ask-status", daemon=True)
-    thread.start()
-    try:
-        yield
-    finally:
-        over.set()
-        thread.join()
 
 
 def _introduction(options: DemoOptions, config: RunConfig, place: Place) -> Iterator[str]:

@@ -84,11 +84,11 @@ class Processes:
 
     # ---- starting
 
-    def start_coordinator(self, host: str = LOOPBACK) -> None:
-        """`swarmtrain up` on a free port."""
+    def start_coordinator(self, host: str = LOOPBACK, *, run_file: Path | None = None) -> None:
+        """`swarmtrain up` on a free port; with the place's run file if no other is named."""
         self._start(
             COORDINATOR,
-            "up", str(self._place.run_file), "--listen", f"{host}:0",
+            "up", str(run_file or self._place.run_file), "--listen", f"{host}:0",
             "--state-dir", str(self._place.coordinator),
         )  # fmt: skip
 
@@ -147,7 +147,7 @@ class Processes:
     def _spawn(
         self, name: str, command: list[str], variables: Mapping[str, str], *, is_heard: bool
     ) -> "subprocess.Popen[bytes]":
-        self._bury(name)
+        self.bury(name)
         environment = {**os.environ, "OMP_NUM_THREADS": "1", **variables}
         if self._mark:
             environment[marks.VARIABLE] = f"{self._mark}/{name}"
@@ -231,7 +231,7 @@ class Processes:
         """End whatever is left, the guard last. Closing twice is allowed."""
         self.stop(patience_s=0.0, hurry=lambda: True)
         for name in list(self._running):
-            self._bury(name)
+            self.bury(name)
         if self._mark:
             marks.end_marked(self._mark)
         # The guard ignores gentle signals; with it goes what others have left in its group.
@@ -241,7 +241,7 @@ class Processes:
         assert self._guard.stdin is not None
         self._guard.stdin.close()
 
-    def _bury(self, name: str) -> None:
+    def bury(self, name: str) -> None:
         """Hear the last words of a process that has ended, and let go of it."""
         process, listener = self._running.pop(name, None), self._listeners.pop(name, None)
         if process is None or listener is None:

@@ -1,18 +1,29 @@
-"""TCP relays on loopback: links that can be cut, held in one direction, garbled, and healed.
+"""TCP relays on loopback: links that can be cut, held in one direction, garbled, and healed, and
+links with a rate and a delay.
 
 A relay sees other people's encrypted bytes and forwards them. All relays live on one event loop on
 a thread of its own, so that the caller's own waiting delays nobody.
 """
 
 import asyncio
+import socket
 import threading
-from collections.abc import Coroutine
+from collections.abc import Coroutine, Mapping
 from enum import StrEnum
+from types import MappingProxyType
 from typing import TypeVar
 
 _HOST = "127.0.0.1"
 _READ_BYTES = 1 << 16
 _ANSWER_S = 10.0
+
+_PIECE_S, _PIECE_BYTES_MIN = 0.01, 1500
+"""A line takes so many seconds' worth at once, and no less than a packet."""
+
+_QUEUE_S = 0.1
+"""A line holds so many seconds' worth, as a router at its end does."""
+
+_SYSTEM_BYTES = 1 << 16
 
 _T = TypeVar("_T")
 
@@ -24,15 +35,50 @@ class Way(StrEnum):
     BACK = "back"
 
 
+class Line:
+    """One direction of somebody's link: pieces pass one after the other, and arrive later.
+
+    Args:
+        bytes_s: that it carries in a second, 0 for any number.
+        delay_s: from one end to the other.
+    """
+
+    def __init__(self, bytes_s: float = 0.0, delay_s: float = 0.0) -> None:
+        self._bytes_s, self._delay_s = bytes_s, delay_s
+        self._free_s = 0.0
+
+    @property
+    def piece_bytes(self) -> int:
+        """Bytes that are taken at once: as much as passes in a moment."""
+        if not self._bytes_s:
+            return _READ_BYTES
+        return min(_READ_BYTES, max(_PIECE_BYTES_MIN, int(self._bytes_s * _PIECE_S)))
+
+    def arrives_s(self, size: int, now_s: float) -> float:
+        """Return when a piece that is given now has arrived whole."""
+        self._free_s = max(now_s, self._free_s)
+        if self._bytes_s:
+            self._free_s += size / self._bytes_s
+        return self._free_s + self._delay_s
+
+    def wait_s(self, now_s: float) -> float:
+        """Return in how many seconds it takes more: what it holds beyond that is the sender's."""
+        return max(0.0, self._free_s - now_s - _QUEUE_S)
+
+
 class Relay:
     """One port that leads to another. Everything but `port` is for its own loop.
+
+    Args:
+        lines: directions that take their time; several relays may share one.
 
     Attributes:
         port: what others dial.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, lines: Mapping[Way, Line] = MappingProxyType({})) -> None:
         self.port = 0
+        self._lines = lines
         self._target = 0
         self._is_cut = False
         self._is_garbled = False
@@ -45,7 +91,10 @@ class Relay:
 
     async def open(self) -> None:
         """Listen on a free port."""
-        self._server = await asyncio.start_server(self._take, _HOST, 0)
+        listener = socket.create_server((_HOST, 0))
+        if self._lines:  # what the system held on the way would come beside the line's own queue
+            listener.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, _SYSTEM_BYTES)
+        self._server = await asyncio.start_server(self._take, sock=listener)
         self.port = self._server.sockets[0].getsockname()[1]
 
     def aim(self, port: int) -> None:
@@ -130,13 +179,43 @@ class Relay:
         self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter, way: Way
     ) -> None:
         """Forward until the end of the stream, and then the end itself."""
-        while data := await reader.read(_READ_BYTES):
-            await self._flows[way].wait()
-            writer.write(_garbled(data) if self._is_garbled and way is Way.THERE else data)
-            await writer.drain()
+        line = self._lines.get(way)
+        if line is not None:
+            await self._pump_by(line, reader, writer, way)
+        else:
+            while data := await reader.read(_READ_BYTES):
+                await self._pass(data, writer, way)
         await self._flows[way].wait()
         if writer.can_write_eof() and not writer.is_closing():
             writer.write_eof()
+
+    async def _pump_by(
+        self, line: Line, reader: asyncio.StreamReader, writer: asyncio.StreamWriter, way: Way
+    ) -> None:
+        """The same as fast and as late as the line lets it through."""
+        now_s = asyncio.get_running_loop().time
+        under_way: asyncio.Queue[tuple[float, bytes]] = asyncio.Queue()
+
+        async def arrive() -> None:
+            while (piece := await under_way.get())[1]:
+                await asyncio.sleep(piece[0] - now_s())
+                await self._pass(piece[1], writer, way)
+
+        arriving = asyncio.create_task(arrive())
+        try:
+            while (data := await reader.read(line.piece_bytes)) and not arriving.done():
+                under_way.put_nowait((line.arrives_s(len(data), now_s()), data))
+                await asyncio.sleep(line.wait_s(now_s()))
+            under_way.put_nowait((0.0, b""))
+            await arriving
+        finally:
+            arriving.cancel()
+            await asyncio.gather(arriving, return_exceptions=True)
+
+    async def _pass(self, data: bytes, writer: asyncio.StreamWriter, way: Way) -> None:
+        await self._flows[way].wait()
+        writer.write(_garbled(data) if self._is_garbled and way is Way.THERE else data)
+        await writer.drain()
 
 
 def _garbled(data: bytes) -> bytes:
@@ -158,15 +237,18 @@ class Relays:
         self._loop.run_forever()
         self._loop.close()
 
-    def add(self) -> Relay:
+    def add(self, lines: Mapping[Way, Line] = MappingProxyType({})) -> Relay:
         """A new relay that leads nowhere yet.
+
+        Args:
+            lines: see Relay.
 
         Raises:
             OSError: no port is free.
         """
 
         async def make() -> Relay:
-            relay = Relay()
+            relay = Relay(lines)
             await relay.open()
             return relay
 

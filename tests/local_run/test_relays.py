@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from swarmtrain.local_run.relays import Relay, Relays, Way
+from swarmtrain.local_run.relays import Line, Relay, Relays, Way
 
 DEADLINE_S = 20.0
 
@@ -126,3 +126,27 @@ def test_a_relay_that_leads_nowhere_ends_connections(relays):
         assert is_ended(connection)
     relays.close()
     relays.close()
+
+
+def test_pieces_pass_a_line_one_after_the_other_and_arrive_later():
+    line = Line(bytes_s=1000.0, delay_s=0.5)
+    assert line.arrives_s(100, now_s=10.0) == pytest.approx(10.6)
+    assert line.arrives_s(100, now_s=10.0) == pytest.approx(10.7)
+    assert line.wait_s(10.0) == pytest.approx(0.1)
+    assert line.arrives_s(100, now_s=20.0) == pytest.approx(20.6)
+    assert line.wait_s(20.1) == 0.0
+    assert Line(delay_s=0.5).arrives_s(10**9, now_s=1.0) == pytest.approx(1.5)
+    assert line.piece_bytes == 1500 and Line(1e6).piece_bytes == 10_000
+
+
+def test_what_goes_by_a_line_is_whole_and_so_is_its_end(relays, relay):
+    slow = relays.add({Way.THERE: Line(20e6, 0.001), Way.BACK: Line(20e6)})
+    relays.aim(slow, relay.port)
+    with dial(slow) as connection:
+        data = bytes(range(256)) * 4096
+        sender = threading.Thread(target=connection.sendall, args=(data,))
+        sender.start()
+        assert received(connection, len(data)) == data
+        sender.join(DEADLINE_S)
+        connection.shutdown(socket.SHUT_WR)
+        assert connection.recv(1) == b""
