@@ -51,6 +51,7 @@ class UpOptions:
         json_events: print events as JSON lines on stdout.
         new_run: set an earlier run of the state directory aside.
         takes_changed_text: go on with a text that is not the one the run began with.
+        rounds: after which a run that has begun shall end; 0 for what is known.
     """
 
     run_file: Path
@@ -60,6 +61,7 @@ class UpOptions:
     json_events: bool
     new_run: bool = False
     takes_changed_text: bool = False
+    rounds: int = 0
 
 
 MICRO_BATCH_AUTO = -1

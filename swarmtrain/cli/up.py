@@ -2,7 +2,7 @@
 
 import sys
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
@@ -14,6 +14,9 @@ from swarmtrain.console.lines import stamped
 from swarmtrain.options import Endpoint, UpOptions, check_host, parse_endpoint
 from swarmtrain.signals import tell
 from swarmtrain_transport.wire.invite import Invite
+
+if TYPE_CHECKING:
+    from swarmtrain.config.settings import RunConfig
 
 LISTEN = Endpoint("127.0.0.1", 8400)
 
@@ -49,6 +52,13 @@ def up(
             help="Go on although the training text was changed; its first pass begins anew.",
         ),
     ] = False,
+    rounds: Annotated[
+        int,
+        typer.Option(
+            "--rounds", min=0, max=1_000_000_000, show_default="as the run file or log says",
+            help="Add rounds to a run that has begun: it ends after so many.",
+        ),
+    ] = 0,
     json_events: JsonEvents = False,
     verbose: Verbose = False,
 ) -> None:  # fmt: skip
@@ -59,7 +69,7 @@ def up(
     options = UpOptions(
         run_file=run_file, listen=listen, public_host=public_host, state_dir=state_dir,
         json_events=json_events, new_run=new_run,
-        takes_changed_text=changed_text,
+        takes_changed_text=changed_text, rounds=rounds,
     )  # fmt: skip
     situation = context.ensure_object(Situation)
     situation.at_coordinator = True
@@ -81,6 +91,10 @@ def _serve(options: UpOptions, situation: Situation) -> None:
         say(f"Warning: {warning}")
     directory = options.state_dir or dirs.coordinator_dir(config.run.name)
     situation.state_dir = dirs.make_private(directory)
+    if options.rounds:
+        say(_rate_words(config))
+        if _extend_running(directory, options.rounds):
+            return
     from swarmtrain.cli.watching import watched
     from swarmtrain.coordinator.disk.run_directory import set_aside
     from swarmtrain.coordinator.service import serve
@@ -97,7 +111,7 @@ def _serve(options: UpOptions, situation: Situation) -> None:
             on_ready=lambda invite: _announce(options, directory, invite), stop=stop,
             tell=lambda text: say(stamped(text, sys.stderr)),
             watched=None if options.json_events else watched,
-            places=places, takes_changed_text=options.takes_changed_text,
+            places=places, takes_changed_text=options.takes_changed_text, rounds=options.rounds,
         )  # fmt: skip
 
     run_until_stopped(main, first_words="Stopping; Ctrl+C again to leave at once.")
@@ -105,6 +119,29 @@ def _serve(options: UpOptions, situation: Situation) -> None:
         say("The coordinator has stopped. The same command goes on from here.")
     elif options.json_events:
         events.write(events.Finished(result))
+
+
+def _extend_running(directory: Path, rounds: int) -> bool:
+    """Have the coordinator add rounds that runs there; False if none does."""
+    from swarmtrain import status
+
+    try:
+        answer = status.order(directory, {"order": "extend", "rounds": rounds})
+    except status.NotRunning:
+        return False
+    say(f"The coordinator of {directory} runs; its run ends after round {answer['rounds']}.")
+    return True
+
+
+def _rate_words(config: "RunConfig") -> str:
+    """Tell what added rounds do to the learning rate."""
+    if config.model.kind == "custom":
+        return "More rounds: learning rates are those of the peers' own programs."
+    lowest = config.inner.lr * config.inner.lr_end_fraction
+    return (
+        f"More rounds leave the learning rate as the run file has it: it falls until inner step "
+        f"{config.schedule_steps} and then stays at {lowest:g}."
+    )
 
 
 def _announce(options: UpOptions, directory: Path, invite: Invite) -> None:

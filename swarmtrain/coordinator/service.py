@@ -43,12 +43,12 @@ from swarmtrain.coordinator.door.admission import Door, standing_invite
 from swarmtrain.coordinator.door.compatibility import misfit, no_place
 from swarmtrain.coordinator.door.listener import Porch
 from swarmtrain.coordinator.organiser import notices
-from swarmtrain.coordinator.organiser.orders import Desk
+from swarmtrain.coordinator.organiser.orders import Desk, check_more
 from swarmtrain.coordinator.shell import Shell
 from swarmtrain.data.corpus import CorpusMissing, build_corpus
 from swarmtrain.data.places import NOWHERE, Places
 from swarmtrain.data.stored import open_text
-from swarmtrain.errors import UserError, port_in_use, translate
+from swarmtrain.errors import UserError, misuse, port_in_use, translate
 from swarmtrain.pipeline.costs import stage_needs
 from swarmtrain.status import StatusServer
 from swarmtrain.why.story import story_of
@@ -86,13 +86,15 @@ async def serve(
     watched: Watched | None = None,
     places: Places = NOWHERE,
     takes_changed_text: bool = False,
+    rounds: int = 0,
     clock: Callable[[], float] = time.monotonic,
     wall_clock: Callable[[], float] = time.time,
 ) -> str:
     """Coordinate one run until `stop` is set, or the run is finished and everybody has left. Return
-    its result in words, "" if it is not finished."""
+    its result in words, "" if it is not finished. `rounds` moves the end of a run that has begun;
+    0 leaves it."""
     with contextlib.closing(Store.open(state_dir)) as store:
-        keys, machine = _resumed(store, state_dir, config, clock(), wall_clock())
+        keys, machine = _resumed(store, state_dir, config, clock(), wall_clock(), rounds)
         shell = _shell(machine, store, clock, adoption(store, config, keys, tell))
         door = _door(store, keys, config, machine, shell, wall_clock)
         text = await asyncio.to_thread(_text, config, places, state_dir / "text", tell)
@@ -250,10 +252,15 @@ def _door(
 
 
 def _resumed(
-    store: Store, state_dir: Path, config: RunConfig, now_s: float, wall_s: float
+    store: Store, state_dir: Path, config: RunConfig, now_s: float, wall_s: float, rounds: int = 0
 ) -> tuple[RunKeys, Rendezvous]:
     """The run of this directory where it was left; a new one where there was none."""
     first = next(store.replay(), None)
+    if rounds and first is None:
+        raise misuse(
+            "--rounds adds rounds to a run that has begun, and none has begun here.",
+            f"Leave it out; the run file says how many there are: rounds = {config.run.rounds}.",
+        )
     keys = keys_of(state_dir, wall_s, may_create=first is None)
     if first is not None:
         check_same_run(first, config, keys)
@@ -263,10 +270,12 @@ def _resumed(
             terms, keys.run_key_public, store.replay(), keys.sign, verify, store.term, now_s,
             is_lost=keys.have_begun and first is None, more_groups=more,
             needs=stage_needs(config) if more else (), pipeline=pipeline_terms(config),
-            archive=store,
+            archive=store, rounds=rounds,
         )  # fmt: skip
     except RemoteFault as exc:
         raise damaged(LOG, str(exc)) from exc
+    if rounds:
+        check_more(rounds, machine)
     _check_layouts((terms, *more), machine)
     machine.first.chronicle.losses.update(store.losses())
     return keys, machine

@@ -16,6 +16,7 @@ from swarmtrain_transport.wire.records import (
     BodyReader,
     Books,
     Commit,
+    Extend,
     Freeze,
     Gone,
     Join,
@@ -84,6 +85,9 @@ class News:
                 yield self._went(body)
             case Unban():
                 yield f"{self._name(body.peer)} may come again: the organiser has lifted its ban"
+            case Extend(rounds):
+                self._rounds = rounds
+                yield f"the organiser has added rounds: the run now ends after round {rounds}"
             case Plan():
                 self._pairs = body.kind == PAIR
             case Books():

@@ -202,6 +202,32 @@ def test_a_restarted_coordinator_carries_an_order_out_when_it_decides_again(
     run(scene())
 
 
+def test_rounds_are_added_to_a_run_and_never_taken_away(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(limits, "SUSPECT_S", 0.5)
+
+    async def scene() -> None:
+        async with living(tmp_path):
+            before = (await asyncio.to_thread(ask, tmp_path))["rounds"]
+            for changed in (True, False):
+                answer = await obeyed(tmp_path, "extend", rounds=before + 5)
+                assert answer == {"rounds": before + 5, "changed": changed}
+            error = await refused(tmp_path, "extend", rounds=before)
+            assert error.code == "SWT-E610" and f"{before + 5} rounds" in error.what
+        with pytest.raises(UserError, match="fewer"):
+            async with living(tmp_path, rounds=before):
+                pass
+        async with living(tmp_path, rounds=before + 7):
+            assert (await obeyed(tmp_path, "extend", rounds=before + 8))["changed"]
+        with pytest.raises(UserError, match="none has begun"):
+            async with living(tmp_path / "new", rounds=9):
+                pass
+
+    (tmp_path / "new").mkdir()
+    run(scene())
+
+
 def test_nonsense_is_refused_and_changes_nothing(tmp_path: Path) -> None:
     async def scene() -> None:
         async with living(tmp_path):

@@ -156,12 +156,12 @@ class Place:
         file.write_text(text)
         return file
 
-    def up(self, run_file: Path, port: int = 0, state: str = "coordinator") -> "Up":
+    def up(self, run_file: Path, *words: object, port: int = 0, state: str = "coordinator") -> "Up":
         """A coordinator; `ready` waits until it is."""
         return Up(
             self.command(
                 "up", run_file, "--listen", f"127.0.0.1:{port}", "--json-events",
-                "--state-dir", self.folder / state,
+                "--state-dir", self.folder / state, *words,
             ),
             self.folder / state,
         )  # fmt: skip

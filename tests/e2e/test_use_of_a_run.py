@@ -22,7 +22,8 @@ def answered(running: Running) -> str:
 
 def test_a_run_is_exported_and_its_model_writes(tmp_path):
     with place(tmp_path) as here:
-        up = here.up(here.run_file(RUN))
+        run_file = here.run_file(RUN)
+        up = here.up(run_file)
         words = ("join", up.invite, "--yes", "--json-events")
         ann = here.command(*words, "--name", "ann")  # in the usual place: the run's name finds it
         assert ann.end() == 0 and up.running.end() == 0
@@ -48,3 +49,12 @@ def test_a_run_is_exported_and_its_model_writes(tmp_path):
         )
         assert found["tokens"] == 9 * 23 - 1 and found["windows"] == -(-found["tokens"] // 32)
         assert 2.0 < found["loss"] < 5.6  # ln 256 is 5.55
+
+        # The finished run goes on, with its peer as it was, and its directory proves all of it.
+        up = here.up(run_file, "--rounds", 3)
+        ann = here.command("join", up.invite, "--yes", "--json-events", "--name", "ann")
+        assert ann.end() == 0 and up.running.end() == 0
+        assert "3 rounds" in up.running.event("finished")["result"]
+        assert "stays at 0.0001" in up.running.said
+        proof = answered(here.command("verify", next(tmp_path.glob("**/peers/ann")), "--json"))
+        assert json.loads(proof)["to_op"] == 3

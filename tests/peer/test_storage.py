@@ -264,8 +264,9 @@ def test_a_directory_belongs_to_one_process(tmp_path: Path) -> None:
 
 def test_a_run_is_over_with_the_last_round_of_its_run_file(tmp_path: Path) -> None:
     with contextlib.closing(PeerStorage(tmp_path)) as storage:
-        assert not storage.is_over(5)
+        assert not storage.is_over(5, 0)
         storage.of(0).keep_run(canonical(RunConfig(run=RunSection(name="run", rounds=5))))
-        assert [storage.is_over(committed) for committed in (4, 5)] == [False, True]
+        assert [storage.is_over(committed, 0) for committed in (4, 5)] == [False, True]
+        assert [storage.is_over(committed, 7) for committed in (5, 7)] == [False, True]
         storage.of(0).keep_run(b"damaged")
-        assert not storage.is_over(5)
+        assert not storage.is_over(5, 0)

@@ -301,7 +301,7 @@ def test_whose_state_was_the_first_and_whom_the_plan_names_evaluates():
 def test_nothing_goes_ahead_of_an_op_after_the_last_one():
     told: list[int] = []
     participant: Any = SimpleNamespace(
-        view=SimpleNamespace(groups={0: SimpleNamespace(committed=9)}),
+        view=SimpleNamespace(groups={0: SimpleNamespace(committed=9)}, rounds=0),
         give_ahead=lambda op, *others: told.append(op) or (),
     )
     known: Any = SimpleNamespace(start=0)

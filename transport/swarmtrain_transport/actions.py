@@ -152,11 +152,13 @@ class LedgerBegins(msgspec.Struct, frozen=True):
 
 
 class RunFinished(msgspec.Struct, frozen=True):
-    """Peer: the last op is applied; save and leave. The loss after it, where that is known."""
+    """Peer: the last op is applied; save and leave. The loss after it, where that is known, and how
+    many ops were committed."""
 
     op: int
     loss: float | None = None
     group: int = FIRST_GROUP
+    rounds: int = 0
 
 
 class Halt(msgspec.Struct, frozen=True):

@@ -63,7 +63,8 @@ def check_same_run(first: Record, config: RunConfig, keys: RunKeys) -> None:
             "SWT-E606",
             f"The run file differs from the one that run {run.run_id} began with.",
             "Every peer checks its hash, so a run keeps its settings for life.",
-            "Bring back the old run file, or start a new run with --new-run or --state-dir.",
+            "Bring back the old run file, or start a new run with --new-run or --state-dir.\n"
+            "More rounds need no other file: `swarmtrain up RUN.TOML --rounds N` adds them.",
         )
     if run.run_key != keys.run_key_public:
         raise damaged(LOG, "its records are signed by another key than the one beside it")

@@ -6,7 +6,7 @@ import msgspec
 
 from swarmtrain_transport.coordinator.status import PeerStatus
 
-USES_MAX = 1_000_000_000
+USES_MAX = ROUNDS_MAX = 1_000_000_000
 HOURS_MAX = 1_000_000.0
 """Longest life of an invite, as the run file's [admission] has it for the run's own."""
 
@@ -75,9 +75,15 @@ class SetDoor(_Said, frozen=True, tag="door"):
     closed: bool
 
 
+class ExtendRun(_Said, frozen=True, tag="extend"):
+    """Let the run go on until so many rounds are committed."""
+
+    rounds: Annotated[int, msgspec.Meta(ge=1, le=ROUNDS_MAX)]
+
+
 AnySaid = (
     CreateInvite | ListInvites | RevokeInvite | ListPeers | ShowPeer | RemovePeer | BanPeer
-    | UnbanPeer | SetDoor
+    | UnbanPeer | SetDoor | ExtendRun
 )  # fmt: skip
 
 

@@ -22,6 +22,7 @@ from swarmtrain.coordinator.organiser.order_forms import (
     AnySaid,
     BanPeer,
     CreateInvite,
+    ExtendRun,
     InviteView,
     ListInvites,
     ListPeers,
@@ -35,8 +36,9 @@ from swarmtrain.coordinator.organiser.order_forms import (
 )
 from swarmtrain.coordinator.organiser.peer_history import PeerHistories, PeerHistory
 from swarmtrain.coordinator.shell import Shell
-from swarmtrain.errors import UserError, cleaned
+from swarmtrain.errors import UserError, cleaned, misuse
 from swarmtrain_transport import limits
+from swarmtrain_transport.actions import CoordinatorAction
 from swarmtrain_transport.coordinator.departures import Ban, Order, Pardon, Removal
 from swarmtrain_transport.coordinator.rendezvous import Rendezvous
 from swarmtrain_transport.coordinator.status import CoordinatorStatus, PeerStatus
@@ -118,6 +120,8 @@ class Desk:
             case SetDoor():
                 self._store.close_door(closed=said.closed)
                 return {"door": "closed" if said.closed else "open"}
+            case ExtendRun():
+                return await self._extend(said)
         await self._read_ledger()
         match said:
             case ListPeers():
@@ -275,13 +279,23 @@ class Desk:
         }  # fmt: skip
 
     def _obey(self, order: Order) -> None:
-        self._shell.obey(lambda now_s: self._machine.ordered(order, now_s))
+        self._act(lambda now_s: self._machine.ordered(order, now_s))
+
+    def _act(self, decide: Callable[[float], tuple[CoordinatorAction, ...]]) -> None:
+        self._shell.obey(decide)
         if self._shell.has_failed:
             raise UserError(
                 "SWT-E204", "The coordinator has stopped while it carried out the order.",
                 "It could not keep its decision, so it has made none.",
                 "See what it has said, start it again, and repeat the command.",
             )  # fmt: skip
+
+    async def _extend(self, said: ExtendRun) -> dict[str, Any]:
+        check_more(said.rounds, self._machine)
+        await self._until_it_decides()
+        before = self._machine.rounds
+        self._act(lambda now_s: self._machine.extend(said.rounds, now_s))
+        return {"rounds": self._machine.rounds, "changed": self._machine.rounds != before}
 
     async def _until_it_decides(self) -> None:
         until_s = self._shell.now_s() + PATIENCE_S
@@ -293,6 +307,19 @@ class Desk:
                     "Repeat the command in a while; `swarmtrain status` says who is back.",
                 )  # fmt: skip
             await asyncio.sleep(LOOK_S)
+
+
+def check_more(rounds: int, machine: Rendezvous) -> None:
+    """A run's end is only ever moved to a later round.
+
+    Raises:
+        UserError: SWT-E610.
+    """
+    if rounds < machine.rounds:
+        raise misuse(
+            f"The run is to have {machine.rounds} rounds already, and {rounds} are fewer.",
+            "Rounds are added, never taken away. To end it earlier, stop the coordinator.",
+        )
 
 
 _HEX = frozenset("0123456789abcdef")

@@ -135,13 +135,14 @@ class PeerStorage:
         with telling(self.directory):
             self.ledger.append(records)
 
-    def is_over(self, committed: int) -> bool:
-        """Return True if so many committed rounds are all that the kept run file asks for."""
+    def is_over(self, committed: int, rounds: int) -> bool:
+        """Return True if so many committed rounds are all that the kept run file asks for, or
+        these `rounds`, if more were added since."""
         try:
             config = config_file.from_canonical((self.directory / RUN_FILE).read_bytes())
         except (OSError, UserError, RemoteFault):
             return False  # none was kept, or it is damaged: the coordinator will send it
-        return committed >= config.run.rounds
+        return committed >= max(config.run.rounds, rounds)
 
     def close(self) -> None:
         """Give the directory back."""

@@ -149,9 +149,9 @@ class PeerShell:
             self._status = StatusServer(self._storage.directory, self._view)
             await self._status.open()
             assert self._participant is not None
-            is_over = self._storage.is_over(
-                min(group.committed for group in self._participant.view.groups.values())
-            )
+            view = self._participant.view
+            done = min(group.committed for group in view.groups.values())
+            is_over = self._storage.is_over(done, view.rounds)
             waits = self._waits or (self._storage.ledger.num_records > 0 and not is_over)
             self._control = ControlClient(
                 self._invite, self._identity, self._participant.hello, self, rng=self._rng,

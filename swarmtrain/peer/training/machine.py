@@ -175,7 +175,8 @@ def tell(
                 part.op, part.contribution, part.samples, now_s, steps_per_s, group
             )
         case GiveAhead(op, known, rounds):
-            if participant.view.groups[group].committed >= rounds:
+            end = max(rounds, participant.view.rounds)
+            if participant.view.groups[group].committed >= end:
                 return ()  # no op comes after the last one
             return participant.give_ahead(op, known, known.start, now_s, group)
         case Applied(image):
@@ -188,7 +189,7 @@ class TrainingMachine:
     Args:
         me: own id.
         driver: whose parts are given and who takes the outcomes.
-        rounds: committed ops after which the run is over.
+        rounds: committed ops after which the run is over, as its settings say.
         steps_per_round: inner steps of a round; so many are made without the coordinator.
         patience_s: a leaving peer waits so long for an op that does not begin.
         lonely_s: after so long without the coordinator a waiting peer trains on.
@@ -198,6 +199,7 @@ class TrainingMachine:
         is_finished: the run has made its rounds.
         is_lonely: the coordinator was not there for a while.
         final_loss: after the last one, if somebody has said it.
+        final_rounds: that were committed.
         offered_root: of the state that this peer began with; who brought the run's evaluates it.
     """
 
@@ -214,6 +216,7 @@ class TrainingMachine:
     ) -> None:
         self.is_finished = self.is_lonely = False
         self.final_loss: float | None = None
+        self.final_rounds = rounds
         self.offered_root = b""
         self._me = me
         self._driver = driver
@@ -357,6 +360,7 @@ class TrainingMachine:
             case do.RunFinished():
                 self._driver.settle()
                 self.is_finished, self.final_loss = True, outcome.loss
+                self.final_rounds = outcome.rounds or self._rounds
                 return ()
 
     def _load(self, action: do.LoadState) -> Actions:

@@ -49,9 +49,9 @@ class Saves:
         self._config = config
         self._layout = layout
 
-    def ending(self, loss: float | None) -> str:
+    def ending(self, rounds: int, loss: float | None) -> str:
         """Describe what the finished run came to and where its model is, the newest checkpoint."""
-        rounds, (op, root) = self._config.run.rounds, self.newest
+        op, root = self.newest
         known = f", loss {loss:.3f}" if loss is not None and math.isfinite(loss) else ""
         folder = self._storage.checkpoints / checkpoint.folder_name(op)
         return (

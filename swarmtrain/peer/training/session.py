@@ -259,7 +259,9 @@ class Session:
         if self.driver.op >= 0:
             self._saves.save(self.driver.op, self.driver)
             if self.is_finished:
-                self.result = self._saves.ending(self._machine.final_loss)
+                self.result = self._saves.ending(
+                    self._machine.final_rounds, self._machine.final_loss
+                )
                 self._say("finished")
 
     # ---- rounds

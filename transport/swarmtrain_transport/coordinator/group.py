@@ -5,6 +5,8 @@ that everybody applies them alike; an op that could end early waits for its turn
 ops go on side by side, as long as no two of them move the same values (protocol.md rule 9).
 """
 
+from dataclasses import replace
+
 import msgspec
 
 from swarmtrain_transport.coordinator.agreement import Agreement
@@ -51,7 +53,7 @@ class GroupCoordinator:
         self, terms: RunTerms, view: GroupView, writer: LedgerWriter, live_roster: LiveRoster,
         verify: Verify, now_s: float,
     ) -> None:  # fmt: skip
-        self.terms = terms
+        self._terms = terms
         self.view = view
         self.group_peers = GroupPeers(view, live_roster)
         self.keepers = GroupKeepers(view, live_roster, self.group_peers)
@@ -66,6 +68,14 @@ class GroupCoordinator:
         self._pace = Pace()
         self._slicing = Slicing()
         self._take_up(now_s)
+
+    @property
+    def terms(self) -> RunTerms:
+        """The run file's, with the rounds that the organiser has added since."""
+        rounds = self._writer.view.rounds
+        if rounds > self._terms.rounds:
+            self._terms = replace(self._terms, rounds=rounds)
+        return self._terms
 
     def _take_up(self, now_s: float) -> None:
         """Go on with what the ledger says is under way."""

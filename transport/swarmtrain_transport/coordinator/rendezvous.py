@@ -52,7 +52,7 @@ from swarmtrain_transport.wire.messages import (
     Welcome,
     Withdraw,
 )
-from swarmtrain_transport.wire.records import Group, Move, Record, Run, Sign, Verify
+from swarmtrain_transport.wire.records import Extend, Group, Move, Record, Run, Sign, Verify
 
 Actions = tuple[CoordinatorAction, ...]
 
@@ -77,6 +77,7 @@ class Rendezvous:
         needs: of each stage, where groups are stages of a model; its peers get their stages here.
         pipeline: terms of its rounds, where groups are stages.
         archive: where older records are, None to keep all in memory.
+        rounds: after which the run shall be over, if that is more than it was.
 
     Attributes:
         groups: what is exchanged, by the groups' numbers.
@@ -101,6 +102,7 @@ class Rendezvous:
         needs: Sequence[StageNeed] = (),
         pipeline: PipelineTerms | None = None,
         archive: Archive | None = None,
+        rounds: int = 0,
     ) -> None:
         self.terms = terms
         self.writer = LedgerWriter(records, sign, verify, term, archive)
@@ -111,6 +113,7 @@ class Rendezvous:
         self._terms = (terms, *more_groups)
         self._stages = Stages(needs, self.view, self.lines)
         self._run_key, self._verify = run_key, verify
+        self._wanted_rounds = rounds
         self._now_s = self._due_s = now_s
         self.stage_rounds: StageRounds | None = None
         if pipeline is not None:
@@ -250,6 +253,17 @@ class Rendezvous:
             self.departures.obey(order)
         return self._settle()
 
+    def extend(self, rounds: int, now_s: float) -> Actions:
+        """The organiser wants the run to have so many rounds; void if it has."""
+        self._at(now_s)
+        self._wanted_rounds = max(self._wanted_rounds, rounds)
+        return self._settle()
+
+    def _extend(self) -> None:
+        """EXTEND, once nobody may bring what our disk has lost."""
+        if self._wanted_rounds > self.rounds and len(self.writer.ledger):
+            self.writer.append(Extend(self._wanted_rounds))
+
     def place(self, peer: PeerId, groups: tuple[int, ...], now_s: float) -> Actions:
         """MOVE: from now on the peer is in these groups; void for who is not in the roster."""
         self._at(now_s)
@@ -303,9 +317,15 @@ class Rendezvous:
         return min([time for time in times if time > self._now_s])
 
     @property
+    def rounds(self) -> int:
+        """Committed rounds after which the run is over."""
+        return self.first.terms.rounds
+
+    @property
     def is_finished(self) -> bool:
-        """All rounds of all groups are committed."""
-        return all(group.is_finished for group in self.groups.values())
+        """All rounds of all groups are committed, and no more are wanted."""
+        is_done = all(group.is_finished for group in self.groups.values())
+        return is_done and self._wanted_rounds <= self.rounds
 
     def is_member(self, peer: PeerId) -> bool:
         """Return True if this key was ever let in and is not banned."""
@@ -430,6 +450,7 @@ class Rendezvous:
                 if peer in self.lines:
                     self._dispatch(peer, self.lines[peer], message)
             self._begin_groups()
+            self._extend()
             self.departures.bury(self._now_s)
             self._settle_groups()
             if self._move_peers():

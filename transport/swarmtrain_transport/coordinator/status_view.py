@@ -77,7 +77,7 @@ def describe(coordinator: Coordinator, now_s: float) -> CoordinatorStatus:
         term=coordinator.writer.term,
         round=max(0, view.last_op),
         committed=view.committed,
-        rounds=coordinator.terms.rounds,
+        rounds=coordinator.first.terms.rounds,
         phase=_phase(coordinator, coordinator.first, is_over=coordinator.is_finished),
         wanted_root=root.hex() if root and not are_own else "",
         num_values=view.genesis.num_values if view.genesis else 0,

@@ -28,6 +28,7 @@ from swarmtrain_transport.wire.records import (
     Checkpoint,
     Commit,
     Conviction,
+    Extend,
     Freeze,
     Gone,
     Group,
@@ -412,6 +413,7 @@ class LedgerView:
             when it is gone.
         booked: sums of all BOOKS: ``made``, ``whole``, ``lost`` and ``redone``.
         books: the newest, None in a run without stages.
+        rounds: after which the run is over, by the newest EXTEND; 0: as its settings say.
     """
 
     run: Run | None = None
@@ -428,6 +430,7 @@ class LedgerView:
     placed: dict[PeerId, tuple[int, ...]] = field(default_factory=dict, metadata=LATER)
     booked: dict[str, int] = field(default_factory=dict, metadata=LATER)
     books: Books | None = field(default=None, metadata=LATER)
+    rounds: int = field(default=0, metadata=LATER)
 
     def apply(self, record: Record, body: AnyBody) -> None:
         """Fold one record that the ledger has verified.
@@ -449,6 +452,10 @@ class LedgerView:
             self._group(record, body)
         elif isinstance(body, Books):
             self._book(body)
+        elif isinstance(body, Extend):
+            if body.rounds <= self.rounds:
+                raise RemoteFault("order", f"EXTEND to {body.rounds} rounds after {self.rounds}")
+            self.rounds = body.rounds
         elif isinstance(body, Run):
             self.run = body
             self.run_tag = self.first.tag = _tag_of(record)

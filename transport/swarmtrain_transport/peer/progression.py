@@ -149,7 +149,8 @@ class Progression:
             actions += self.reports(connected=connected)
         if self.finished_op is not None and self.applied_op >= self.finished_op:
             self.finished_op = None
-            actions.append(do.RunFinished(self.applied_op, self.final_loss, self._view.group))
+            loss, view = self.final_loss, self._view
+            actions.append(do.RunFinished(self.applied_op, loss, view.group, view.committed))
         return actions
 
     @property

@@ -110,6 +110,13 @@ class Unban(Body, frozen=True, tag="UNBAN"):
     peer: bytes
 
 
+class Extend(Body, frozen=True, tag="EXTEND"):
+    """The organiser lets the run go on until so many rounds are committed: more than its settings,
+    or an earlier EXTEND, have said. Nothing else of the settings changes."""
+
+    rounds: int
+
+
 class Member(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fields=True):
     """One peer in a PLAN; weight 0 makes it a receiver. Its address is in its JOIN record."""
 
@@ -395,8 +402,8 @@ class Snapshot(Body, frozen=True, tag="SNAPSHOT"):
 
 
 AnyBody = (
-    Run | Group | Join | Move | Gone | Unban | Plan | Reassign | Freeze | SliceFreeze | Commit
-    | Skip | Attest | Rewind | Checkpoint | Books | Snapshot
+    Run | Group | Join | Move | Gone | Unban | Extend | Plan | Reassign | Freeze | SliceFreeze
+    | Commit | Skip | Attest | Rewind | Checkpoint | Books | Snapshot
 )  # fmt: skip
 
 _KINDS: Mapping[str, type[AnyBody]] = kinds_of(AnyBody)
