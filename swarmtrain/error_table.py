@@ -494,6 +494,16 @@ _ROWS = (
         "it is now; what was used of the old one is forgotten, and nothing else.",
     ),
     ErrorKind(
+        "SWT-E824", "The tokenizer does not fit", EXIT_MUST_CHANGE,
+        "A run has one tokenizer, named by the SHA-256 of its tokenizer.json. The file is missing\n"
+        "or another one, cannot be read, or has more tokens than the model has outputs.",
+    ),
+    ErrorKind(
+        "SWT-E825", "The token ids do not fit", EXIT_BAD_DATA,
+        "A .bin file of nanoGPT or llm.c is damaged or of an unknown form, or holds ids that the\n"
+        "model does not know. Name the tokenizer that made it, or the number of its tokens.",
+    ),
+    ErrorKind(
         "SWT-E901", "Unexpected fault (a bug)", EXIT_BUG,
         "The program met something that its authors did not foresee. The message names a report\n"
         "with the details; read it before you send it to anybody, it may hold paths and names.",

@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from types import MappingProxyType
 
-from swarmtrain.config.settings import ModelSection, RunConfig
+from swarmtrain.config.settings import BYTES, ModelSection, RunConfig
 
 _BYTES = 256
 _MLP_RATIO = 4
@@ -88,6 +88,12 @@ def is_tied(model: ModelSection) -> bool:
 def kept_values(model: ModelSection) -> int:
     """Values of one token that wait in each layer of a counted model for its backward pass."""
     return _KINDS[model.kind].kept(model)
+
+
+def width_of(config: RunConfig) -> int:
+    """Bytes of one token id in pieces of this run's text."""
+    most = _BYTES if config.data.tokenizer == BYTES else vocabulary_of(config)
+    return 1 if most <= 1 << 8 else 2 if most <= 1 << 16 else 4
 
 
 def layout_digest(parameters: Iterable[ParameterFacts]) -> bytes:

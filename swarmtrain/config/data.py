@@ -1,8 +1,14 @@
 """Rules for [data] in settings that travel: they name no files."""
 
+import re
+
 from swarmtrain.config.problem import Problem
-from swarmtrain.config.settings import LEASED_TEXT, OWN_TEXT, STDLIB, RunConfig
+from swarmtrain.config.settings import BYTES, IDS, LEASED_TEXT, OWN_TEXT, STDLIB, RunConfig
 from swarmtrain.errors import cleaned
+
+_SHA256 = re.compile(r"[0-9a-f]{64}")
+
+FIELD_CHARS_MAX = 256
 
 
 def unsettled(config: RunConfig) -> Problem | None:
@@ -12,4 +18,8 @@ def unsettled(config: RunConfig) -> Problem | None:
         return Problem("data.source", f"must not travel as {cleaned(data.source)}")
     if data.validation:
         return Problem("data.validation", "must not travel")
+    if data.tokenizer not in (BYTES, IDS) and not _SHA256.fullmatch(data.tokenizer):
+        return Problem("data.tokenizer", "must travel as a SHA-256")
+    if len(data.field) > FIELD_CHARS_MAX:
+        return Problem("data.field", f"must have at most {FIELD_CHARS_MAX} characters")
     return None

@@ -56,6 +56,9 @@ _LATER_KEYS = (
     ("model", "rotary_base", 10_000.0),
     ("model", "tied", True),
     ("model", "config", ""),
+    ("data", "tokenizer", "bytes"),
+    ("data", "field", "text"),
+    ("data", "documents", 0),
 )
 
 _STRATEGY = "strategy"

@@ -10,6 +10,7 @@ from collections.abc import Iterator
 import msgspec
 
 from swarmtrain.config.asked import strategy_problems
+from swarmtrain.config.built_in import width_of
 from swarmtrain.config.declared import extra, out_of_range
 from swarmtrain.config.fragments import fragment_problems
 from swarmtrain.config.models import model_problems
@@ -158,9 +159,10 @@ def _relation_problems(config: RunConfig) -> Iterator[Problem]:
             f"must not be under exchange.deadline_floor_s ({exchange.deadline_floor_s:g}), it is "
             f"{exchange.deadline_cap_s:g}",
         )
-    if config.data.piece_bytes <= model.context:
+    example = (model.context + 1) * width_of(config)
+    if config.data.piece_bytes < example:
         yield Problem(
             "data.piece_bytes",
-            f"must be above model.context ({model.context}), it is {config.data.piece_bytes}",
-            "A training example is cut from one piece.",
+            f"must be at least {example}, it is {config.data.piece_bytes}",
+            "A training example of model.context tokens and one more is cut from one piece.",
         )

@@ -152,6 +152,9 @@ class ModelSection(_Section, frozen=True):
 STDLIB, LEASED_TEXT, OWN_TEXT = "python-stdlib", "text", "own"
 """Sources as settings that travel name them: they hold no paths."""
 
+BYTES, IDS = "bytes", "ids"
+"""Tokenizers that need no file; any other is named by its SHA-256."""
+
 
 class DataSection(_Section, frozen=True):
     """Text is cut into pieces, which the coordinator leases to peers by their hashes.
@@ -163,12 +166,12 @@ class DataSection(_Section, frozen=True):
         str,
         _said(
             "the standard library's own sources, text of the organiser's, or text that peers bring",
-            "`python-stdlib`, a path, `own`",
+            "`python-stdlib`, a path, `hf:NAME`, `own`",
         ),
     ] = STDLIB
     piece_bytes: Annotated[
         int,
-        _between(1_024, limits.FRAME_BYTES_MAX, "bytes of one piece; more than `model.context`"),
+        _between(1_024, limits.FRAME_BYTES_MAX, "bytes of one piece; more than an example has"),
     ] = 65_536
     lease_pieces: Annotated[int, _between(1, 4_096, "pieces that a peer holds at a time")] = 8
     validation_pieces: Annotated[
@@ -177,6 +180,17 @@ class DataSection(_Section, frozen=True):
     validation: Annotated[
         str, _said("text to judge by, in place of a share of the source", "a path, or empty")
     ] = ""
+    tokenizer: Annotated[
+        str,
+        _said(
+            "what makes tokens of text; `ids`: the source holds tokens already",
+            "`bytes`, `ids`, or a `tokenizer.json`",
+        ),
+    ] = BYTES
+    field: Annotated[str, _said("what holds the text of a JSONL line or a dataset's row")] = "text"
+    documents: Annotated[
+        int, _between(0, INTEGER_MAX, "documents of JSONL or a dataset to read; 0: all")
+    ] = 0
 
 
 class InnerSection(_Section, frozen=True):

@@ -6,6 +6,7 @@ there are more requests than pieces. Leases are no state of the run: a restart f
 peer asks again.
 """
 
+import hashlib
 import heapq
 import logging
 import random
@@ -54,11 +55,20 @@ class CorpusService:
         seed: of the order among equals.
         lease_pieces_max: pieces that one peer holds at most.
         piece_samples: training windows in one piece, 0 if it is not known what a sample is.
+        tokenizer: the file that makes tokens of text, which members get by its hash; or empty.
     """
 
     def __init__(
-        self, text: Text | None, *, seed: int, lease_pieces_max: int, piece_samples: int = 0
+        self,
+        text: Text | None,
+        *,
+        seed: int,
+        lease_pieces_max: int,
+        piece_samples: int = 0,
+        tokenizer: bytes = b"",
     ) -> None:
+        self._tokenizer = tokenizer
+        self._tokenizer_hash = hashlib.sha256(tokenizer).digest() if tokenizer else b""
         self._text = text
         self._lease_pieces_max = lease_pieces_max
         self._piece_samples = piece_samples if text is not None else 0
@@ -119,6 +129,8 @@ class CorpusService:
 
     def packed_piece(self, piece_hash: bytes) -> bytes | None:
         """A piece as it travels, or None if there is none of this hash."""
+        if piece_hash == self._tokenizer_hash:
+            return pack_piece(self._tokenizer)
         if self._text is None:
             return None
         try:

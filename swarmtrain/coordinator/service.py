@@ -20,8 +20,10 @@ from typing import Any
 
 from aiohttp import web
 
+from swarmtrain import atomic_file
 from swarmtrain import file_descriptors as descriptors
 from swarmtrain.config import file as config_file
+from swarmtrain.config.built_in import width_of
 from swarmtrain.config.settings import LEASED_TEXT, OWN_TEXT, RunConfig
 from swarmtrain.config.stages import stage_layouts
 from swarmtrain.config.values import WHOLE_VECTOR_RULES
@@ -48,6 +50,7 @@ from swarmtrain.coordinator.shell import Shell
 from swarmtrain.data.corpus import CorpusMissing, build_corpus
 from swarmtrain.data.places import NOWHERE, Places
 from swarmtrain.data.stored import open_text
+from swarmtrain.data.tokenizer import FILE as TOKENIZER_FILE
 from swarmtrain.errors import UserError, misuse, port_in_use, translate
 from swarmtrain.pipeline.costs import stage_needs
 from swarmtrain.status import StatusServer
@@ -97,9 +100,11 @@ async def serve(
         keys, machine = _resumed(store, state_dir, config, clock(), wall_clock(), rounds)
         shell = _shell(machine, store, clock, adoption(store, config, keys, tell))
         door = _door(store, keys, config, machine, shell, wall_clock)
+        if places.tokenizer:
+            _keep(state_dir / TOKENIZER_FILE, places.tokenizer)
         text = await asyncio.to_thread(_text, config, places, state_dir / "text", tell)
         _check_same_text(store, text, takes_changed_text, tell)
-        texts = _texts(config, text)
+        texts = _texts(config, text, places.tokenizer)
         app = CoordinatorApp(shell, door, texts, keys.cert_sha256, machine.note)
         runner = app.runner()
         porch = await _porch(runner, keys)
@@ -398,6 +403,15 @@ def _text(config: RunConfig, places: Places, folder: Path, tell: Tell) -> Text |
         ) from exc
 
 
+def _keep(path: Path, data: bytes) -> None:
+    """Have a file in the state directory, where other commands find it."""
+    try:
+        if not path.exists() or path.read_bytes() != data:
+            atomic_file.write(path, data, mode=0o600)
+    except OSError as exc:
+        raise translate(exc, at_coordinator=True) or _unreadable(exc) from exc
+
+
 def _check_same_text(store: Store, text: Text | None, takes_changed: bool, tell: Tell) -> None:
     """The text must be the one that the run began with, unless its organiser says otherwise.
 
@@ -423,13 +437,13 @@ def _check_same_text(store: Store, text: Text | None, takes_changed: bool, tell:
     store.begin_text(manifest)
 
 
-def _texts(config: RunConfig, text: Text | None) -> CorpusService:
+def _texts(config: RunConfig, text: Text | None, tokenizer: bytes) -> CorpusService:
     data = config.data
     # A model that peers bring themselves has samples of its own kind.
-    window = 0 if config.model.kind == "custom" else config.model.context
+    window = 0 if config.model.kind == "custom" else config.model.context * width_of(config)
     return CorpusService(
         text, seed=config.run.seed, lease_pieces_max=data.lease_pieces,
-        piece_samples=data.piece_bytes // window if window else 0,
+        piece_samples=data.piece_bytes // window if window else 0, tokenizer=tokenizer,
     )  # fmt: skip
 
 

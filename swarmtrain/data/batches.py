@@ -4,7 +4,9 @@ Randomness is an argument, so a seed gives the same batches on every machine. Pi
 before windows are drawn: a window may span two pieces that were not neighbours, which happens to
 about one window in five hundred and saves every special case for short pieces.
 
-Legend of shapes: B windows, T bytes of context.
+Pieces hold token ids of one width (`tokenizer.width_of`); of width 1 they are the text's bytes.
+
+Legend of shapes: B windows, T tokens of context.
 """
 
 import random
@@ -18,13 +20,17 @@ VALIDATION_WINDOWS = 128
 """Windows of one evaluation: 16 KiB at a context of 128, the cost of about five inner steps."""
 
 
+_TYPES = {1: torch.uint8, 2: torch.int16, 4: torch.int32}
+"""Types of pieces by width. torch has indexing for these, and hardly for uint16."""
+
+
 @dataclass(frozen=True, slots=True)
 class Batch:
-    """Windows of text and, for each byte, the byte that follows it.
+    """Windows of text and, for each token, the token that follows it.
 
     Attributes:
-        x_BT: token ids 0..255, int64.
-        y_BT: the same windows one byte later, int64.
+        x_BT: token ids, int64.
+        y_BT: the same windows one token later, int64.
     """
 
     x_BT: Tensor
@@ -35,22 +41,30 @@ class ByteStream:
     """Endless training batches: windows drawn uniformly over all pieces held.
 
     Args:
-        pieces: raw text, together at least ``context + 1`` bytes.
+        pieces: token ids, together at least ``context + 1`` of them.
         batch: windows in one batch.
-        context: bytes in one window.
+        context: tokens in one window.
         rng: source of the draws; seed it per peer, so that peers read different windows.
+        width: bytes of one token id.
 
     Raises:
         ValueError: the text is shorter than one window and its target.
     """
 
     def __init__(
-        self, pieces: Sequence[bytes], *, batch: int, context: int, rng: random.Random
+        self,
+        pieces: Sequence[bytes],
+        *,
+        batch: int,
+        context: int,
+        rng: random.Random,
+        width: int = 1,
     ) -> None:
         self._batch = batch
         self._context = context
         self._rng = rng
-        self._text = _joined(pieces, context)
+        self._width = width
+        self._text = _joined(pieces, context, width)
 
     def replace_pieces(self, pieces: Sequence[bytes]) -> None:
         """Draw from these pieces from now on, as when a new lease came.
@@ -58,7 +72,7 @@ class ByteStream:
         Raises:
             ValueError: the text is shorter than one window; the old pieces stay.
         """
-        self._text = _joined(pieces, self._context)
+        self._text = _joined(pieces, self._context, self._width)
 
     def next_batch(self) -> Batch:
         """The next `batch` windows."""
@@ -68,7 +82,7 @@ class ByteStream:
 
 
 def validation_batches(
-    pieces: Sequence[bytes], *, windows: int, batch: int, context: int
+    pieces: Sequence[bytes], *, windows: int, batch: int, context: int, width: int = 1
 ) -> tuple[Batch, ...]:
     """The same `windows` windows every time, spread evenly over the text.
 
@@ -76,17 +90,18 @@ def validation_batches(
     rounding that differs between machines.
 
     Args:
-        pieces: raw validation text, in its order.
+        pieces: token ids of the validation text, in its order.
         windows: number of windows in all.
         batch: windows in one batch; the last batch may be smaller.
-        context: bytes in one window.
+        context: tokens in one window.
+        width: bytes of one token id.
 
     Raises:
         ValueError: the text is shorter than one window, or `windows` is not positive.
     """
     if windows < 1:
         raise ValueError(f"windows must be at least 1, not {windows}")
-    text = _joined(pieces, context)
+    text = _joined(pieces, context, width)
     last = len(text) - context - 1
     starts = torch.arange(windows, dtype=torch.int64) * last // max(1, windows - 1)
     return tuple(
@@ -94,17 +109,21 @@ def validation_batches(
     )
 
 
-def _joined(pieces: Sequence[bytes], context: int) -> Tensor:
+def _joined(pieces: Sequence[bytes], context: int, width: int) -> Tensor:
     text = b"".join(pieces)
-    if len(text) < context + 1:
+    tokens = len(text) // width
+    if tokens < context + 1:
+        kind = "bytes" if width == 1 else "tokens"
         raise ValueError(
-            f"the text has {len(text)} bytes, one window needs {context + 1} (context + 1)"
+            f"the text has {tokens} {kind}, one window needs {context + 1} (context + 1)"
         )
     # A bytearray, because torch warns about tensors over read-only memory.
-    return torch.frombuffer(bytearray(text), dtype=torch.uint8)  # (num_bytes,) uint8
+    return torch.frombuffer(bytearray(text), dtype=_TYPES[width], count=tokens)  # (num_tokens,)
 
 
 def _windows(text: Tensor, starts: Tensor, context: int) -> Batch:
     index = starts[:, None] + torch.arange(context + 1)  # (B, T + 1)
     window = text[index].long()
+    if text.dtype is torch.int16:
+        window &= 0xFFFF  # ids above 32767 look negative
     return Batch(window[:, :-1], window[:, 1:])

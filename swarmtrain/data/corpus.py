@@ -118,7 +118,7 @@ def build_corpus(
         raise ValueError(f"piece_bytes must be at least 1, not {piece_bytes}")
     if validation_pieces is not None and validation_pieces < 1:
         raise ValueError(f"validation_pieces must be at least 1, not {validation_pieces}")
-    folder = Path(sysconfig.get_paths()["stdlib"]) if root is None else root
+    folder = library_folder() if root is None else root
     files = read_sources(folder)
     if not files:
         raise CorpusMissing(
@@ -147,6 +147,11 @@ def build_corpus(
         order0_loss=order0_loss(train_text, b"".join(validation)),
         _pieces=dict(zip(train_hashes + validation_hashes, train + validation, strict=True)),
     )
+
+
+def library_folder() -> Path:
+    """Folder of this interpreter's standard library."""
+    return Path(sysconfig.get_paths()["stdlib"])
 
 
 def read_sources(root: Path) -> tuple[SourceFile, ...]:

@@ -10,10 +10,12 @@ from pathlib import Path
 
 import msgspec
 
-from swarmtrain.config.settings import LEASED_TEXT, OWN_TEXT, STDLIB, RunConfig
-
-HF = "hf:"
-"""Begins the name of a dataset of the datasets library."""
+from swarmtrain.config import limits
+from swarmtrain.config.built_in import vocabulary_of
+from swarmtrain.config.settings import BYTES, IDS, LEASED_TEXT, OWN_TEXT, STDLIB, RunConfig
+from swarmtrain.data.documents import HF, Kind, find
+from swarmtrain.data.tokenizer import FILE_BYTES_MAX, JsonTokenizer
+from swarmtrain.errors import UserError
 
 
 @dataclass(frozen=True, slots=True)
@@ -23,10 +25,14 @@ class Places:
     Attributes:
         source: a file, a folder, or "hf:NAME".
         validation: the same, for the text that all peers judge by.
+        tokenizer: contents of the `tokenizer.json`; empty without one.
+        documents: to read of the source, 0 for all.
     """
 
     source: str = ""
     validation: str = ""
+    tokenizer: bytes = b""
+    documents: int = 0
 
 
 NOWHERE = Places()
@@ -38,17 +44,75 @@ def settle(config: RunConfig, folder: Path) -> tuple[RunConfig, Places]:
     Args:
         config: as the organiser wrote it.
         folder: that of the run file; paths in it are relative to this folder.
+
+    Raises:
+        UserError: SWT-E820, there is no text; E824, the tokenizer cannot be read or is not for this
+            model; and as `JsonTokenizer`.
     """
     data = config.data
     is_named = data.source not in (STDLIB, OWN_TEXT, LEASED_TEXT)
+    # The standard library's sources are known by their bytes; as other tokens they are any text.
+    is_leased = is_named or (data.source == STDLIB and data.tokenizer != BYTES)
+    file, tokenizer = b"", data.tokenizer
+    if tokenizer == BYTES and is_named:
+        holds = find(_absolute(data.source, folder)).kind
+        tokenizer = IDS if holds is Kind.TOKENS else BYTES  # as bytes they would be no text
+    if tokenizer not in (BYTES, IDS):
+        file = _file(_absolute(tokenizer, folder))
+        config, tokenizer = _for_tokenizer(config, JsonTokenizer(file))
     places = Places(
-        source=_absolute(data.source, folder) if is_named else "",
+        source=(_absolute(data.source, folder) if is_named else STDLIB) if is_leased else "",
         validation=_absolute(data.validation, folder),
+        tokenizer=file,
+        documents=data.documents,
     )
     settled = msgspec.structs.replace(
-        data, source=LEASED_TEXT if is_named else data.source, validation=""
-    )
+        data, source=LEASED_TEXT if is_leased else data.source, validation="",
+        tokenizer=tokenizer, documents=0,
+    )  # fmt: skip
     return msgspec.structs.replace(config, data=settled), places
+
+
+def _for_tokenizer(config: RunConfig, tokenizer: JsonTokenizer) -> tuple[RunConfig, str]:
+    """The run file with a model for these tokens, and the tokenizer's name in it."""
+    model, words = config.model, tokenizer.vocabulary
+    if model.kind not in ("byte-transformer", "huggingface") and not model.vocabulary:
+        model = msgspec.structs.replace(model, vocabulary=words)
+        config = msgspec.structs.replace(config, model=model)
+    problem = limits.first_problem(config)
+    if vocabulary_of(config) < words or problem is not None:
+        fits = f"its vocabulary is {vocabulary_of(config)}" if problem is None else problem.text
+        raise UserError(
+            "SWT-E824",
+            f"The tokenizer has {words} tokens, and model.kind = {model.kind} has no place for"
+            f" them: {fits}.",
+            "A model has one output for each token.",
+            'Set model.kind = "transformer" and leave model.vocabulary out, or take a tokenizer'
+            " with fewer tokens.",
+        )
+    return config, tokenizer.sha256
+
+
+def _file(place: str) -> bytes:
+    try:
+        with open(place, "rb") as file:
+            data = file.read(FILE_BYTES_MAX + 1)
+    except OSError as error:
+        raise UserError(
+            "SWT-E824",
+            f"The tokenizer {place} cannot be read: {error.strerror or error}.",
+            'data.tokenizer is "bytes", "ids" or the path of a tokenizer.json, relative to the'
+            " run file.",
+            "Check the path.",
+        ) from error
+    if len(data) > FILE_BYTES_MAX:
+        raise UserError(
+            "SWT-E824",
+            f"{place} is longer than {FILE_BYTES_MAX} bytes.",
+            "It is no tokenizer.json, or one that is too large to be sent to every peer.",
+            "Check data.tokenizer.",
+        )
+    return data
 
 
 def _absolute(place: str, folder: Path) -> str:

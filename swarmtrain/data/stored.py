@@ -1,29 +1,31 @@
 """The organiser's text where it lies: cut into pieces that are read when somebody asks for them.
 
 No text is held in memory: of a piece there is its hash, and a piece is some bytes of a stream of
-file stretches. Hashing everything takes one reading, so what it found is kept beside the run's
-state and believed while no file has changed.
+file stretches. Those are the organiser's files where they hold what peers train on, and files of
+tokens made of them where they do not (`prepared`). Hashing everything takes one reading, so what it
+found is kept beside the run's state and believed while no file has changed.
 
 Validation text is set aside by whole documents, drawn by the hash of their bytes, so that equal
 ones stay together; where there are too few of them to draw, it is the end of the text.
 """
 
-import bisect
 import contextlib
 import hashlib
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass
-from itertools import accumulate
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import msgspec
 
 from swarmtrain import atomic_file
-from swarmtrain.config.settings import RunConfig
+from swarmtrain.config.built_in import vocabulary_of, width_of
+from swarmtrain.config.settings import BYTES, RunConfig
 from swarmtrain.console.units import human_bytes
+from swarmtrain.data import prepared
 from swarmtrain.data.corpus import SEPARATOR, VALIDATION_SHARE
-from swarmtrain.data.documents import File, find, text_digest
+from swarmtrain.data.documents import Kind, Source, find, text_digest
 from swarmtrain.data.places import Places
+from swarmtrain.data.stretches import Extent, Parts, Stream, is_drawn
+from swarmtrain.data.tokenizer import tokenizer_of
 from swarmtrain.errors import UserError
 
 INDEX = "index.msgpack"
@@ -35,77 +37,6 @@ _UNEVEN = 3
 """Drawn documents that make up so many times more or less than their share are too uneven."""
 
 Tell = Callable[[str], None]
-
-
-class Extent(msgspec.Struct, frozen=True, array_like=True):
-    """A stretch of a file in bytes, and what stands after it."""
-
-    path: str
-    offset: int
-    length: int
-    tail: bytes = b""
-
-    def __len__(self) -> int:
-        return self.length + len(self.tail)
-
-
-class Stream:
-    """Stretches of files, one after another, as one long text that is read by place."""
-
-    def __init__(self, extents: Sequence[Extent]) -> None:
-        self.extents = tuple(extents)
-        self._ends = list(accumulate(map(len, self.extents)))
-
-    def __len__(self) -> int:
-        return self._ends[-1] if self._ends else 0
-
-    def read(self, start: int, length: int) -> bytes:
-        """Bytes from `start` on, fewer at the end of the text.
-
-        Raises:
-            OSError: a file cannot be read, or is shorter than it was.
-        """
-        parts: list[bytes] = []
-        index = bisect.bisect_right(self._ends, start)
-        while length > 0 and index < len(self.extents):
-            extent = self.extents[index]
-            inside = start - (self._ends[index] - len(extent))
-            part = _read(extent, inside, length)
-            parts.append(part)
-            start, length, index = start + len(part), length - len(part), index + 1
-        return b"".join(parts)
-
-    def pieces(self, piece_bytes: int) -> Iterator[bytes]:
-        """All of it, cut."""
-        for start in range(0, len(self), piece_bytes):
-            yield self.read(start, piece_bytes)
-
-    def parted(self, at: int) -> tuple[tuple[Extent, ...], tuple[Extent, ...]]:
-        """The stretches before and after a place."""
-        index = bisect.bisect_right(self._ends, at)
-        before, after = list(self.extents[:index]), list(self.extents[index + 1 :])
-        if index == len(self.extents):
-            return self.extents, ()
-        cut = self.extents[index]
-        inside = at - (self._ends[index] - len(cut))
-        if inside >= cut.length:  # within what stands after the file: it is never torn
-            return (*before, cut), tuple(after)
-        if inside:
-            before.append(Extent(cut.path, cut.offset, inside))
-        rest = Extent(cut.path, cut.offset + inside, cut.length - inside, cut.tail)
-        return tuple(before), (rest, *after)
-
-
-def _read(extent: Extent, inside: int, length: int) -> bytes:
-    if inside >= extent.length:
-        return extent.tail[inside - extent.length :][:length]
-    wanted = min(length, extent.length - inside)
-    with open(extent.path, "rb") as file:
-        file.seek(extent.offset + inside)
-        data = file.read(wanted)
-    if len(data) < wanted:
-        raise OSError(f"{extent.path} has become shorter")
-    return data + extent.tail[: length - wanted]
 
 
 class _Index(msgspec.Struct, frozen=True):
@@ -158,50 +89,51 @@ class StoredText:
         return data
 
 
-@dataclass(frozen=True, slots=True)
-class _Parts:
-    """A text on its way to pieces."""
-
-    train: list[Extent]
-    validation: list[Extent]
-    skipped: int = 0
-
-
 def open_text(config: RunConfig, places: Places, folder: Path, tell: Tell) -> StoredText:
     """Read the organiser's text, or what an earlier reading found where no file has changed.
 
     Args:
         config: the settled run file.
         places: where the text lies.
-        folder: where the index is kept; made if need be.
+        folder: where the index and files of tokens are kept; made if need be.
         tell: hears what was found.
 
     Raises:
-        UserError: SWT-E820 nothing there, E821 no text, E822 too little of it.
+        UserError: SWT-E820 nothing there, E821 no text, E822 too little of it, E825 tokens that the
+            model does not know.
+        OSError: the disk.
     """
-    data = config.data
-    files = find(places.source)
-    judged = find(places.validation) if places.validation else ()
-    stats = tuple((file.path, file.size, file.changed_ns) for file in (*files, *judged))
+    found = [find(place) for place in (places.source, places.validation) if place]
+    files = [file for source in found for file in source.files]
+    stats = tuple((file.path, file.size, file.changed_ns) for file in files)
     settings = msgspec.msgpack.encode(
-        (1, places.source, places.validation, data, config.model.context)
-    )
+        (2, str(folder.absolute()), places.source, places.validation, places.documents,
+         config.data, config.model.context, vocabulary_of(config))
+    )  # fmt: skip
     index = _kept(folder / INDEX)
     if index is None or (index.settings, index.files) != (settings, stats):
-        tell(f"Reading the text: {human_bytes(sum(size for _, size, _ in stats))}.")
-        parts = _parts(config, places, files, judged)
-        index = _indexed(parts, settings, stats, config)
+        size = human_bytes(sum(file.size for file in files)) if files else found[0].place
+        tell(f"Reading the text: {size}.")
         folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+        (folder / INDEX).unlink(missing_ok=True)  # it may speak of files that are made anew
+        index = _indexed(_parts(config, places, found, folder), settings, stats, config)
         atomic_file.write(folder / INDEX, msgspec.msgpack.encode(index), mode=0o600)
-    text = StoredText(index, data.piece_bytes)
+    text = StoredText(index, piece_bytes_of(config))
     if not text.train:
         raise too_little("all of it repeats what is set aside to judge by", config)
     skipped = f"; {text.skipped} files that are no text were skipped" if text.skipped else ""
+    size = human_bytes(text.num_bytes) + (" of tokens" if config.data.tokenizer != BYTES else "")
     tell(
-        f"Text: {human_bytes(text.num_bytes)} in {len(text.train)} pieces to train on and"
-        f" {len(text.validation)} to judge by{skipped}."
+        f"Text: {size} in {len(text.train)} pieces to train on and {len(text.validation)} to"
+        f" judge by{skipped}."
     )
     return text
+
+
+def piece_bytes_of(config: RunConfig) -> int:
+    """Bytes of a whole piece: as the run file says, in whole tokens."""
+    width = width_of(config)
+    return config.data.piece_bytes // width * width
 
 
 def _kept(path: Path) -> _Index | None:
@@ -210,23 +142,28 @@ def _kept(path: Path) -> _Index | None:
     return None
 
 
-def _parts(
-    config: RunConfig, places: Places, files: Sequence[File], judged: Sequence[File]
-) -> _Parts:
+def _parts(config: RunConfig, places: Places, found: Sequence[Source], folder: Path) -> Parts:
     """Train and validation text, as stretches of files."""
-    found, skipped = _texts(places.source, files)
-    if judged:
-        others, more = _texts(places.validation, judged)
-        return _Parts([e for e, _ in found], [e for e, _ in others], skipped + more)
-    total = sum(len(extent) for extent, _ in found)
-    share = validation_share(config, total)
-    drawn = [is_drawn(digest, share) for _, digest in found]
-    parts = _Parts(
-        [extent for (extent, _), is_judged in zip(found, drawn, strict=True) if not is_judged],
-        [extent for (extent, _), is_judged in zip(found, drawn, strict=True) if is_judged],
-        skipped,
-    )
-    return evened(parts.train, parts.validation, share, config, skipped)
+    data, skipped = config.data, sum(source.skipped for source in found)
+    total = sum(file.size for file in found[0].files)
+    share = 0.0 if len(found) > 1 else validation_share(config, total)
+    made: list[Parts] = []
+    for number, source in enumerate(found):
+        if source.kind is Kind.TOKENS:
+            made.append(prepared.tokens(config, source, folder / f"tokens-{number}"))
+        elif source.kind is Kind.TEXT and data.tokenizer == BYTES:
+            made.append(_whole_files(source, share))
+        else:
+            most = 0 if number else places.documents
+            tokenizer = tokenizer_of(data, places.tokenizer or None)
+            made.append(
+                prepared.text(config, source, tokenizer, folder / f"text-{number}", share, most)
+            )
+    skipped += sum(parts.skipped for parts in made)
+    if len(made) == 1:
+        return evened(made[0], config, share, skipped)
+    train, judged = ([*parts.train, *parts.validation] for parts in made)
+    return Parts(train, judged, skipped)
 
 
 def validation_share(config: RunConfig, total: int) -> float:
@@ -235,62 +172,54 @@ def validation_share(config: RunConfig, total: int) -> float:
     return min(VALIDATION_SHARE, _ROOM * data.validation_pieces * data.piece_bytes / max(1, total))
 
 
-def is_drawn(digest: bytes, share: float) -> bool:
-    """Return True if the document of this SHA-256 is set aside."""
-    return int.from_bytes(digest[:8], "big") < share * 2**64
-
-
-def evened(
-    train: Sequence[Extent],
-    validation: Sequence[Extent],
-    share: float,
-    config: RunConfig,
-    skipped: int = 0,
-    width: int = 1,
-) -> _Parts:
+def evened(parts: Parts, config: RunConfig, share: float, skipped: int) -> Parts:
     """The drawn validation text, or the end of all text where the draw came out uneven."""
+    train, validation, width = parts.train, parts.validation, width_of(config)
     drawn, total = sum(map(len, validation)), sum(map(len, (*train, *validation)))
     least = (config.model.context + 1) * width
+    if parts.is_given and drawn:
+        return Parts(train, validation, skipped)
     if max(least, share * total / _UNEVEN) <= drawn <= share * total * _UNEVEN:
-        return _Parts(list(train), list(validation), skipped)
+        return Parts(train, validation, skipped)
     whole = Stream((*train, *validation))
     tail = min(max(int(share * total), least), total // 2)
     before, after = whole.parted((total - tail) // width * width)
-    return _Parts(list(before), list(after), skipped)
+    return Parts(list(before), list(after), skipped)
 
 
-def _texts(place: str, files: Iterable[File]) -> tuple[list[tuple[Extent, bytes]], int]:
-    """Stretches and hashes of the files that are text, and how many are not."""
-    found: list[tuple[Extent, bytes]] = []
+def _whole_files(source: Source, share: float) -> Parts:
+    """The files that are text, as they are."""
+    parts = Parts([], [])
     skipped = 0
-    for file in files:
+    for file in source.files:
         digest = text_digest(file.path)
         if digest is None:
             skipped += 1
-        else:
-            found.append((Extent(file.path, 0, file.size, SEPARATOR), digest))
-    if not found:
+            continue
+        part = parts.validation if is_drawn(digest, share) else parts.train
+        part.append(Extent(file.path, 0, file.size, SEPARATOR))
+    if not parts.train and not parts.validation:
         seen = "It is not UTF-8 text" if skipped == 1 else f"None of {skipped} files is UTF-8 text"
         raise UserError(
             "SWT-E821",
-            f"{seen if skipped else 'No file'} at {place}.",
+            f"{seen if skipped else 'No file'} at {source.place}.",
             "Models train on text; other files are skipped.",
             "Save the text as UTF-8, or name another file or folder as data.source.",
         )
-    return found, skipped
+    return Parts(parts.train, parts.validation, skipped)
 
 
 def _indexed(
-    parts: _Parts, settings: bytes, stats: tuple[tuple[str, int, int], ...], config: RunConfig
+    parts: Parts, settings: bytes, stats: tuple[tuple[str, int, int], ...], config: RunConfig
 ) -> _Index:
     """Cut both parts and hash their pieces: one reading of everything."""
-    data, width = config.data, 1
+    data, width, piece_bytes = config.data, width_of(config), piece_bytes_of(config)
     for name, extents in (("training", parts.train), ("validation", parts.validation)):
         length, least = sum(map(len, extents)), (config.model.context + 1) * width
         if length < least:
             raise too_little(f"{length} bytes of {name} text", config)
     train, judged = (
-        tuple(hashlib.sha256(piece).digest() for piece in Stream(part).pieces(data.piece_bytes))
+        tuple(hashlib.sha256(piece).digest() for piece in Stream(part).pieces(piece_bytes))
         for part in (parts.train, parts.validation)
     )
     most = data.validation_pieces

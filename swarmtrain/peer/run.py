@@ -175,7 +175,7 @@ class _Peer:
     def __init__(self, membership: Membership, options: JoinOptions, events: Telling) -> None:
         config = membership.config
         self.membership = membership
-        self.feed = TextFeed(config.data)
+        self.feed = TextFeed(config.data, membership.storage.directory)
         self.trainer = BuiltinTrainer(
             config,
             take_pieces=self.feed.take_train,

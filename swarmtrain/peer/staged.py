@@ -16,6 +16,7 @@ from functools import partial
 import torch
 from torch import Tensor
 
+from swarmtrain.config.built_in import width_of
 from swarmtrain.config.file import config_hash
 from swarmtrain.console.lines import counted
 from swarmtrain.data.batches import Batch, ByteStream
@@ -98,7 +99,7 @@ class StagedPeer:
         torch.set_num_threads(threads)
         config = membership.config
         self.membership = membership
-        self.feed = TextFeed(config.data)
+        self.feed = TextFeed(config.data, membership.storage.directory)
         self._telling, self._rehearsal, self._own = telling, rehearsal, own
         if own is None:
             self._model, self._cut = run_stages(config)
@@ -287,7 +288,7 @@ class StagedPeer:
                 config = self.membership.config
                 self._stream = ByteStream(
                     pieces, batch=config.pipeline.micro_batch, context=config.model.context,
-                    rng=self._rng,
+                    rng=self._rng, width=width_of(config),
                 )  # fmt: skip
             if self._stream is not None and not name.judged:
                 batch = self._stream.next_batch()

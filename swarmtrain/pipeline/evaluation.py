@@ -8,6 +8,7 @@ from collections.abc import Mapping, Sequence
 
 from torch import Tensor
 
+from swarmtrain.config.built_in import width_of
 from swarmtrain.config.settings import RunConfig
 from swarmtrain.data.batches import VALIDATION_WINDOWS, Batch, validation_batches
 from swarmtrain.models.tensors import Layout
@@ -40,7 +41,7 @@ def validation_text(config: RunConfig, pieces: Sequence[bytes]) -> tuple[Batch, 
     examples = config.pipeline.micro_batch
     return validation_batches(
         pieces, windows=num_judged(config) * examples, batch=examples,
-        context=config.model.context,
+        context=config.model.context, width=width_of(config),
     )  # fmt: skip
 
 

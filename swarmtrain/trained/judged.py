@@ -64,7 +64,7 @@ def text_at(place: str) -> Text:
     Raises:
         UserError: SWT-E820, nothing is there; E821, nothing of it is text.
     """
-    files = find(place)
+    files = find(place).files
     paths = tuple(one.path for one in files if text_digest(one.path) is not None)
     if not paths:
         raise UserError(

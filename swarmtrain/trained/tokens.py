@@ -1,48 +1,16 @@
 """Text as tokens and back, a token at a time."""
 
 from collections.abc import Sequence
-from typing import Protocol
 
-from swarmtrain.config.settings import DataSection
+from swarmtrain.data.tokenizer import Bytes, Tokenizer, tokenizer_of
+
+__all__ = ["Bytes", "TextStream", "Tokenizer", "tokenizer_of"]
 
 _LOST = "\N{REPLACEMENT CHARACTER}"
 """Stands for bytes that are not, or not yet, a character."""
 
 _CHARACTER_TOKENS_MAX = 8
 """Tokens of one character at most; what makes no sense for longer never will."""
-
-
-class Tokenizer(Protocol):
-    """Between text and the numbers of its tokens."""
-
-    @property
-    def vocabulary(self) -> int:
-        """Tokens that there are, from 0 on."""
-
-    def encode(self, text: str) -> list[int]:
-        """The tokens of a text."""
-
-    def decode(self, ids: list[int]) -> str:
-        """The text of tokens; what is no text becomes replacement characters."""
-
-
-class Bytes:
-    """Every byte of UTF-8 is a token."""
-
-    vocabulary = 256
-
-    def encode(self, text: str) -> list[int]:
-        """Its bytes."""
-        return list(text.encode())
-
-    def decode(self, ids: list[int]) -> str:
-        """Its characters."""
-        return bytes(ids).decode("utf-8", errors="replace")
-
-
-def tokenizer_of(data: DataSection, file: bytes | None) -> Tokenizer:
-    """The tokenizer that a run file names."""
-    return Bytes()
 
 
 class TextStream:

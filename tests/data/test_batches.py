@@ -74,3 +74,14 @@ def test_a_single_validation_window_is_allowed_and_none_is_not() -> None:
     assert len(validation_batches((TEXT,), windows=1, batch=8, context=16)) == 1
     with pytest.raises(ValueError, match="at least 1"):
         validation_batches((TEXT,), windows=0, batch=8, context=16)
+
+
+@pytest.mark.parametrize("width", [2, 4])
+def test_ids_of_more_than_a_byte_are_read_whole(width: int) -> None:
+    ids = [65_535 - number for number in range(40)]
+    text = b"".join(one.to_bytes(width, "little") for one in ids)
+    pieces = text[: 7 * width], text[7 * width :]
+    (batch,) = validation_batches(pieces, windows=2, batch=2, context=16, width=width)
+    assert batch.x_BT[0].tolist() == ids[:16] and batch.y_BT[1].tolist() == ids[-16:]
+    drawn = ByteStream(pieces, batch=4, context=16, rng=random.Random(0), width=width)
+    assert int(drawn.next_batch().x_BT.min()) > 65_000

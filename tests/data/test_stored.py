@@ -5,7 +5,8 @@ import pytest
 
 from swarmtrain.config.settings import DataSection, ModelSection, RunConfig, RunSection
 from swarmtrain.data.places import settle
-from swarmtrain.data.stored import Extent, StoredText, Stream, open_text
+from swarmtrain.data.stored import StoredText, open_text
+from swarmtrain.data.stretches import Extent, Stream
 from swarmtrain.errors import UserError
 
 
@@ -101,7 +102,7 @@ def test_a_second_opening_reads_no_file_and_a_changed_one_is_noticed(
 
 
 def test_no_path_is_in_the_settings_that_travel(tmp_path: Path, folder: Path):
-    config, places = settle(config_of("texts", validation="~/v"), tmp_path)
+    config, places = settle(config_of(folder.name, validation="~/v"), tmp_path)
     assert (config.data.source, config.data.validation) == ("text", "")
     assert places.source == str(folder) and places.validation == str(Path.home() / "v")
 

@@ -1,5 +1,6 @@
 """The tie of the built-in trainer to its session: where its schedule goes on. No network."""
 
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
@@ -7,6 +8,7 @@ import msgspec
 import pytest
 
 from swarmtrain.config.settings import OuterSection
+from swarmtrain.options import AS_WRITTEN
 from swarmtrain.peer.run import _Peer
 from swarmtrain.peer.telling import Telling
 from swarmtrain.peer.training.session import Hooks
@@ -26,11 +28,13 @@ def test_who_comes_back_continues_at_the_step_of_its_state_and_ramps_up(name: st
     told: list[Hooks] = []
     membership: Any = SimpleNamespace(
         config=config,
+        storage=SimpleNamespace(directory=Path()),
         own_seed=lambda: 1,
         session=lambda trainer, layout, hooks: told.append(hooks),
     )
     events = Telling(lambda line: None, None)
-    trainer = _Peer(membership, 1, events).trainer
+    options: Any = SimpleNamespace(threads=1, ways=AS_WRITTEN, data=None)
+    trainer = _Peer(membership, options, events).trainer
     (hooks,) = told
     hooks.on_state(3)
     assert trainer.step == step

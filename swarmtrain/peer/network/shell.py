@@ -26,7 +26,11 @@ from swarmtrain.peer.disk.spill_file import SpillFile
 from swarmtrain.peer.disk.storage import PeerStorage
 from swarmtrain.peer.network.bandwidth import Bandwidth, inflow
 from swarmtrain.peer.network.complaints import Complaints
-from swarmtrain.peer.network.control import ControlClient, CoordinatorUnreachable
+from swarmtrain.peer.network.control import (
+    PIECE_BYTES_MAX,
+    ControlClient,
+    CoordinatorUnreachable,
+)
 from swarmtrain.peer.network.stage_lane import MakePeer, StageLane
 from swarmtrain.peer.network.staged_death import FreezingLink
 from swarmtrain.peer.network.whereabouts import Whereabouts
@@ -241,10 +245,10 @@ class PeerShell:
         if self._control is not None:
             self._control.send(message)
 
-    async def fetch_piece(self, digest: bytes) -> bytes:
+    async def fetch_piece(self, digest: bytes, *, bytes_max: int = PIECE_BYTES_MAX) -> bytes:
         """A piece of text by its hash."""
         assert self._control is not None
-        return await self._control.fetch_piece(digest)
+        return await self._control.fetch_piece(digest, bytes_max=bytes_max)
 
     def spawn(self, work: Coroutine[Any, Any, None]) -> None:
         """Run a task beside; it ends with this peer, and its failure is this peer's."""

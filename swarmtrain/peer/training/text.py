@@ -5,11 +5,16 @@ all others come from the coordinator. Runs on the network thread; the trainer on
 something new has arrived.
 """
 
+import hashlib
 from collections.abc import Sequence
 from dataclasses import dataclass
+from pathlib import Path
 
-from swarmtrain.config.settings import STDLIB, DataSection
+from swarmtrain import atomic_file
+from swarmtrain.config.settings import BYTES, IDS, STDLIB, DataSection
 from swarmtrain.data.corpus import Corpus, CorpusMissing, build_corpus
+from swarmtrain.data.tokenizer import FILE, FILE_BYTES_MAX
+from swarmtrain.errors import translate
 from swarmtrain.peer.network.shell import PeerShell
 from swarmtrain_transport.wire.messages import LeaseGrant
 
@@ -25,10 +30,12 @@ class TextFeed:
 
     Args:
         section: how the run's text is cut.
+        directory: of this peer's state, where the run's tokenizer is kept for other commands.
     """
 
-    def __init__(self, section: DataSection) -> None:
+    def __init__(self, section: DataSection, directory: Path) -> None:
         self._section = section
+        self._tokenizer = directory / FILE
         self._local: Corpus | None = None
         self._tried_local = section.source != STDLIB
         self._delivery: _Delivery | None = None
@@ -38,12 +45,26 @@ class TextFeed:
         """Get every piece of a grant.
 
         Raises:
-            UserError: a piece is not to be had or not what its name says.
+            UserError: a piece is not to be had or not what its name says; or the disk is full.
         """
+        await self._keep_tokenizer(shell)
         if self._validation is None:
             self._validation = await self._pieces(shell, grant.validation)
         train = await self._pieces(shell, grant.train)
         self._delivery = _Delivery(train, self._validation)
+
+    async def _keep_tokenizer(self, shell: PeerShell) -> None:
+        name = self._section.tokenizer
+        if name in (BYTES, IDS):
+            return
+        try:
+            kept = self._tokenizer.read_bytes() if self._tokenizer.exists() else b""
+            if hashlib.sha256(kept).hexdigest() == name:
+                return
+            file = await shell.fetch_piece(bytes.fromhex(name), bytes_max=FILE_BYTES_MAX)
+            atomic_file.write(self._tokenizer, file, mode=0o600)
+        except OSError as error:
+            raise translate(error) or error from error
 
     async def _pieces(self, shell: PeerShell, hashes: Sequence[bytes]) -> tuple[bytes, ...]:
         return tuple([await self._piece(shell, digest) for digest in hashes])

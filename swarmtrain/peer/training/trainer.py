@@ -15,6 +15,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.func import functional_call
 
+from swarmtrain.config.built_in import width_of
 from swarmtrain.config.settings import RunConfig
 from swarmtrain.data.batches import (
     VALIDATION_WINDOWS,
@@ -263,6 +264,7 @@ class BuiltinTrainer:
                 batch=self._config.inner.batch,
                 context=self._config.model.context,
                 rng=self._rng,
+                width=width_of(self._config),
             )
         if self._stream is None:
             raise NoTrainingText("no piece of text has arrived yet; wait for the first lease")
@@ -276,6 +278,7 @@ class BuiltinTrainer:
             windows=judged_windows(self._config),
             batch=self._config.inner.batch,
             context=self._config.model.context,
+            width=width_of(self._config),
         )
 
 
