@@ -20,6 +20,7 @@ without an invite too. Weather is not: what goes wrong later
 (unless `strict`) is said once, in the log and in `Swarm.error`, and the loop trains on alone.
 """
 
+import atexit
 import math
 import os
 from collections.abc import Callable, Iterator
@@ -377,6 +378,8 @@ class _Member(Swarm):
             self._drop("could not begin")
             raise
         self._seed = membership.own_seed()
+        # A loop without `with` that fails would leave the others to find out that it is gone.
+        atexit.register(self._go, "its program ended")
         if self._optimizer is not None and self._when == HOOK:
             self._hook = self._optimizer.register_step_post_hook(self._stepped)
         log.joined(self.peers, max(0, self._session.driver.op))
@@ -525,6 +528,7 @@ class _Member(Swarm):
         """End all that `enter` began. The weights stay as they are."""
         hook, membership = self._hook, self._membership
         self._hook = self._membership = self._session = None
+        atexit.unregister(self._go)
         if hook is not None:
             hook.remove()
         if membership is not None:

@@ -215,6 +215,26 @@ def test_what_goes_wrong_later_is_said_and_never_reaches_a_loop_that_is_not_stri
         assert "SWT-E403" in said[0].getMessage()
 
 
+FAILING = """
+import swarmtrain, torch
+model = torch.nn.Linear(2, 2)
+swarm = swarmtrain.join(model, None, when="step", name="hasty")
+swarm.step()
+1 / 0
+"""
+
+
+def test_a_program_that_fails_without_with_says_goodbye_all_the_same(tmp_path):
+    with place(tmp_path) as here:
+        up = here.up(run_file(here, "hasty", rounds=50, start=1))
+        script = tmp_path / "failing.py"
+        script.write_text(FAILING)
+        failing = here.start(script, SWARMTRAIN_INVITE=up.invite)
+        assert failing.process.wait(60.0) == 1
+        gone = up.status_when(lambda view: view["events"][-1]["event"] == "left")
+        assert "its program ended" in str(gone["events"][-1])
+
+
 def _steps(model: nn.Module, optimizer: torch.optim.Optimizer, count: int) -> None:
     for _ in range(count):
         optimizer.zero_grad()

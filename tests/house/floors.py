@@ -42,6 +42,7 @@ SWARMTRAIN = (
     "simulate verify",
     "compare",
     "api api_stages forecast forecast_moves trained",
+    "integrations",
     "measured",
     "local_run",
     "demo emulate",

@@ -9,6 +9,7 @@ PAPERS = (
     "README.md", "ARCHITECTURE.md", "docs/protocol.md", "docs/run-file.md", "CONTRIBUTING.md",
     "SECURITY.md", "CHANGELOG.md", "docs/running.md", "docs/strategies.md", "docs/pipelines.md",
     "benchmarks/README.md", "benchmarks/RESULTS.md", "docs/decisions.md", "docs/data.md",
+    "docs/hooks.md",
     "LICENSE",
 )  # fmt: skip
 
