@@ -305,7 +305,7 @@ _ROWS = (
         "has tokens. Code that a config names is never fetched or run.",
     ),
     ErrorKind(
-        "SWT-E622", "No memory for a step", EXIT_MUST_CHANGE,
+        "SWT-E622", "Not enough memory for the model", EXIT_MUST_CHANGE,
         "A batch did not go through the model: the memory of the processor or the card is full.\n"
         "Nothing is lost. join --micro-batch N lets N examples through at a time and adds up\n"
         "their gradients, so that the batch, and what the peer gives the run, stay the same; with\n"

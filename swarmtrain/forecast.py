@@ -15,7 +15,7 @@ from dataclasses import dataclass, replace
 from types import MappingProxyType
 
 from swarmtrain.compare.plan import NETS, Net
-from swarmtrain.config.built_in import num_values_of
+from swarmtrain.config.built_in import built_in_parameters, counted, num_values_of
 from swarmtrain.config.settings import RunConfig
 from swarmtrain.config.stages import stage_parameters
 from swarmtrain.console.table import plain_lines, table_of
@@ -191,13 +191,15 @@ def forecast(config: RunConfig, peers: Sequence[Peer]) -> Forecast:
         UserError: SWT-E607, peers bring the model; E614, none of them holds a stage, or nobody is
             left for one.
     """
-    if config.model.kind == "custom":
+    known = counted(config)
+    if known is None:
         raise UserError(
             "SWT-E607",
             f"The model of {config.run.name} is brought by its peers.",
-            "Nothing is known of what its stages cost.",
-            "Plan with a built-in model of its size.",
+            "Nothing is known of what it costs.",
+            'Plan with kind = "transformer" of its size.',
         )
+    config = known
     needs = stage_needs(config)
     served, left_out = _seated(needs, peers)
     found = _worked_out(config, needs, served, left_out)
@@ -245,7 +247,10 @@ def _worked_out(
             f"Nobody is left for {span_words(unserved)}, which takes about "
             f"{human_bytes(memory_of(needs, unserved))}.{small}",
             "A run trains while each of its stages has a peer with room for it.",
-            "Name more peers, or larger ones; or cut the model into other stages.",
+            "Name larger peers, let the batch go through the model in parts (inner.accumulate), or "
+            "cut the model into stages."
+            if len(needs) == 1
+            else "Name more peers, or larger ones; or cut the model into other stages.",
         )
     seats = _seats(needs, served)
     if len(needs) == 1:
@@ -375,9 +380,11 @@ def in_words(config: RunConfig, found: Forecast, peers: Sequence[Peer]) -> list[
     lines = plain_lines(table_of(titles, rows, right=titles[2:5]))
     for peer, count in found.left_out.items():
         lines.append(f"{count} {peer}: left out, no stage fits into the memory given")
+    if (known := counted(config)) is not None:
+        lines += ["", f"Model        {_size_words(known)}"]
     stages = ", ".join(f"{rate:.3g}" for rate in found.stage_rates)
     if found.stages > 1:
-        lines += ["", f"Stages       {stages} micro-batches a second, by their peers alone"]
+        lines += [f"Stages       {stages} micro-batches a second, by their peers alone"]
     lines += [
         f"Run          {found.tokens_s:.3g} tokens a second: {found.micro_batches_s:.3g} "
         f"micro-batches of {found.tokens_per_micro_batch} tokens, less its exchanges",
@@ -392,6 +399,15 @@ def in_words(config: RunConfig, found: Forecast, peers: Sequence[Peer]) -> list[
             f"({more.tokens_s:.3g} tokens a second)"
         )
     return [*lines, "", *assumptions(peers)]
+
+
+def _size_words(config: RunConfig) -> str:
+    """Parameters of a counted model, and what they are in an exchange."""
+    num_values = num_values_of(built_in_parameters(config.model))
+    codec = config.exchange.codec
+    num_bytes = num_values * facts_of(codec).bytes_per_value(config.exchange.block)
+    number = f"{num_values / 1e6:.1f} M" if num_values >= 1e6 else f"{num_values:,}"
+    return f"{number} parameters, {human_bytes(int(num_bytes))} as {codec}"
 
 
 def assumptions(peers: Sequence[Peer]) -> list[str]:

@@ -57,6 +57,37 @@ def test_peers_that_nobody_knows_are_refused(text: str, words: str) -> None:
     assert caught.value.remedy and "\x1b" not in caught.value.what
 
 
+def test_a_batch_in_parts_and_activations_made_again_take_less_memory() -> None:
+    model = ModelSection(kind="transformer", layers=12, width=512, heads=8, context=256)
+    whole, parts, again = (
+        stage_needs(RunConfig(run=RunSection(name="tests"), model=model, inner=inner))[0]
+        for inner in (
+            InnerSection(batch=8), InnerSection(batch=8, accumulate=4),
+            InnerSection(batch=8, accumulate=4, activation_checkpointing=True),
+        )
+    )  # fmt: skip
+    assert whole.pass_bytes == 4 * parts.pass_bytes > 4 * 3 * again.pass_bytes
+    assert whole.flops == parts.flops
+
+
+def test_a_model_of_the_transformers_library_is_planned_by_its_sizes() -> None:
+    sizes = {"model_type": "llama", "vocab_size": 256, "hidden_size": 128, "num_hidden_layers": 4,
+             "num_attention_heads": 4, "intermediate_size": 384}  # fmt: skip
+    model = ModelSection(kind="huggingface", config=json.dumps(sizes))
+    same = ModelSection(kind="transformer", layers=4, width=128, heads=4, tied=False)
+    found, expected = (
+        of("2*laptop@dsl", RunConfig(run=RunSection(name="tests"), model=one))
+        for one in (model, same)
+    )
+    assert found == expected
+    with pytest.raises(UserError, match="of its size") as caught:
+        of(
+            "gpu@dsl",
+            RunConfig(run=RunSection(name="tests"), model=ModelSection(kind="module:a.b")),
+        )
+    assert caught.value.code == "SWT-E607"
+
+
 def test_a_stage_is_as_fast_as_its_peers_together_and_the_run_as_its_slowest_stage() -> None:
     found = of("4*small@lan")
     needs = stage_needs(config_of())

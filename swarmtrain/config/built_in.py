@@ -12,11 +12,14 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from types import MappingProxyType
 
+import msgspec
+
 from swarmtrain.config.settings import BYTES, ModelSection, RunConfig
 
 _BYTES = 256
 _MLP_RATIO = 4
 _MLP_STEP = 64
+_SIZE_MAX = 1_000_000
 
 ParameterFacts = tuple[str, tuple[int, ...], str]
 """A parameter's name, sizes of its axes, and dtype without torch's prefix."""
@@ -34,6 +37,12 @@ SIZES: Mapping[str, Mapping[str, int]] = MappingProxyType(
 )
 """Settings of [model] by the name of a size. 10M is named by its parameters with bytes, the larger
 ones by those with the 50 257 tokens of GPT-2, whose small and medium ones have these layers."""
+
+
+_UNGATED = frozenset(
+    {"gpt2", "gpt_neo", "gpt_neox", "gptj", "gpt_bigcode", "opt", "bloom", "falcon", "phi"}
+)
+"""Model types of the transformers library whose feed-forward part has two matrices, not three."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,6 +71,36 @@ def tokens_of(model: ModelSection) -> int:
         return model.vocabulary or _BYTES
     said = json.loads(model.config)
     return int(said.get("vocab_size") or said.get("text_config", {}).get("vocab_size") or 0)
+
+
+def counted(config: RunConfig) -> RunConfig | None:
+    """The run file with a model whose costs are known: its own; about, where a config.json says the
+    sizes, a transformer of these; None of a model that peers or packages bring."""
+    if config.model.is_counted:
+        return config
+    if config.model.kind != "huggingface":
+        return None
+    said = json.loads(config.model.config)
+    inner_said = said.get("text_config")
+    said = inner_said if isinstance(inner_said, dict) else said
+
+    def size(*keys: str) -> int:
+        found = next((said[key] for key in keys if isinstance(said.get(key), int)), 0)
+        return max(0, min(int(found), _SIZE_MAX))
+
+    width, heads = size("hidden_size", "n_embd"), size("num_attention_heads", "n_head")
+    layers = size("num_hidden_layers", "n_layer")
+    if not (width and heads and layers):
+        return None
+    is_gated = said.get("model_type") not in _UNGATED
+    inner = size("intermediate_size", "n_inner", "ffn_dim") or 4 * width
+    model = ModelSection(
+        kind="transformer", layers=layers, width=width, heads=heads,
+        kv_heads=size("num_key_value_heads"), mlp_width=inner if is_gated else 2 * inner // 3,
+        tied=bool(said.get("tie_word_embeddings", not is_gated)),
+        context=config.model.context, vocabulary=tokens_of(config.model),
+    )  # fmt: skip
+    return msgspec.structs.replace(config, model=model)
 
 
 def head_width_of(model: ModelSection) -> int:

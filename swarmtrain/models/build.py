@@ -11,11 +11,19 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from types import MappingProxyType
 
+import psutil
 from torch import Tensor, nn
 
-from swarmtrain.config.built_in import vocabulary_of
+from swarmtrain.config.built_in import (
+    built_in_parameters,
+    counted,
+    num_values_of,
+    vocabulary_of,
+)
 from swarmtrain.config.models import is_module
 from swarmtrain.config.settings import ModelSection, RunConfig
+from swarmtrain.console.units import human_bytes
+from swarmtrain.errors import UserError
 from swarmtrain.models import byte_transformer, foreign, hf, transformer
 
 __all__ = ["CountedKind", "build_model", "counted_kind", "vocabulary_of"]
@@ -55,9 +63,11 @@ def build_model(
 
     Raises:
         ValueError: peers bring the model, or its sizes do not fit together.
-        UserError: SWT-E102, E621 and E623, a library or package cannot make it.
+        UserError: SWT-E102, E621 and E623, a library or package cannot make it; E622, it is larger
+            than this machine's memory.
     """
     section = config.model
+    _refuse_too_large(config)
     if section.kind == "huggingface":
         model = hf.build_model(section, seed)
     elif is_module(section.kind):
@@ -66,6 +76,20 @@ def build_model(
         return counted_kind(section).build(section, seed)
     foreign.check(model, vocabulary_of(config), section)
     return model
+
+
+def _refuse_too_large(config: RunConfig) -> None:
+    """Before memory is asked for: a system that promises it ends the process later."""
+    known, total = counted(config), psutil.virtual_memory().total
+    num_bytes = 0 if known is None else 4 * num_values_of(built_in_parameters(known.model))
+    if num_bytes > total:
+        raise UserError(
+            "SWT-E622",
+            f"The weights of this run's model are about {human_bytes(num_bytes)}, and this machine "
+            f"has {human_bytes(total)} of memory.",
+            "Training takes several times that.",
+            "Join on a larger machine; or ask the organiser for a run whose model is in stages.",
+        )
 
 
 def counted_kind(section: ModelSection) -> CountedKind:

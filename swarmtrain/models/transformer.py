@@ -13,6 +13,7 @@ Legend of shapes: B windows, T tokens, C width, H heads, D width of one head, V 
 import hashlib
 import math
 from collections.abc import Iterator
+from functools import partial
 
 import torch
 import torch.nn.functional as F
@@ -26,6 +27,7 @@ from swarmtrain.config.built_in import (
     tokens_of,
 )
 from swarmtrain.config.settings import ModelSection
+from swarmtrain.models.cache import Follow, KeyValues
 
 NORM_EPS = 1e-5
 """Added to the mean square under a norm's root, as Llama 2 has it."""
@@ -68,15 +70,18 @@ class Transformer(nn.Module):
         self._cos_TD: Tensor
         self._sin_TD: Tensor
 
-    def forward(self, tokens_BT: Tensor) -> Tensor:
-        """(B, T) int64 in 0..V-1, T at most the context -> (B, T, V) logits."""
-        num_positions = tokens_BT.shape[1]
-        if num_positions > self.context:
-            raise ValueError(f"{num_positions} tokens are more than the context of {self.context}")
-        cos_TD, sin_TD = self._cos_TD[:num_positions], self._sin_TD[:num_positions]
+    def forward(self, tokens_BT: Tensor, cache: KeyValues | None = None) -> Tensor:
+        """(B, T) int64 in 0..V-1 -> (B, T, V) logits. Tokens follow those of the cache, which then
+        has them too; all together are at most the context."""
+        first = cache.length if cache is not None else 0
+        stop = first + tokens_BT.shape[1]
+        if stop > self.context:
+            raise ValueError(f"{stop} tokens are more than the context of {self.context}")
+        cos_TD, sin_TD = self._cos_TD[first:stop], self._sin_TD[first:stop]
         hidden_BTC = self.embedding(tokens_BT)
-        for block in self.blocks:
-            hidden_BTC = block(hidden_BTC, cos_TD, sin_TD)
+        for layer, block in enumerate(self.blocks):
+            follow = partial(cache.follow, layer) if cache is not None else None
+            hidden_BTC = block(hidden_BTC, cos_TD, sin_TD, follow)
         logits_BTV: Tensor = self.head(self.norm(hidden_BTC))
         return logits_BTV
 
@@ -100,13 +105,19 @@ class _Block(nn.Module):
         self.mlp_up = nn.Linear(width, inner, bias=False)
         self.mlp_down = nn.Linear(inner, width, bias=False)
 
-    def forward(self, hidden_BTC: Tensor, cos_TD: Tensor, sin_TD: Tensor) -> Tensor:
+    def forward(
+        self, hidden_BTC: Tensor, cos_TD: Tensor, sin_TD: Tensor, follow: Follow | None = None
+    ) -> Tensor:
         normed_BTC = self.attention_norm(hidden_BTC)
         query_BHTD = _rotate(self._by_head(self.query(normed_BTC)), cos_TD, sin_TD)
         key_BHTD = _rotate(self._by_head(self.key(normed_BTC)), cos_TD, sin_TD)
         value_BHTD = self._by_head(self.value(normed_BTC))
+        is_causal = True
+        if follow is not None:
+            key_BHTD, value_BHTD = follow(key_BHTD, value_BHTD)
+            is_causal = hidden_BTC.shape[1] > 1
         mixed_BHTD = F.scaled_dot_product_attention(
-            query_BHTD, key_BHTD, value_BHTD, is_causal=True, enable_gqa=self._is_shared
+            query_BHTD, key_BHTD, value_BHTD, is_causal=is_causal, enable_gqa=self._is_shared
         )
         mixed_BTC = mixed_BHTD.transpose(1, 2).reshape(hidden_BTC.shape)
         hidden_BTC = hidden_BTC + self.attention_out(mixed_BTC)

@@ -9,7 +9,7 @@ Not here: models that peers or libraries bring, of which nothing is known, so th
 taken to be alike.
 """
 
-from swarmtrain.config.built_in import kept_values, num_values_of, vocabulary_of
+from swarmtrain.config.built_in import counted, kept_values, num_values_of, vocabulary_of
 from swarmtrain.config.settings import RunConfig
 from swarmtrain.config.stages import built_in_costs, hop_bytes, stage_cut, stage_parameters
 from swarmtrain.console.units import human_bytes
@@ -49,18 +49,21 @@ def under_way_of(config: RunConfig) -> int:
 def stage_needs(config: RunConfig) -> tuple[StageNeed, ...]:
     """Demands of each stage; a model in one piece is one stage, whose micro-batch is its batch."""
     num_stages = config.pipeline.num_stages
-    if not config.model.is_counted:
+    known = counted(config)
+    if known is None:
         return (StageNeed(1.0, 0, 0, 0, 0),) * num_stages
+    config = known
     model, costs = config.model, list(built_in_costs(config.model).values())
     examples = config.pipeline.micro_batch if num_stages > 1 else config.inner.batch
     tokens = examples * model.context
+    passing = tokens // config.inner.accumulate  # of a model in stages that is 1
     hop = hop_bytes(tokens * model.width, config.pipeline.activations)
     needs = []
     for blocks, parameters in zip(stage_cut(config), stage_parameters(config), strict=True):
         has_head = blocks.stop == len(costs)
         layers = len(blocks) - (blocks.start == 0) - has_head
         head_values = _HEAD_VALUES * vocabulary_of(config) * has_head
-        values = tokens * (kept_values(model) * layers + head_values)
+        values = passing * (_waiting(config, layers) + head_values)
         input_bytes = hop if blocks.start else 0
         own = limits.OWN_SPREAD * under_way_of(config) + limits.JUDGED_UNDER_WAY
         held = slots_of(config) if blocks.start else own
@@ -69,13 +72,21 @@ def stage_needs(config: RunConfig) -> tuple[StageNeed, ...]:
                 # Rows of an embedding are copied, which is no operation and takes time as well.
                 flops=tokens * max(model.width, sum(costs[block].flops for block in blocks)),
                 kept_bytes=_KEPT_BYTES * num_values_of(parameters),
-                pass_bytes=4 * (values + 2 * tokens * model.width),  # input and output beside
+                pass_bytes=4 * (values + 2 * passing * model.width),  # input and output beside
                 # Its input, which the gradient replaces, and the gradient of its output.
                 entry_bytes=PROCESS_BYTES + held * ((input_bytes or 8 * tokens) + hop),
                 input_bytes=input_bytes,
             )
         )
     return tuple(needs)
+
+
+def _waiting(config: RunConfig, layers: int) -> int:
+    """Values of one token that wait in so many layers for the backward pass."""
+    kept = kept_values(config.model)
+    if not config.inner.activation_checkpointing:
+        return kept * layers
+    return config.model.width * layers + kept * (layers > 0)
 
 
 def span_words(span: range) -> str:

@@ -1,13 +1,16 @@
 """Against the real library: tiny random models, nothing downloaded."""
 
 import json
+import sys
 from pathlib import Path
+from typing import Any
 
 import msgspec
 import pytest
 import torch
 from safetensors.torch import save_file
 
+from swarmtrain.config.built_in import built_in_parameters, counted, num_values_of
 from swarmtrain.config.settings import ModelSection, RunConfig, RunSection
 from swarmtrain.errors import UserError
 from swarmtrain.models.build import build_model
@@ -91,3 +94,39 @@ def test_code_that_a_config_names_is_not_run(tmp_path: Path) -> None:
     (tmp_path / "mine.py").write_text("raise SystemExit('ran')")
     keys = {**GPT2, "auto_map": {"AutoModelForCausalLM": f"{tmp_path}--mine.Model"}}
     assert build_model(described(**keys), seed=0)(TOKENS).shape == (2, 16, 48)
+
+
+def test_without_the_library_its_extra_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "transformers", None)
+    with pytest.raises(UserError, match=r"pip install 'swarmtrain\[hf\]'") as told:
+        build_model(described(**GPT2), seed=0)
+    assert told.value.code == "SWT-E102"
+
+
+@pytest.mark.parametrize(
+    ("keys", "share"),
+    [
+        ({**GPT2, "n_embd": 128}, 0.1),
+        (
+            {"model_type": "llama", "vocab_size": 48, "hidden_size": 32, "intermediate_size": 40,
+             "num_hidden_layers": 2, "num_attention_heads": 4, "num_key_value_heads": 2,
+             "max_position_embeddings": 16},
+            0.0,
+        ),
+    ],
+)  # fmt: skip
+def test_its_size_is_known_about_without_the_library(keys: dict[str, Any], share: float) -> None:
+    """So a plan, and the door, can say what it takes."""
+    config = described(**keys)
+    known = counted(config)
+    assert known is not None
+    found = sum(one.numel() for one in build_model(config, seed=0).parameters())
+    assert num_values_of(built_in_parameters(known.model)) == pytest.approx(found, rel=share)
+
+
+def test_a_model_larger_than_the_memory_is_refused_before_it_is_made() -> None:
+    huge = {**GPT2, "n_embd": 900_000, "n_layer": 900_000, "n_head": 10}
+    for config in (described(**huge), run(ModelSection(layers=512, width=16_384, heads=1))):
+        with pytest.raises(UserError, match="of memory") as told:
+            build_model(config, seed=0)
+        assert told.value.code == "SWT-E622"

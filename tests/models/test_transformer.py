@@ -14,6 +14,7 @@ from swarmtrain.config.built_in import (
 )
 from swarmtrain.config.settings import ModelSection
 from swarmtrain.config.stages import built_in_costs
+from swarmtrain.models.cache import KeyValues
 from swarmtrain.models.tensors import Layout
 from swarmtrain.models.transformer import Transformer, build_model, initial_values
 from swarmtrain.pipeline.blocks import build, built_in
@@ -84,6 +85,16 @@ def test_a_later_token_never_changes_an_earlier_prediction_and_positions_matter(
     assert not torch.allclose(turned, before[0, 0], atol=1e-4)
     with pytest.raises(ValueError, match="context of 12"):
         model(tokens(1, 13))
+
+
+def test_with_a_cache_each_new_token_costs_one_position() -> None:
+    model, x, cache = build_model(SMALL, 0), tokens(1, 12), KeyValues()
+    with torch.no_grad():
+        whole = model(x)
+        found = [model(x[:, :5], cache=cache)]
+        found += [model(x[:, [place]], cache=cache) for place in range(5, 12)]
+    assert torch.allclose(torch.cat(found, dim=1), whole, atol=1e-5)
+    assert cache.length == 12
 
 
 def test_a_tied_head_is_the_embedding_and_is_one_parameter() -> None:

@@ -7,7 +7,7 @@ file names is refused by the machine.
 
 from collections.abc import Sequence
 
-from swarmtrain.config.built_in import built_in_parameters, layout_digest, num_values_of
+from swarmtrain.config.built_in import built_in_parameters, counted, layout_digest, num_values_of
 from swarmtrain.config.settings import RunConfig
 from swarmtrain.console.units import human_bytes
 from swarmtrain.errors import cleaned
@@ -66,7 +66,7 @@ def no_place(
         has = f"stages 0 to {last}" if last else "its model in one piece"
         asked = f"{wish.start}-{wish.stop - 1}"
         return "SWT-E614", f"The run {name} has {has}, and this peer asks for the span {asked}."
-    if not memory or not config.model.is_counted:
+    if not memory or counted(config) is None:
         return None
     wishes = [range(stage, stage + 1) for stage in range(last + 1)] if wish is None else [wish]
     least = min(wishes, key=lambda span: memory_of(needs, span))
