@@ -212,6 +212,7 @@ def join(
     text = invite if invite is not None else os.environ.get(INVITE, "")
     if not text.strip():
         return Swarm(when)
+    _check_free(inner)
     speak_up()
     here = Surroundings.read()
     member = _Member(inner, samples_per_step, strict=strict, when=when, emit=here.emit())
@@ -254,6 +255,15 @@ def _layout_of(model: nn.Module, block: int) -> Layout:
     except ValueError as error:
         text = str(error)
         raise UserError("SWT-E631", text[0].upper() + text[1:]) from error
+
+
+def _check_free(optimizer: torch.optim.Optimizer | None) -> None:
+    hooks = getattr(optimizer, _HOOKS, {}).values()
+    if any(isinstance(getattr(hook, "__self__", None), _Member) for hook in hooks):
+        raise misuse(
+            "This optimizer's steps are counted by a swarm already.",
+            "Leave that one first, or join once: by a callback or by swarmtrain.join.",
+        )
 
 
 def _check_trains(optimizer: torch.optim.Optimizer | None, model: nn.Module) -> None:

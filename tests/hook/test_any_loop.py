@@ -122,6 +122,15 @@ def test_a_call_that_cannot_be_meant_is_told_without_an_invite_too(monkeypatch) 
         swarmtrain.join(model, optimizer, samples_per_step=0)
 
 
+def test_one_optimizer_is_in_one_run_at_a_time() -> None:
+    member, _, model, optimizer = made()
+    with pytest.raises(UserError, match="counted by a swarm already"):
+        swarmtrain.join(model, optimizer, "swarm://127.0.0.1:1/run#secret")
+    member.leave()
+    with pytest.raises(UserError, match="SWT-E312"):
+        swarmtrain.join(model, optimizer, "swarm://127.0.0.1:1/run#secret")
+
+
 def test_an_optimizer_of_another_model_is_refused() -> None:
     model = Tied()
     _check_trains(torch.optim.SGD(model.middle.parameters(), lr=0.1), model)

@@ -15,7 +15,10 @@ import pytest
 import torch
 from torch import Tensor, nn
 
+import swarmtrain
+from swarmtrain.api import HOOK, _Member, hookable
 from tests.e2e.e2e_rig import ROOT, Place, place
+from tests.hook.stand_in import StandIn, member_of
 
 pytestmark = [
     pytest.mark.timeout(400),
@@ -111,8 +114,8 @@ def test_every_snippet_of_the_page_runs_as_it_stands(
             steps.append(loss)
             return loss
 
-        given: dict[str, Any] = {"model": model, "optimizer": optimizer}
-        given |= {"loader": loader, "train_step": train_step}
+        given: dict[str, Any] = {"model": model, "optimizer": optimizer, "loader": loader}
+        given |= {"train_step": train_step, "swarmtrain": swarmtrain}
         if "transformers" in snippet:
             trainer = hugging.build("x", str(tmp_path), max_steps=2)
             given |= {"model": trainer.model, "args": trainer.args, "data": trainer.train_dataset}
@@ -228,17 +231,26 @@ def test_two_lightning_trainers_end_with_one_root(bolt: ModuleType, tmp_path: Pa
         beside(here, "trainer_lightning", act)
 
 
-def test_several_optimizers_of_lightning_are_one_step_a_batch(bolt: ModuleType, monkeypatch):
-    """With the other one's parameters switched off in the middle of it, as GANs do."""
-    from tests.hook import stand_in
+@pytest.fixture
+def joined(monkeypatch: pytest.MonkeyPatch) -> list[tuple[_Member, StandIn, dict[str, Any]]]:
+    """Lightning's and accelerate's callers join a stand-in, and what they ask for is kept."""
+    kept = []
 
-    members = []
-
-    def joined(model: Any, optimizer: Any, invite: Any, **options: Any) -> Any:
-        member, session = stand_in.member_of(optimizer, when=options["when"])
-        session.trains = lambda: all(p.requires_grad for p in model.parameters())
-        members.append((member, session, options))
+    def join(model: Any, optimizer: Any, invite: Any, **options: Any) -> _Member:
+        steps = [int(one["step"]) for one in optimizer.state.values() if "step" in one]
+        inner = hookable(optimizer)
+        member, session = member_of(inner, when=options.get("when", HOOK))
+        kept.append((member, session, {**options, "model": model, "steps": steps}))
         return member
+
+    monkeypatch.setattr("swarmtrain.integrations.lightning.join", join)
+    monkeypatch.setattr("swarmtrain.integrations.accelerate.join_loop", join)
+    return kept
+
+
+def test_several_optimizers_of_lightning_are_one_step_a_batch(bolt: ModuleType, joined: list):
+    """With the other one's parameters switched off in the middle of it, as GANs do."""
+    trained = []
 
     class Two(bolt.Learner):
         def __init__(self) -> None:
@@ -249,6 +261,9 @@ def test_several_optimizers_of_lightning_are_one_step_a_batch(bolt: ModuleType, 
             return [torch.optim.SGD(self.net[i].parameters(), lr=0.01) for i in (0, 2)]
 
         def training_step(self, batch: Any, batch_idx: int) -> None:
+            joined[0][0]._count = lambda: trained.append(
+                all(p.requires_grad for p in self.parameters())
+            )
             for optimizer in self.optimizers():
                 with optimizer.toggle_model():
                     loss = super().training_step(batch, batch_idx)
@@ -256,31 +271,37 @@ def test_several_optimizers_of_lightning_are_one_step_a_batch(bolt: ModuleType, 
                     self.manual_backward(loss)
                     optimizer.step()
 
-    monkeypatch.setattr("swarmtrain.integrations.lightning.join", joined)
     fitted(bolt, bolt.SwarmCallback(), module=Two(), max_steps=6)
-    ((member, session, options),) = members
-    assert len(session.stepped_with) == 3 and options["when"] == "step"
-    assert options["samples_per_step"] == 64
-    assert session.left == ["asked to leave"] and member.round == 3
+    ((_, session, options),) = joined
+    assert trained == [True] * 3 and options["when"] == "step"
+    assert session.left == ["asked to leave"]
 
 
-def test_a_fit_that_fails_leaves_the_run(bolt: ModuleType, monkeypatch):
-    from tests.hook import stand_in
+@pytest.mark.filterwarnings("ignore:You're resuming from a checkpoint that ended before")
+def test_a_fit_joins_after_its_checkpoint_with_the_part_that_is_asked_for(
+    bolt: ModuleType, joined: list, tmp_path: Path
+):
+    file = tmp_path / "two.ckpt"
+    fitted(bolt, max_steps=2).save_checkpoint(file)
+    callback = bolt.SwarmCallback(submodule="net", samples_per_step=7)
+    trainer = bolt.build(callback, enable_progress_bar=False, max_steps=5)
+    loader = bolt.DataLoader(bolt.samples("bob"), batch_size=64, shuffle=True)
+    module = bolt.Learner()
+    trainer.fit(module, loader, ckpt_path=file)
+    ((_, session, options),) = joined
+    assert options["model"] is module.net and options["samples_per_step"] == 7
+    assert options["steps"] == [2] * 4 and len(session.stepped_with) == 3
+    assert session.stepped_with[-1][1] is not None, "the loss of a step is shown with a later one"
 
-    members = []
 
-    def joined(model: Any, optimizer: Any, *_: Any, **__: Any) -> Any:
-        members.append(stand_in.member_of(optimizer))
-        return members[0][0]
-
+def test_a_fit_that_fails_leaves_the_run(bolt: ModuleType, joined: list):
     class Failing(bolt.Learner):
         def training_step(self, batch: Any, batch_idx: int) -> Tensor:
             raise ZeroDivisionError
 
-    monkeypatch.setattr("swarmtrain.integrations.lightning.join", joined)
     with pytest.raises(ZeroDivisionError):
         fitted(bolt, bolt.SwarmCallback(), module=Failing())
-    assert members[0][1].left == ["asked to leave"]
+    assert joined[0][1].left == ["asked to leave"]
 
 
 # ---- accelerate
@@ -293,7 +314,6 @@ def quick() -> ModuleType:
 
 
 def test_an_accelerated_loop_without_an_invite_trains_the_same_bits(quick: ModuleType):
-    import swarmtrain
     from swarmtrain.integrations.accelerate import join
 
     def trained(enter: Callable[..., Any]) -> dict[str, Tensor]:
@@ -312,6 +332,26 @@ def test_an_accelerated_loop_without_an_invite_trains_the_same_bits(quick: Modul
         return weights(model)
 
     assert same(trained(lambda *_: swarmtrain.Swarm()), trained(join))
+
+
+def test_of_accumulated_batches_the_last_one_is_a_step(quick: ModuleType, joined: list):
+    from swarmtrain.integrations.accelerate import join
+
+    accelerator = quick.Accelerator(cpu=True, gradient_accumulation_steps=4)
+    given = nn.Linear(2, 1)
+    loader = quick.DataLoader(quick.samples("x", 64), batch_size=4, shuffle=True)
+    model, optimizer, loader = accelerator.prepare(
+        torch.compile(given, backend="eager"), torch.optim.SGD(given.parameters(), lr=0.1), loader
+    )
+    with join(accelerator, model, optimizer, loader):
+        for x, y in loader:
+            with accelerator.accumulate(model):
+                accelerator.backward((given(x) - y).square().mean())
+                optimizer.step()
+                optimizer.zero_grad()
+    ((_, session, options),) = joined
+    assert len(session.stepped_with) == 4 and options["samples_per_step"] == 16
+    assert options["model"] is given
 
 
 def test_two_accelerated_loops_end_with_one_root(quick: ModuleType, tmp_path: Path, capsys):
