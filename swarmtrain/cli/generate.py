@@ -26,7 +26,9 @@ Device = Annotated[
 def generate(
     place: Trained,
     prompt: Annotated[str, typer.Argument(help="Text to go on from; - reads it from stdin.")],
-    tokens: Annotated[int, typer.Option("--tokens", min=1, help="Tokens to write.")] = 200,
+    tokens: Annotated[
+        int, typer.Option("--tokens", min=1, help="Tokens to write, if the text ends not before.")
+    ] = 200,
     temperature: Annotated[
         float, typer.Option("--temperature", min=0.0, help="0 takes the likeliest each time.")
     ] = 0.8,
@@ -66,7 +68,11 @@ def generate(
     show(text)
     began_s, parts = monotonic(), []
     vocabulary = trained.tokenizer.vocabulary
+    made = 0
     for token in written(model, ids, tokens, context, taste, vocabulary):
+        if token in trained.tokenizer.end:
+            break
+        made += 1
         parts.append(stream.take(token))
         show(parts[-1])
     parts.append(stream.rest())
@@ -79,7 +85,7 @@ def generate(
         )
         return
     show("\n")
-    say(f"{trained.name}: {tokens} tokens in {seconds:.1f} s on {where}, seed {seed}")
+    say(f"{trained.name}: {made} tokens in {seconds:.1f} s on {where}, seed {seed}")
 
 
 def _shown(text: str) -> None:

@@ -20,6 +20,7 @@ from swarmtrain import atomic_file, checkpoint
 from swarmtrain.config import file as config_file
 from swarmtrain.config.settings import DataSection, ModelSection, RunConfig, RunSection
 from swarmtrain.errors import UserError, misuse, translate
+from swarmtrain.models.hf import hf_export
 from swarmtrain.trained import card
 from swarmtrain.trained.collect import TOKENIZER_FILE, Collected, Part, collect
 from swarmtrain.trained.history import history_of
@@ -126,10 +127,13 @@ def _in_form(found: Collected, form: str) -> tuple[dict[str, Any], Mapping[str, 
     model = found.config.model
     if form == SAFETENSORS:
         return {"model_type": "swarmtrain", **msgspec.to_builtins(model)}, found.weights
-    raise misuse(
-        f"A model of kind {model.kind!r} is none that Transformers knows.",
-        f"Export it with --format {SAFETENSORS}; `swarmtrain generate` writes with it.",
-    )
+    try:
+        return hf_export(found.config, found.weights)
+    except ValueError as error:
+        raise misuse(
+            f"This model cannot be exported as {form}: {error}.",
+            f"Export it with --format {SAFETENSORS}; `swarmtrain generate` writes with it.",
+        ) from error
 
 
 def _pretty(value: msgspec.Struct) -> bytes:

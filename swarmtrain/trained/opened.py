@@ -15,8 +15,9 @@ from swarmtrain import checkpoint
 from swarmtrain.config.settings import RunConfig
 from swarmtrain.errors import UserError, cleaned
 from swarmtrain.models.build import build_model
+from swarmtrain.models.hf import hf_import
 from swarmtrain.trained.collect import TOKENIZER_FILE, collect
-from swarmtrain.trained.export import FACTS_FILE, Exported, Facts
+from swarmtrain.trained.export import FACTS_FILE, HF, Exported, Facts
 from swarmtrain.trained.tokens import Tokenizer, tokenizer_of
 from swarmtrain.weights_file import differences
 
@@ -92,6 +93,8 @@ def _exported(folder: Path) -> Trained:
             "Nothing of it was used.",
             "Export the model again.",
         ) from error
+    if facts.weights == HF:
+        weights = hf_import(facts.config, weights)
     name = f"{facts.run} after round {facts.round}"
     return Trained(name, facts.config, weights, tokenizer_of(facts.config.data, tokenizer))
 
