@@ -22,6 +22,12 @@ too often."""
 
 LENGTH_BYTES = 4
 
+INITIAL_PIECE_BYTES = 1 << 20
+"""Weights that a run begins with travel in such pieces: seconds each on the slowest link."""
+
+INITIAL_LIST_BYTES_MAX = 8 << 20
+"""Their hashes are one piece too: for 256 GiB of weights at most."""
+
 HEARTBEAT_S = 10.0
 """WebSocket ping of both ends; without an answer in half of it the connection is taken for dead."""
 

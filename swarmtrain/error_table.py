@@ -195,6 +195,17 @@ _ROWS = (
         "document. The text has no document of two tokens. Name more of it.",
     ),
     ErrorKind(
+        "SWT-E453", "The run began with other weights than the organiser's", EXIT_PROTOCOL,
+        "It was started with `up --from`, so its first state is known to every peer that is there\n"
+        "from the beginning; somebody else's came first and was taken. Nothing was trained on.\n"
+        "The organiser bans who has offered it (`swarmtrain peers ls`) and starts another run.",
+    ),
+    ErrorKind(
+        "SWT-E454", "The weights to begin with are not there", EXIT_INPUT_MISSING,
+        "`swarmtrain up --from` takes the folder of an export, or a .safetensors file with all of\n"
+        "the model. The file stays where it is until the run has its first state.",
+    ),
+    ErrorKind(
         "SWT-E501", "The other side broke the protocol", EXIT_PROTOCOL,
         "A message was refused because it could not be meant so. Usually the two sides run\n"
         "different builds; else somebody sends hostile data. Compare `swarmtrain --version`.",

@@ -52,6 +52,7 @@ class UpOptions:
         new_run: set an earlier run of the state directory aside.
         takes_changed_text: go on with a text that is not the one the run began with.
         rounds: after which a run that has begun shall end; 0 for what is known.
+        begins_with: weights that a new run begins with, or None.
     """
 
     run_file: Path
@@ -62,6 +63,7 @@ class UpOptions:
     new_run: bool = False
     takes_changed_text: bool = False
     rounds: int = 0
+    begins_with: Path | None = None
 
 
 MICRO_BATCH_AUTO = -1

@@ -10,7 +10,7 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
 
-_LENGTH_BYTES = 8
+LENGTH_BYTES = 8
 
 HEAD_BYTES_MAX = 100_000_000
 """As safetensors has it: whatever claims a longer head is none of its files."""
@@ -39,19 +39,45 @@ def read_head(path: Path) -> dict[str, Place]:
         OSError: it cannot be read.
     """
     with path.open("rb") as file:
-        length = int.from_bytes(file.read(_LENGTH_BYTES), "little")
-        if length > HEAD_BYTES_MAX:
-            raise ValueError("it does not begin as one")
+        length = head_bytes(file.read(LENGTH_BYTES))
         raw = file.read(length)
-    size, first = path.stat().st_size, _LENGTH_BYTES + length
+    return places_in(raw, path.stat().st_size)
+
+
+def head_bytes(begins: bytes) -> int:
+    """Bytes of the head, from the first LENGTH_BYTES of a file.
+
+    Raises:
+        ValueError: no head is so long.
+    """
+    length = int.from_bytes(begins, "little")
+    if len(begins) < LENGTH_BYTES or length > HEAD_BYTES_MAX:
+        raise ValueError("it does not begin as a safetensors file")
+    return length
+
+
+def places_in(raw: bytes, num_bytes: int) -> dict[str, Place]:
+    """The tensors that a head tells of.
+
+    Args:
+        raw: the head.
+        num_bytes: of the whole file.
+
+    Raises:
+        ValueError: it makes no sense, or the values do not lie in the file.
+    """
+    first = LENGTH_BYTES + len(raw)
     try:
         head = json.loads(raw)
-        found = {name: _place(one, first) for name, one in head.items() if name != "__metadata__"}
+        found = {
+            str(name): _place(one, first) for name, one in head.items() if name != "__metadata__"
+        }
     except (ValueError, TypeError, KeyError, AttributeError, RecursionError) as error:
         raise ValueError("its head makes no sense") from error
     for name, one in found.items():
-        num_bytes = math.prod(one.shape) * _BITS.get(one.dtype, 0) // 8
-        if one.stop - one.start != num_bytes or not first <= one.start <= one.stop <= size:
+        size = math.prod(one.shape) * _BITS.get(one.dtype, 0) // 8
+        is_inside = first <= one.start <= one.stop <= num_bytes
+        if min(one.shape, default=1) < 0 or one.stop - one.start != size or not is_inside:
             raise ValueError(f"the values of {name} are not there as its head says")
     return found
 

@@ -11,12 +11,14 @@ from swarmtrain.cli.arguments import JsonEvents, StateDir, Verbose, read_by
 from swarmtrain.cli.log import say
 from swarmtrain.cli.situation import Situation
 from swarmtrain.console.lines import stamped
+from swarmtrain.errors import misuse
 from swarmtrain.options import Endpoint, UpOptions, check_host, parse_endpoint
 from swarmtrain.signals import tell
 from swarmtrain_transport.wire.invite import Invite
 
 if TYPE_CHECKING:
     from swarmtrain.config.settings import RunConfig
+    from swarmtrain.coordinator.initial import Initial
 
 LISTEN = Endpoint("127.0.0.1", 8400)
 
@@ -59,6 +61,13 @@ def up(
             help="Add rounds to a run that has begun: it ends after so many.",
         ),
     ] = 0,
+    begins_with: Annotated[
+        Path | None,
+        typer.Option(
+            "--from", metavar="DIR", show_default=False,
+            help="Begin the run with the weights of an export, or of any safetensors that fit.",
+        ),
+    ] = None,
     json_events: JsonEvents = False,
     verbose: Verbose = False,
 ) -> None:  # fmt: skip
@@ -69,7 +78,7 @@ def up(
     options = UpOptions(
         run_file=run_file, listen=listen, public_host=public_host, state_dir=state_dir,
         json_events=json_events, new_run=new_run,
-        takes_changed_text=changed_text, rounds=rounds,
+        takes_changed_text=changed_text, rounds=rounds, begins_with=begins_with,
     )  # fmt: skip
     situation = context.ensure_object(Situation)
     situation.at_coordinator = True
@@ -102,6 +111,7 @@ def _serve(options: UpOptions, situation: Situation) -> None:
     if options.new_run:
         set_aside(directory, say)
 
+    config, initial = _beginning(options, config, directory)
     result = ""
 
     async def main(stop: asyncio.Event) -> None:
@@ -112,6 +122,7 @@ def _serve(options: UpOptions, situation: Situation) -> None:
             tell=lambda text: say(stamped(text, sys.stderr)),
             watched=None if options.json_events else watched,
             places=places, takes_changed_text=options.takes_changed_text, rounds=options.rounds,
+            initial=initial,
         )  # fmt: skip
 
     run_until_stopped(main, first_words="Stopping; Ctrl+C again to leave at once.")
@@ -119,6 +130,35 @@ def _serve(options: UpOptions, situation: Situation) -> None:
         say("The coordinator has stopped. The same command goes on from here.")
     elif options.json_events:
         events.write(events.Finished(result))
+
+
+def _beginning(
+    options: UpOptions, config: "RunConfig", directory: Path
+) -> tuple["RunConfig", "Initial | None"]:
+    """The settings with the name of the weights that the run begins with, and these; known from the
+    directory where the run has begun."""
+    from msgspec.structs import replace
+
+    from swarmtrain.coordinator import initial as weights
+
+    if config.model.initial:
+        raise misuse(
+            "model.initial in the run file is filled by `swarmtrain up --from`.",
+            "Leave it out, and name the weights with --from.",
+        )
+    known = weights.kept(directory)
+    found = known
+    if options.begins_with is not None:
+        found = weights.open_initial(options.begins_with, config)
+        if known is not None and known.name != found.name:
+            raise misuse(
+                f"A run that began otherwise is in {directory}; --from begins a new one.",
+                "Add --new-run, or name another --state-dir.",
+            )
+    if found is None:
+        return config, None
+    model = replace(config.model, initial=found.name)
+    return replace(config, model=model), found
 
 
 def _extend_running(directory: Path, rounds: int) -> bool:

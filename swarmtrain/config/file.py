@@ -47,6 +47,7 @@ _LATER_KEYS = (
     ("inner", "precision", "float32"),
     ("inner", "activation_checkpointing", False),
     ("model", "digest", ""),
+    ("model", "initial", ""),
     ("model", "vocabulary", 0),
     ("data", "validation", ""),
     ("model", "size", ""),

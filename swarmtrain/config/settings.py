@@ -142,6 +142,13 @@ class ModelSection(_Section, frozen=True):
         str,
         _said("names a custom model in stages: all peers bring the same", "64 hex digits"),
     ] = ""
+    initial: Annotated[
+        str,
+        _said(
+            "names the weights that the run begins with; `swarmtrain up --from` fills it",
+            "64 hex digits",
+        ),
+    ] = ""
 
     @property
     def is_counted(self) -> bool:

@@ -16,6 +16,7 @@ from typing import Protocol
 import msgspec
 
 from swarmtrain.control_lane import pack_piece
+from swarmtrain.coordinator.initial import Initial
 from swarmtrain_transport.errors import RemoteFault
 from swarmtrain_transport.links.link import PeerId
 from swarmtrain_transport.wire.messages import LeaseGrant, Ready
@@ -56,6 +57,7 @@ class CorpusService:
         lease_pieces_max: pieces that one peer holds at most.
         piece_samples: training windows in one piece, 0 if it is not known what a sample is.
         tokenizer: the file that makes tokens of text, which members get by its hash; or empty.
+        initial: the weights that the run begins with, if it begins with any.
     """
 
     def __init__(
@@ -66,7 +68,9 @@ class CorpusService:
         lease_pieces_max: int,
         piece_samples: int = 0,
         tokenizer: bytes = b"",
+        initial: Initial | None = None,
     ) -> None:
+        self._initial = initial
         self._tokenizer = tokenizer
         self._tokenizer_hash = hashlib.sha256(tokenizer).digest() if tokenizer else b""
         self._text = text
@@ -131,6 +135,8 @@ class CorpusService:
         """A piece as it travels, or None if there is none of this hash."""
         if piece_hash == self._tokenizer_hash:
             return pack_piece(self._tokenizer)
+        if self._initial is not None and (plain := self._initial.piece(piece_hash)) is not None:
+            return pack_piece(plain)
         if self._text is None:
             return None
         try:

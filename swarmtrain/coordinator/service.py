@@ -44,6 +44,7 @@ from swarmtrain.coordinator.disk.store_errors import damaged
 from swarmtrain.coordinator.door.admission import Door, standing_invite
 from swarmtrain.coordinator.door.compatibility import misfit, no_place
 from swarmtrain.coordinator.door.listener import Porch
+from swarmtrain.coordinator.initial import Initial, keep
 from swarmtrain.coordinator.organiser import notices
 from swarmtrain.coordinator.organiser.orders import Desk, check_more
 from swarmtrain.coordinator.shell import Shell
@@ -90,12 +91,13 @@ async def serve(
     places: Places = NOWHERE,
     takes_changed_text: bool = False,
     rounds: int = 0,
+    initial: Initial | None = None,
     clock: Callable[[], float] = time.monotonic,
     wall_clock: Callable[[], float] = time.time,
 ) -> str:
     """Coordinate one run until `stop` is set, or the run is finished and everybody has left. Return
     its result in words, "" if it is not finished. `rounds` moves the end of a run that has begun;
-    0 leaves it."""
+    0 leaves it. `initial` are the weights that the settings name."""
     with contextlib.closing(Store.open(state_dir)) as store:
         keys, machine = _resumed(store, state_dir, config, clock(), wall_clock(), rounds)
         shell = _shell(machine, store, clock, adoption(store, config, keys, tell))
@@ -104,7 +106,7 @@ async def serve(
             _keep(state_dir / TOKENIZER_FILE, places.tokenizer)
         text = await asyncio.to_thread(_text, config, places, state_dir / "text", tell)
         _check_same_text(store, text, takes_changed_text, tell)
-        texts = _texts(config, text, places.tokenizer)
+        texts = _texts(config, text, places.tokenizer, initial)
         app = CoordinatorApp(shell, door, texts, keys.cert_sha256, machine.note)
         runner = app.runner()
         porch = await _porch(runner, keys)
@@ -117,6 +119,8 @@ async def serve(
             shell.start()
             if not shell.has_failed:
                 note_run_begun(state_dir, machine, keys, tell)
+                if initial is not None:
+                    keep(state_dir, initial)
                 app.is_ready = True
             if app.is_ready and not machine.is_finished:
                 secret = standing_invite(store, keys, config.admission, wall_clock())
@@ -437,13 +441,16 @@ def _check_same_text(store: Store, text: Text | None, takes_changed: bool, tell:
     store.begin_text(manifest)
 
 
-def _texts(config: RunConfig, text: Text | None, tokenizer: bytes) -> CorpusService:
+def _texts(
+    config: RunConfig, text: Text | None, tokenizer: bytes, initial: Initial | None
+) -> CorpusService:
     data = config.data
     # A model that peers bring themselves has samples of its own kind.
     window = 0 if config.model.kind == "custom" else config.model.context * width_of(config)
     return CorpusService(
         text, seed=config.run.seed, lease_pieces_max=data.lease_pieces,
         piece_samples=data.piece_bytes // window if window else 0, tokenizer=tokenizer,
+        initial=initial,
     )  # fmt: skip
 
 

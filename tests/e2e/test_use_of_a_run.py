@@ -3,6 +3,8 @@
 import json
 
 import pytest
+import safetensors.torch
+import torch
 from e2e_rig import SMALL_MODEL, Running, place
 
 pytestmark = pytest.mark.timeout(300)
@@ -35,11 +37,10 @@ def test_a_run_is_exported_and_its_model_writes(tmp_path):
         assert made["stages"][0]["state_root"] in card and "1 have work in the model" in card
         assert "| rounds | 2 of 2 committed |" in card
 
-        text = answered(here.command("generate", model, "def ", "--tokens", 40))
+        words = ("def ", "--tokens", 40, "--temperature", 0)
+        text = answered(here.command("generate", model, *words))
         assert text.startswith("def ") and len(text) > 30
-        again = json.loads(
-            answered(here.command("generate", "tiny", "def ", "--tokens", 40, "--json"))
-        )
+        again = json.loads(answered(here.command("generate", "tiny", *words, "--json")))
         assert text == again["prompt"] + again["text"] + "\n"
 
         (tmp_path / "text").mkdir()
@@ -58,3 +59,20 @@ def test_a_run_is_exported_and_its_model_writes(tmp_path):
         assert "stays at 0.0001" in up.running.said
         proof = answered(here.command("verify", next(tmp_path.glob("**/peers/ann")), "--json"))
         assert json.loads(proof)["to_op"] == 3
+
+        # Another run begins with the export, also after a restart of its coordinator.
+        next_file = here.run_file(RUN.replace("tiny", "next").replace("rounds = 2", "rounds = 1"))
+        up = here.up(next_file, "--from", model, state="next")
+        assert up.invite
+        up.stop()
+        up = here.up(next_file, state="next")
+        bob = here.join(up.invite, "bob")
+        assert bob.end() == 0 and up.running.end() == 0, bob.said
+        begun = safetensors.torch.load_file(
+            tmp_path / "bob" / "checkpoints" / "op-000000" / "model.safetensors"
+        )
+        whole = safetensors.torch.load_file(model / "model.safetensors")
+        assert all(torch.equal(begun[name], whole[name]) for name in whole)
+        other = here.run_file(RUN.replace("width = 16", "width = 8"), "other")
+        wrong = here.up(other, "--from", model, state="other").running
+        assert wrong.end() == 78 and "SWT-E451" in wrong.said and "should be" in wrong.said

@@ -342,6 +342,15 @@ def test_a_model_of_another_shape_is_told_so_and_halted(num_values: int, layout:
     assert isinstance(halt, Halt) and halt.code == "SWT-E804"
 
 
+def test_weights_that_the_organiser_gave_to_all_must_be_the_first_state() -> None:
+    other = State.of(7, 24)
+    for begun, is_given in ((SMALL, True), (other, True), (other, False)):
+        finder, _ = finder_of(small_chain(begun.manifest.root))
+        finder.attach(0, SMALL.manifest, SMALL.chunks, 4, is_given=is_given)
+        halts = [one for one in finder.step() if isinstance(one, Halt)]
+        assert [one.code for one in halts] == ["SWT-E453"] * (begun is other and is_given)
+
+
 def test_a_joiner_whose_snapshots_all_vanished_takes_one_that_was_attested_since() -> None:
     """The joiner began to sync at op 0; meanwhile the run went on and its donors moved on with
     it."""

@@ -12,6 +12,7 @@ from pathlib import Path
 
 from swarmtrain.config import file as config_file
 from swarmtrain.config.settings import RunConfig
+from swarmtrain.coordinator import initial
 from swarmtrain.coordinator.disk.certificate import (
     FRESH_KEY_FILE,
     RUN_KEY_FILE,
@@ -62,7 +63,8 @@ def check_same_run(first: Record, config: RunConfig, keys: RunKeys) -> None:
         raise UserError(
             "SWT-E606",
             f"The run file differs from the one that run {run.run_id} began with.",
-            "Every peer checks its hash, so a run keeps its settings for life.",
+            "Every peer checks its hash, so a run keeps its settings for life. The weights of\n"
+            "`up --from` are among them.",
             "Bring back the old run file, or start a new run with --new-run or --state-dir.\n"
             "More rounds need no other file: `swarmtrain up RUN.TOML --rounds N` adds them.",
         )
@@ -107,7 +109,7 @@ def set_aside(state_dir: Path, tell: Tell) -> None:
     with contextlib.suppress(StoreDamaged, StoreOfEarlierVersion):
         Store.open(state_dir).close()
     # The ledger first: keys that stay behind wait for it, a ledger without keys is of no use.
-    names = (*SIDE_FILES, RUN_KEY_FILE, FRESH_KEY_FILE, TLS_FILE)
+    names = (*SIDE_FILES, RUN_KEY_FILE, FRESH_KEY_FILE, TLS_FILE, initial.FILE_NAME)
     numbers = itertools.count(1)
     folder = next(f for n in numbers if not (f := state_dir / f"before-{n}").exists())
     try:

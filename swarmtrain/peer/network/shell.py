@@ -73,6 +73,9 @@ ForTrainer = (
 """Events that the training thread hears of; `do.Moved`, parts and `Evaluated` are a
 pipeline's."""
 
+_INFORMED_LOOK_S = 0.05
+"""Pause between two looks whether the ledger is here, which takes a round trip or two."""
+
 
 class PeerShell:
     """One peer's network side.
@@ -244,6 +247,14 @@ class PeerShell:
         """Send a control message that is not the machine's, such as a lease request."""
         if self._control is not None:
             self._control.send(message)
+
+    async def has_begun(self, group: int) -> bool:
+        """Return True if the run has a first state of this group, once all is here that WELCOME
+        has promised of the ledger."""
+        while self._participant is not None and not self._participant.is_informed:
+            await asyncio.sleep(_INFORMED_LOOK_S)
+        view = self._participant.view.groups.get(group) if self._participant else None
+        return view is not None and view.genesis is not None
 
     async def fetch_piece(self, digest: bytes, *, bytes_max: int = PIECE_BYTES_MAX) -> bytes:
         """A piece of text by its hash."""

@@ -9,7 +9,8 @@ import queue
 import random
 import threading
 from collections.abc import Callable, Coroutine
-from typing import Any
+from concurrent.futures import Future
+from typing import Any, TypeVar
 
 from swarmtrain import file_descriptors as descriptors
 from swarmtrain.caps import NO_CAPS, Caps
@@ -23,6 +24,11 @@ from swarmtrain_transport.peer.participant import Actions, Participant
 from swarmtrain_transport.wire.identity import Identity
 from swarmtrain_transport.wire.invite import Invite
 from swarmtrain_transport.wire.messages import UNSAID, Brings, PeerMessage
+
+T = TypeVar("T")
+
+_LOOK_S = 0.5
+"""Pause between two looks whether the thread that is waited for still lives."""
 
 _CLOSE_TIMEOUT_S = 10.0
 """A coordinator that does not read may not keep a leaving peer for longer."""
@@ -169,6 +175,37 @@ class PeerThread:
     def run_coroutine(self, make: Callable[[PeerShell], Coroutine[Any, Any, None]]) -> None:
         """Start a task on the network thread."""
         self.call(lambda shell: shell.spawn(make(shell)))
+
+    def result_of(self, make: Callable[[PeerShell], Coroutine[Any, Any, T]]) -> T:
+        """Do something on the network thread and wait for its result.
+
+        Raises:
+            UserError: the network side has ended; or as the coroutine does.
+        """
+        done: Future[T] = Future()
+
+        async def work(shell: PeerShell) -> None:
+            try:
+                done.set_result(await make(shell))
+            except BaseException as error:
+                done.set_exception(error)
+                if not isinstance(error, UserError):
+                    raise
+
+        self.run_coroutine(work)
+        while True:
+            try:
+                return done.result(_LOOK_S)
+            except TimeoutError:
+                if not self._thread.is_alive():
+                    raise self._last_word() from None
+
+    def _last_word(self) -> UserError:
+        """The reason for which the network thread has ended."""
+        while not self.inbox.empty():
+            if isinstance(item := self.inbox.get(), UserError):
+                return item
+        return UserError("SWT-E203", "The connection to the run has ended.")
 
     def leave(self, reason: str) -> None:
         """Tell the coordinator, flush, and end the thread."""

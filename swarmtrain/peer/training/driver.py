@@ -205,6 +205,10 @@ class Driver:
             sizes.append(now.num_values // now.vectors)
         return tuple(sizes) if len(sizes) > 1 else ()
 
+    def begin_with(self, vector: Tensor) -> None:
+        """Take these weights, (padded,) float32, in place of the trainer's own."""
+        self._weights.write_weights(vector)
+
     def offer(self) -> StateImage:
         """The trainer's own weights as op 0, in case this peer is the first."""
         self._strategy.set_initial(self._weights.read_weights())

@@ -17,9 +17,10 @@ from swarmtrain.config.settings import RunConfig
 from swarmtrain.errors import UserError, cleaned
 from swarmtrain.models.tensors import Layout
 from swarmtrain.peer.disk.group_storage import GroupStorage
-from swarmtrain.peer.network.shell import ForTrainer
+from swarmtrain.peer.network.shell import ForTrainer, PeerShell
 from swarmtrain.peer.network.thread import PeerThread
 from swarmtrain.peer.training.driver import Driver
+from swarmtrain.peer.training.initial import initial_weights
 from swarmtrain.peer.training.machine import (
     LONELY_S,
     Actions,
@@ -107,6 +108,7 @@ class Session:
         self._thread = thread
         self._storage, self._group = storage, storage.group
         self._config = config
+        self._layout = layout
         self._saves = Saves(storage, config, layout)
         self._hooks = hooks
         self._clock = clock
@@ -138,16 +140,44 @@ class Session:
         Raises:
             UserError: the state directory cannot be read.
         """
-        image = self._saves.restored(self.driver) or self.driver.offer()
+        image = self._saves.restored(self.driver)
+        is_given = image is None and self._begins_as_given()
+        image = image or self.driver.offer()
         self._machine.offered_root = image.manifest.root
         chunks = image.chunks or ()
         rounds = self._config.checkpoint.snapshot_rounds
         self._thread.machine(
             lambda participant, now_s: participant.attach(
-                image.op, image.manifest, chunks, rounds, now_s, self.driver.fragments, self._group
+                image.op,
+                image.manifest,
+                chunks,
+                rounds,
+                now_s,
+                self.driver.fragments,
+                self._group,
+                is_given=is_given,
             )
         )
         self._say("syncing")
+
+    def _begins_as_given(self) -> bool:
+        """Take the organiser's weights for the first state, if the run has none and there are."""
+        name, layout, group = self._config.model.initial, self._layout, self._group
+        if not name:
+            return False
+
+        async def fetched(shell: PeerShell) -> Tensor | None:
+            if await shell.has_begun(group):
+                return None
+            return await initial_weights(
+                name, layout, lambda digest, most: shell.fetch_piece(digest, bytes_max=most)
+            )
+
+        self._say("fetching")
+        vector = self._thread.result_of(fetched)
+        if vector is not None:
+            self.driver.begin_with(vector)
+        return vector is not None
 
     def hear(self, outcome: Outcome) -> None:
         """News of the run for this group, from an inbox that several share; then `advance`."""

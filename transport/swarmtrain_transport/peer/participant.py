@@ -231,15 +231,17 @@ class Participant:
         now_s: float,
         fragments: tuple[int, ...] = (),
         group: int = FIRST_GROUP,
+        *,
+        is_given: bool = False,
     ) -> Actions:
         """The group's trainer is built; this is its state, op 0's offer or a restored op, and
-        fragments.
+        fragments. `is_given`: the offer is of weights that the organiser has given to all.
 
         It counts only if the ledger attests its root; otherwise the state is downloaded."""
         self._now_s = now_s
         if (part := self.groups.get(group)) is None:
             return ()  # we were moved out of it meanwhile
-        part.states.attach(op, manifest, chunks, snapshot_rounds, fragments)
+        part.states.attach(op, manifest, chunks, snapshot_rounds, fragments, is_given=is_given)
         return self._go_on([])
 
     def ready(

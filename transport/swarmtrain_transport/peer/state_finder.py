@@ -56,6 +56,7 @@ class StateFinder:
         self._kept_root = b""
         self._sync: StateSync | None = None
         self._own: tuple[int, StateManifest, tuple[Piece, ...]] | None = None
+        self._first_root = b""
         self._fragments: tuple[int, ...] = ()
         self._snapshot_rounds = 1
         self._offered = False
@@ -69,9 +70,13 @@ class StateFinder:
         chunks: tuple[Piece, ...],
         snapshot_rounds: int,
         fragments: tuple[int, ...] = (),
+        *,
+        is_given: bool = False,
     ) -> None:
-        """Our own state: op 0's offer, or a restored op."""
+        """Our own state: op 0's offer, or a restored op. Where `is_given`, the offer is of weights
+        that the organiser has given to all, and the run must begin with it."""
         self._own = (op, manifest, chunks)
+        self._first_root = manifest.root if is_given else b""
         self._fragments = fragments
         self._snapshot_rounds = max(1, snapshot_rounds)
 
@@ -177,6 +182,9 @@ class StateFinder:
         if genesis.fragments != self._fragments:
             text = f"This model is exchanged in {len(self._fragments) or 1} parts"
             return [Halt("SWT-E804", f"{text}, the run's in {len(genesis.fragments) or 1}.")]
+        if self._first_root and genesis.state_root != self._first_root:
+            text = "A peer has begun the run with other weights than the organiser's"
+            return [Halt("SWT-E453", f"{text}: state {genesis.state_root.hex()[:16]}.")]
         if self._is_own_good(own_op, manifest.root):
             own = tuple(map(bytes_of, chunks))
             return [LoadState(own_op, manifest, own, self._view.samples.after(own_op), group)]

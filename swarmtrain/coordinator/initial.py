@@ -1,0 +1,150 @@
+"""The weights that a run begins with, as its organiser has them in a safetensors file.
+
+The coordinator has no torch and holds no weights: it reads the file's head, compares names and
+shapes with the run file's model, and gives out pieces of the bytes to members who ask for them by
+their hashes. The run file names the list of these hashes by its own. Until the run has its first
+state the file must stay where it is; afterwards nobody asks for it.
+"""
+
+import hashlib
+import logging
+from collections.abc import Iterable
+from pathlib import Path
+
+import msgspec
+
+from swarmtrain import atomic_file
+from swarmtrain.config.built_in import built_in_parameters
+from swarmtrain.config.settings import RunConfig
+from swarmtrain.control_lane import INITIAL_PIECE_BYTES
+from swarmtrain.errors import UserError, cleaned, translate
+from swarmtrain.weights_file import differences, read_head
+
+logger = logging.getLogger(__name__)
+
+FILE_NAME = "initial.msgpack"
+"""In the coordinator's state directory."""
+
+_MODEL = "model.safetensors"
+_FLOATS = frozenset({"F64", "F32", "F16", "BF16"})
+
+
+class Initial(msgspec.Struct, frozen=True):
+    """A file of weights in pieces.
+
+    Attributes:
+        path: where it lies on this machine; it travels nowhere.
+        hashes: SHA-256 of each piece, joined, in their order.
+    """
+
+    path: str
+    hashes: bytes
+
+    @property
+    def name(self) -> str:
+        """The name in the run file: hex SHA-256 of the list of hashes."""
+        return hashlib.sha256(self.hashes).hexdigest()
+
+    def piece(self, digest: bytes) -> bytes | None:
+        """The list, or the piece of this hash; None if there is none or the file has changed."""
+        if digest == hashlib.sha256(self.hashes).digest():
+            return self.hashes
+        place = self.hashes.find(digest)
+        while place % len(digest) and place >= 0:
+            place = self.hashes.find(digest, place + 1)
+        if place < 0:
+            return None
+        try:
+            with open(self.path, "rb") as file:
+                file.seek(place // len(digest) * INITIAL_PIECE_BYTES)
+                data = file.read(INITIAL_PIECE_BYTES)
+        except OSError as error:
+            logger.error("The weights that the run begins with cannot be read: %s.", error)
+            return None
+        if hashlib.sha256(data).digest() != digest:
+            logger.error("%s has changed: the run cannot begin with it.", self.path)
+            return None
+        return data
+
+
+def open_initial(place: Path, config: RunConfig) -> Initial:
+    """Look at the weights of an export, or of any safetensors file, and hash them.
+
+    Args:
+        place: the file, or the folder of it.
+        config: of the run that is to begin with them.
+
+    Raises:
+        UserError: SWT-E454, there is no such file, or it is none; E451, it does not fit the model.
+    """
+    path = (place / _MODEL if place.is_dir() else place).absolute()
+    try:
+        found = read_head(path)
+        _check(path, config, {name: (one.dtype, one.shape) for name, one in found.items()})
+        with path.open("rb") as file:
+            pieces = iter(lambda: file.read(INITIAL_PIECE_BYTES), b"")
+            hashes = b"".join(hashlib.sha256(piece).digest() for piece in pieces)
+    except (OSError, ValueError) as error:
+        raise _unread(path, error) from error
+    return Initial(str(path), hashes)
+
+
+def _check(path: Path, config: RunConfig, found: dict[str, tuple[str, tuple[int, ...]]]) -> None:
+    """Names and shapes must be those of the model, as far as they are known without torch."""
+    other = [f"{name} is of type {dtype}" for name, (dtype, _) in found.items()
+             if dtype not in _FLOATS]  # fmt: skip
+    if config.model.is_counted:
+        wanted = {name: shape for name, shape, _ in built_in_parameters(config.model)}
+        other = [*differences(wanted, {name: shape for name, (_, shape) in found.items()}), *other]
+    if other:
+        raise not_of_this_model(str(path), other)
+
+
+def not_of_this_model(path: str, found: Iterable[str]) -> UserError:
+    """The weights are of another model than the run's."""
+    wrong = list(found)
+    more = f", and {len(wrong) - 3} more" if len(wrong) > 3 else ""
+    return UserError(
+        "SWT-E451",
+        f"{path} does not fit the model of the run file: {'; '.join(wrong[:3])}{more}.",
+        "No run was started.",
+        "Set [model] to the sizes of that file; those of an export stand in its swarmtrain.json.\n"
+        "Of one in the form of Transformers, export the model again with --format safetensors.",
+    )
+
+
+def _unread(path: Path, error: Exception) -> UserError:
+    why = error.strerror or str(error) if isinstance(error, OSError) else str(error)
+    return UserError(
+        "SWT-E454",
+        f"{path} cannot be read as weights: {cleaned(why)}.",
+        "No run was started.",
+        "Name the folder of an export, or a .safetensors file with all of the model.",
+    )
+
+
+def keep(directory: Path, initial: Initial) -> None:
+    """Have it known in later lives of the coordinator.
+
+    Raises:
+        UserError: the directory cannot be written.
+    """
+    try:
+        atomic_file.write(directory / FILE_NAME, msgspec.msgpack.encode(initial), mode=0o600)
+    except OSError as error:
+        raise translate(error, at_coordinator=True) or error from error
+
+
+def kept(directory: Path) -> Initial | None:
+    """The one that this directory's run began with, None if it began with none."""
+    try:
+        return msgspec.msgpack.decode((directory / FILE_NAME).read_bytes(), type=Initial)
+    except FileNotFoundError:
+        return None
+    except (OSError, msgspec.MsgspecError) as error:
+        raise UserError(
+            "SWT-E454",
+            f"{directory / FILE_NAME} cannot be read: {cleaned(str(error))}.",
+            "It names the weights that the run began with.",
+            "Say once more --from with the same file, or remove it if the run began without.",
+        ) from error
