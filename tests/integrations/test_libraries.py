@@ -92,6 +92,23 @@ def same(ours: dict[str, Tensor], theirs: dict[str, Tensor]) -> bool:
     return ours.keys() == theirs.keys() and all(torch.equal(ours[n], theirs[n]) for n in ours)
 
 
+@pytest.fixture
+def joined(monkeypatch: pytest.MonkeyPatch) -> list[tuple[_Member, StandIn, dict[str, Any]]]:
+    """Whoever joins gets a stand-in, and what is asked for is kept."""
+    kept = []
+
+    def join(model: Any, optimizer: Any, invite: Any, **options: Any) -> _Member:
+        steps = [int(one["step"]) for one in optimizer.state.values() if "step" in one]
+        inner = hookable(optimizer)
+        member, session = member_of(inner, when=options.get("when", HOOK))
+        kept.append((member, session, {**options, "model": model, "steps": steps}))
+        return member
+
+    for name in ("transformers.join", "lightning.join", "accelerate.join_loop"):
+        monkeypatch.setattr(f"swarmtrain.integrations.{name}", join)
+    return kept
+
+
 # ---- the page
 
 
@@ -145,6 +162,30 @@ def test_a_trainer_without_an_invite_trains_the_same_bits(hugging: ModuleType, t
     assert same(weights(plain.model), weights(hooked.model))
     assert not any("swarm_round" in line for line in hooked.state.log_history)
     assert not (tmp_path / "own-state").exists()
+
+
+def test_a_trainer_that_is_broken_off_and_run_again_is_one_peer_and_may_finish_its_round(
+    hugging: ModuleType, joined: list, tmp_path: Path
+):
+    class Failing(hugging.TrainerCallback):
+        def on_step_end(self, args: Any, state: Any, control: Any, **given: Any) -> None:
+            if len(joined) == 1:
+                raise ZeroDivisionError
+
+    callback = hugging.SwarmCallback(finish_round=True)
+    trainer = hugging.build(
+        "x", str(tmp_path), callback, Failing(), max_steps=3, logging_steps=1,
+        gradient_accumulation_steps=2, disable_tqdm=True,
+    )  # fmt: skip
+    with pytest.raises(ZeroDivisionError):
+        trainer.train()
+    trainer.train()
+    (_, broken, _), (_, session, options) = joined
+    assert (len(broken.stepped_with), broken.left) == (1, ["asked to leave"])
+    losses = [loss for _, loss in session.stepped_with]
+    assert len(losses) == 3 and losses[0] is None and losses[1] is not None
+    assert session.left == ["the round", "finished"]
+    assert options["samples_per_step"] == 32 and options["model"] is trainer.model
 
 
 def test_two_trainers_end_with_one_root_and_one_of_them_has_resumed(
@@ -229,23 +270,6 @@ def test_two_lightning_trainers_end_with_one_root(bolt: ModuleType, tmp_path: Pa
 
     with place(tmp_path) as here:
         beside(here, "trainer_lightning", act)
-
-
-@pytest.fixture
-def joined(monkeypatch: pytest.MonkeyPatch) -> list[tuple[_Member, StandIn, dict[str, Any]]]:
-    """Lightning's and accelerate's callers join a stand-in, and what they ask for is kept."""
-    kept = []
-
-    def join(model: Any, optimizer: Any, invite: Any, **options: Any) -> _Member:
-        steps = [int(one["step"]) for one in optimizer.state.values() if "step" in one]
-        inner = hookable(optimizer)
-        member, session = member_of(inner, when=options.get("when", HOOK))
-        kept.append((member, session, {**options, "model": model, "steps": steps}))
-        return member
-
-    monkeypatch.setattr("swarmtrain.integrations.lightning.join", join)
-    monkeypatch.setattr("swarmtrain.integrations.accelerate.join_loop", join)
-    return kept
 
 
 def test_several_optimizers_of_lightning_are_one_step_a_batch(bolt: ModuleType, joined: list):
