@@ -267,7 +267,7 @@ def fetch_all(bench: Bench, peer: PeerId, *skip: bytes) -> None:
         if (
             blob is not None
             and digest not in skip
-            and bench.fetchers[peer].arrived(digest, bench.now_s)
+            and bench.fetchers[peer].arrived(source, digest, bench.now_s)
         ):
             bench.take(peer, bench.peers[peer].blob_arrived(digest, blob, bench.now_s))
 

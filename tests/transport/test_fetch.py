@@ -42,10 +42,37 @@ def test_a_holder_that_lacks_the_blob_is_passed_over_at_once() -> None:
 def test_a_silent_holder_is_passed_over_after_its_time() -> None:
     fetch = fetcher()
     fetch.want(X, [A, B], spread=False)
+    fetch.heard(A, 0.0)
     fetch.requests(0.0)
     assert fetch.wakeups() == [limits.FETCH_TIMEOUT_S]
     assert fetch.requests(limits.FETCH_TIMEOUT_S - 0.01) == []
     assert fetch.requests(limits.FETCH_TIMEOUT_S) == [(B, X)]
+
+
+def test_a_holder_that_was_never_heard_may_be_dead_and_costs_a_second() -> None:
+    """A newcomer asks a peer that has died and is not yet out of the roster: 5 s for each want."""
+    fetch = fetcher()
+    fetch.want(X, [A, B], spread=True)
+    fetch.requests(0.0)
+    assert fetch.wakeups() == [limits.FIRST_ASK_S]
+    assert fetch.requests(limits.FIRST_ASK_S) == [(B, X)]
+    assert fetch.arrived(B, X, limits.FIRST_ASK_S)
+    fetch.want(Y, [A, B], spread=False)
+    assert fetch.requests(2.0) == [(B, Y)]
+
+
+def test_a_slow_link_carries_a_blob_twice_at_most() -> None:
+    fetch = fetcher()
+    fetch.want(X, [A, B, C, D], spread=False)
+    now_s, asked = 0.0, []
+    while now_s < limits.FETCH_TIMEOUT_S:
+        asked += [peer for peer, _ in fetch.requests(now_s)]
+        now_s = min(fetch.wakeups())
+    assert asked == [A, B]
+    assert fetch.arrived(A, X, now_s)
+    fetch.want(Y, [A, B, C, D], spread=False)
+    assert fetch.requests(now_s) == [(A, Y)]
+    assert fetch.wakeups() == [now_s + limits.FETCH_TIMEOUT_S]
 
 
 def test_when_all_were_passed_over_the_round_begins_again_after_a_pause() -> None:
@@ -94,9 +121,9 @@ def test_whoever_was_not_asked_cannot_say_that_a_blob_is_missing() -> None:
 def test_only_wanted_blobs_arrive_and_each_of_them_once() -> None:
     fetch = fetcher()
     fetch.want(X, [A], spread=False)
-    assert not fetch.arrived(Y, 0.0)
-    assert fetch.arrived(X, 0.0)
-    assert not fetch.arrived(X, 0.0)
+    assert not fetch.arrived(A, Y, 0.0)
+    assert fetch.arrived(A, X, 0.0)
+    assert not fetch.arrived(A, X, 0.0)
     assert not fetch.is_wanted(X)
 
 
@@ -128,7 +155,7 @@ def test_an_owner_that_died_does_not_hold_up_every_blob_for_its_own_time_out() -
     while wanted and now_s < 60.0:
         for peer, digest in fetch.requests(now_s):
             if peer == B:
-                fetch.arrived(digest, now_s)
+                fetch.arrived(peer, digest, now_s)
                 wanted.discard(digest)
         now_s += 0.05
     assert not wanted
@@ -145,7 +172,7 @@ def test_a_holder_that_answers_again_is_asked_first_again() -> None:
     assert fetch.requests(late_s) == [(B, Y)]
     fetch.missing(B, Y, late_s)
     assert fetch.requests(late_s) == [(A, Y)]
-    fetch.arrived(Y, late_s)
+    fetch.arrived(A, Y, late_s)
     fetch.want(Y, [A, B], spread=False)
     assert fetch.requests(late_s) == [(A, Y)]
 
@@ -153,13 +180,14 @@ def test_a_holder_that_answers_again_is_asked_first_again() -> None:
 def test_a_holder_that_answers_one_by_one_has_time_for_all() -> None:
     """Four blobs of a slow link: the last comes later than a silent holder would be waited for."""
     fetch = fetcher()
+    fetch.heard(A, 0.0)
     for number in range(W):
         fetch.want(digest_of(number), [A, B], spread=False)
     assert len(fetch.requests(0.0)) == W
     for number in range(W):
         now_s = (number + 1) * 0.9 * limits.FETCH_TIMEOUT_S
         assert fetch.requests(now_s) == []
-        assert fetch.arrived(digest_of(number), now_s)
+        assert fetch.arrived(A, digest_of(number), now_s)
 
 
 def test_a_fast_holder_far_away_is_asked_for_more_at_once() -> None:
@@ -171,7 +199,7 @@ def test_a_fast_holder_far_away_is_asked_for_more_at_once() -> None:
         asks = fetch.requests(0.1 * tick)
         widths.append(len(asks))
         for _, digest in asks:
-            fetch.arrived(digest, 0.1 * tick + 0.1)
+            fetch.arrived(A, digest, 0.1 * tick + 0.1)
     assert widths[:4] == [W, 2 * W, 4 * W, 8 * W]
     assert max(widths) <= limits.FETCH_WINDOW_MAX
 
@@ -189,6 +217,8 @@ def test_any_story_keeps_the_window_and_never_asks_twice_at_once(
     story: list[tuple[str, int, bytes]], spread: bool
 ) -> None:
     fetch = fetcher()
+    for peer in (A, B, C, D):
+        fetch.heard(peer, 0.0)
     under_way: dict[bytes, tuple[bytes, float]] = {}
     heard: dict[bytes, float] = {}
     now_s = 0.0
@@ -197,10 +227,10 @@ def test_any_story_keeps_the_window_and_never_asks_twice_at_once(
         if event == "want":
             fetch.want(digest, [peer, A, B], spread=spread)
         elif event == "arrive":
-            if digest in under_way:
-                heard[under_way[digest][0]] = now_s
-            assert fetch.arrived(digest, now_s) or digest not in under_way
-            under_way.pop(digest, None)
+            giver = under_way.pop(digest, None)
+            if giver is not None:
+                heard[giver[0]] = now_s
+            assert fetch.arrived(giver[0] if giver else STRANGER, digest, now_s) or giver is None
         elif event == "lack":
             fetch.missing(peer, digest, now_s)
             if under_way.get(digest, (None,))[0] == peer:
@@ -287,6 +317,7 @@ def test_while_others_answer_a_dead_holder_is_not_waited_for_in_every_round() ->
 def test_a_silent_holder_gets_its_turn_again_and_is_the_only_hope_when_all_are_silent() -> None:
     fetch = fetcher()
     fetch.want(X, [A, B], spread=False)
+    fetch.heard(A, 0.0)
     now_s, asked_dead = 0.0, []
     while now_s < 12.0:
         for peer, digest in fetch.requests(now_s):

@@ -103,6 +103,19 @@ def test_a_piece_that_one_donor_is_slow_with_is_asked_of_a_second_but_no_third()
     assert len(of_small) == 2 and of_small[0] == held.peer != of_small[1]
 
 
+def test_a_piece_of_a_donor_that_was_never_heard_is_asked_of_another_after_a_second() -> None:
+    """A newcomer asks a peer that has died and is not yet out of the roster: 15 s."""
+    download = Download(list)
+    download.set_donors((A, B, C))
+    download.want(hash_of(SMALL), len(SMALL))
+    (dead,) = download.requests(0.0)
+    assert download.requests(limits.FIRST_ASK_S / 2) == []
+    (other,) = download.requests(limits.FIRST_ASK_S)
+    assert other.peer != dead.peer
+    assert download.requests(2 * limits.FIRST_ASK_S) == []
+    assert give(download, other, SMALL, 2.0) == (hash_of(SMALL), SMALL)
+
+
 def test_a_donor_that_lacks_a_chunk_is_left_in_peace_for_a_moment() -> None:
     download = begun(A, B)
     first = download.requests(0.0)

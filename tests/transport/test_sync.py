@@ -92,7 +92,7 @@ class World:
             blob = self.holdings[peer].get(digest)
             if blob is None:
                 self.fetcher.missing(peer, digest, self.now_s)
-            elif self.fetcher.arrived(digest, self.now_s):
+            elif self.fetcher.arrived(peer, digest, self.now_s):
                 sync.accept(digest, blob)
         self.now_s += limits.FETCH_RETRY_S
 

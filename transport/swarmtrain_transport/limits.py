@@ -346,6 +346,10 @@ FETCH_TIMEOUT_S = 5.0
 """A holder from whom nothing came for this long is passed over for another. While answers of it
 come, its other requests only wait in line."""
 
+FIRST_ASK_S = 1.0
+"""A holder of whom nothing was ever heard may be dead and not yet out of the roster. After so long
+its request goes to one other holder, too: a link is made and a small answer here in that time."""
+
 RESULT_VALUE_BYTES = 8
 """No codec's result takes more per value; a pushed chunk is held to it before its hash is known."""
 

@@ -4,8 +4,8 @@ A want names possible holders. How many requests are under way to one of them fo
 times its delay, and it has time as long as something comes from it. A holder that says MISSING or
 stays silent is passed over; when all were, the round begins again after a pause, because holders
 come to hold things. A silent one comes last for other wants too, and while others answer it is
-asked only every few rounds, or a dead holder would cost its time-out again and again. Bytes count
-only if their hash is wanted.
+asked only every few rounds, or a dead holder would cost its time-out again and again. One of whom
+nothing was ever heard has less time, once for each want. Bytes count only if their hash is wanted.
 """
 
 import math
@@ -76,6 +76,7 @@ class _Want:
     passed_over: set[PeerId] = field(default_factory=set)
     not_before_s: float = 0.0
     rounds: int = 0
+    has_hurried: bool = False
 
 
 @dataclass(slots=True)
@@ -141,14 +142,15 @@ class Fetcher:
         want = self.wants.get(digest)
         return want.rounds if want is not None else 0
 
-    def arrived(self, digest: bytes, now_s: float) -> bool:
+    def arrived(self, peer: PeerId, digest: bytes, now_s: float) -> bool:
         """A blob came in; whether it was wanted (if not, it is to be dropped)."""
         want = self.wants.pop(digest, None)
         if want is None:
             return False
-        if want.asked is not None:
-            self.heard(want.asked, now_s)
-            self._holders[want.asked].window.answered(now_s - want.asked_s)
+        if peer in want.sources:
+            self.heard(peer, now_s)
+        if want.asked == peer:
+            self._holders[peer].window.answered(now_s - want.asked_s)
         self._release(want)
         return True
 
@@ -174,6 +176,7 @@ class Fetcher:
         for digest, want in self.wants.items():
             if want.asked is not None and now_s >= self._due_s(want):
                 holder = self._holders[want.asked]
+                want.has_hurried |= self._may_hurry(want)
                 holder.silent_until_s = now_s + limits.EVICT_S
                 holder.window.restart()
                 self._pass_over(want)
@@ -219,7 +222,17 @@ class Fetcher:
         """Return when the request is given up. An answer to another one shows that the holder is at
         work."""
         assert want.asked is not None
+        if self._may_hurry(want):
+            return want.asked_s + limits.FIRST_ASK_S
         return max(want.asked_s, self._holders[want.asked].heard_s) + limits.FETCH_TIMEOUT_S
+
+    def _may_hurry(self, want: _Want) -> bool:
+        """Return True if the one who is asked may be dead and somebody else is left. An answer that
+        comes after all is welcome; that it comes twice happens to a want once."""
+        assert want.asked is not None
+        is_stranger = self._holders[want.asked].heard_s == -math.inf
+        others = set(want.sources) - want.passed_over - {want.asked}
+        return is_stranger and bool(others) and not want.has_hurried
 
     def _pass_over(self, want: _Want) -> None:
         assert want.asked is not None

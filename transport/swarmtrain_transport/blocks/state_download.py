@@ -269,11 +269,11 @@ class Download:
         return others
 
     def _late(self, peer: PeerId, donor: _Donor, now_s: float) -> Key | None:
-        """A piece that another donor is slow with, the one asked for the longest time first."""
+        """A piece that another donor is slow with, the one asked for the longest time first. One of
+        whom nothing was heard may be dead: a donor that is as new takes over, too."""
         usual_s = donor.window.usual_s
-        if not usual_s:
-            return None
-        before_s = now_s - max(_LATE_FACTOR * usual_s, limits.FETCH_RETRY_S)
+        patience_s = max(_LATE_FACTOR * usual_s, limits.FETCH_RETRY_S)
+        before_s = now_s - (patience_s if usual_s else limits.FIRST_ASK_S)
         late: dict[Key, float] = {}
         asked: dict[Key, int] = {}
         for other in self._donors.values():

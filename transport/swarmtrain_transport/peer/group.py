@@ -230,13 +230,13 @@ class GroupPeer(GroupPart):
 
     # ---- what others send
 
-    def arrived(self, digest: bytes, body: Buffer, now_s: float) -> Actions:
+    def arrived(self, peer: PeerId, digest: bytes, body: Buffer, now_s: float) -> Actions:
         """A BLOB: to whoever wants it; what nobody wants is dropped.
 
         Raises:
             RemoteFault: reason ``proof``: an accusation without one.
         """
-        if not self._fetcher.arrived(digest, now_s) or self.states.accept(digest, body):
+        if not self._fetcher.arrived(peer, digest, now_s) or self.states.accept(digest, body):
             return []
         found = self.audits.judged(digest, body)
         if found is not None:

@@ -190,9 +190,9 @@ class Keeper(GroupPart):
 
     # ---- what others send
 
-    def arrived(self, digest: bytes, body: Buffer, now_s: float) -> Actions:
+    def arrived(self, peer: PeerId, digest: bytes, body: Buffer, now_s: float) -> Actions:
         """A BLOB: to whoever wants it; what nobody wants is dropped."""
-        if not self._fetcher.arrived(digest, now_s):
+        if not self._fetcher.arrived(peer, digest, now_s):
             return []
         if self._sync is not None and self._sync.accept(digest, body):
             return []

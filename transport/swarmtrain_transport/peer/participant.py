@@ -502,7 +502,7 @@ class Participant:
         if self.view.run_tag not in (0, frame.run_tag):
             raise RemoteFault("run", "a frame of another run")
         if frame.kind is FrameKind.BLOB:
-            return self._on_blob(frame.body)
+            return self._on_blob(peer, frame.body)
         if frame.kind is FrameKind.GET:
             answer = self._serving.asked(peer, frame.body, frame.run_tag, self._now_s)
             return self._go_on([]) if answer is None else (do.SendFrame(peer, answer),)
@@ -521,11 +521,11 @@ class Participant:
         actions = exchange.frame(peer, frame, self._now_s)
         return self._go_on(actions) if frame.kind is FrameKind.RESULT else tuple(actions)
 
-    def _on_blob(self, body: Buffer) -> Actions:
+    def _on_blob(self, peer: PeerId, body: Buffer) -> Actions:
         digest = content_hash(body)
         found: list[do.PeerAction] = []
         for part in self._parts:
-            found += part.arrived(digest, body, self._now_s)
+            found += part.arrived(peer, digest, body, self._now_s)
         return self._go_on(found)
 
     def _exchange_of(self, frame: Frame) -> Exchange | None:
