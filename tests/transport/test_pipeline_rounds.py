@@ -15,7 +15,7 @@ from swarmtrain_transport.pipeline.route import Process, Span
 
 BOOT = b"12345678"
 FIRST, SECOND, LAST = (Process(name * 32, BOOT) for name in (b"a", b"b", b"c"))
-GONE, LIAR = Process(b"g" * 32, BOOT), Process(b"l" * 32, BOOT)
+GONE, LIAR, THIRD = (Process(name * 32, BOOT) for name in (b"g", b"l", b"t"))
 NOW_S = 5.0
 SPANS = {FIRST: Span(0, 0), SECOND: Span(0, 0), LAST: Span(1, 1)}
 ASKED = dict.fromkeys((FIRST, SECOND, GONE), 4)
@@ -623,7 +623,7 @@ def test_who_never_answers_is_soon_not_waited_for():
         if booked:
             actions = rounds.outcome(booked[0].books.round, now_s)
         elif FIRST in rounds._under_way.awaited:
-            share = rounds._shares[FIRST]
+            share = rounds._shares.given[FIRST]
             actions = rounds.drained(FIRST, orders.Drained(rounds.round, 0, 0, share, 0), now_s)
         elif owing := {FIRST, LAST} & set(rounds._unsettled):
             actions = rounds.settled(
@@ -696,3 +696,40 @@ def test_who_is_away_again_and_again_is_taken_back_some_rounds_later():
     assert SECOND.peer in rounds.absent
     rounds.departed(FIRST, NOW_S)
     assert rounds.back(SECOND, NOW_S), "a stage needs it"
+
+
+def after_a_round_of_10_s():
+    """Two sources have shown their pace; the second round has begun, at 15 s, and takes as long."""
+    rounds, _ = running()
+    fence, now_s = (0, 0, 0), NOW_S + 10.0
+    rounds.drained(FIRST, orders.Drained(*fence, 4, 0), now_s)
+    rounds.drained(SECOND, orders.Drained(*fence, 4, 0), now_s)
+    assert rounds.round == 1 and rounds._shares.given == {FIRST: 4, SECOND: 4}
+    return rounds, now_s
+
+
+def test_a_source_that_comes_makes_what_is_left_of_one_that_has_gone():
+    """Without it a round in which a fast source is replaced waits for the slow ones alone."""
+    rounds, now_s = after_a_round_of_10_s()
+    rounds.away(FIRST, now_s + 2.0)
+    begun = told(orders.Begin, rounds.joined(GONE, Member(BOOT, Span(0, 0)), now_s + 4.9))
+    assert {process: order.share for process, order in begun.items()} == {GONE: 2}
+    assert begun[GONE].round == 1 and GONE.peer in begun[GONE].members
+    with pytest.raises(RemoteFault, match="books"):
+        rounds.drained(GONE, orders.Drained(1, 0, 0, 3, 0), now_s + 6.0)
+    rounds.drained(SECOND, orders.Drained(1, 0, 0, 4, 0), now_s + 10.0)
+    assert rounds._under_way.awaited == {FIRST, GONE}
+    rounds.drained(GONE, orders.Drained(1, 0, 0, 2, 0), now_s + 10.0)
+    assert rounds._under_way.awaited == {FIRST}
+
+
+def test_nobody_has_to_make_what_no_time_is_left_for():
+    rounds, now_s = after_a_round_of_10_s()
+    rounds.away(FIRST, now_s + 2.0)
+    for at_s, name in enumerate((GONE, LIAR, THIRD), start=3):
+        rounds.joined(name, Member(BOOT, Span(0, 0)), now_s + at_s)
+    assert rounds._shares.given == {FIRST: 4, SECOND: 4, GONE: 2, LIAR: 1}
+    calm, now_s = after_a_round_of_10_s()
+    assert not told(orders.Begin, calm.joined(GONE, Member(BOOT, Span(0, 0)), now_s + 3.0))
+    calm.away(FIRST, now_s + 4.0)
+    assert not told(orders.Begin, calm.joined(LIAR, Member(BOOT, Span(0, 0)), now_s + 10.0))

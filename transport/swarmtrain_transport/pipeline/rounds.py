@@ -34,6 +34,7 @@ from swarmtrain_transport.pipeline import orders
 from swarmtrain_transport.pipeline.books import Books, books_of, check
 from swarmtrain_transport.pipeline.orders import Member, Order, Tell
 from swarmtrain_transport.pipeline.route import Process, Span
+from swarmtrain_transport.pipeline.shares import Shares
 
 
 class Booked(msgspec.Struct, frozen=True):
@@ -144,12 +145,11 @@ class Rounds:
     _pace: orders.Pace = field(default_factory=orders.Pace)
     _norms: dict[int, float] = field(default_factory=dict)
     _under_way: _Step = field(default_factory=lambda: _Step(set(), 0.0))
-    _shares: dict[Process, int] = field(default_factory=dict)
+    _shares: Shares = field(init=False)
     _asked: dict[Process, int] = field(default_factory=dict)
     _asked_of_closing: dict[Process, int] = field(default_factory=dict)
     _closed_s: float = 0.0
     _waits: dict[PeerId, Score] = field(default_factory=dict)
-    _paces: dict[Process, float] = field(default_factory=dict)
     _unsettled: dict[Process, Span] = field(default_factory=dict)
     _spans_of_closing: dict[Process, Span] = field(default_factory=dict)
     _voided: int = 0
@@ -159,6 +159,9 @@ class Rounds:
     _is_booked: bool = False
     _now_s: float = 0.0
     _actions: list[Action] = field(default_factory=list)
+
+    def __post_init__(self) -> None:
+        self._shares = Shares(self.share)
 
     @property
     def has_begun(self) -> bool:
@@ -187,6 +190,8 @@ class Rounds:
         step = (self.step, self.attempt) if self._is_running else (0, 0)
         welcome = orders.Welcome(self._in_round, oldest, *step, self._is_running, self._pace)
         self._actions.append(Tell(process, welcome))
+        if 0 in member.span and self._is_running and not self.steps:
+            self._take_over(process)
         return self._went_on()
 
     def departed(self, process: Process, now_s: float) -> tuple[Action, ...]:
@@ -239,16 +244,15 @@ class Rounds:
         fence = (report.round, report.step, report.attempt)
         is_awaited = process in self._under_way.awaited
         if self._is_running and is_awaited and fence == (self.round, self.step, self.attempt):
-            share = self._shares[process]
+            share = self._shares.given[process]
             if not 0 <= report.lost <= report.made <= share:
                 raise RemoteFault("books", f"{report.lost} lost of {report.made}, not of {share}")
             self._under_way.awaited.discard(process)
             self._under_way.lost += report.lost
             if report.lost:
                 self._under_way.losers.add(process)
-            took_s = now_s - self._under_way.began_s
+            took_s = self._shares.drained(process, share - report.lost, now_s)
             self._under_way.took_s.append(took_s)
-            self._paces[process] = (share - report.lost) / took_s if took_s > 0 else math.inf
         return self._went_on()
 
     def weighed(self, process: Process, report: orders.Weighed, now_s: float) -> tuple[Action, ...]:
@@ -355,8 +359,7 @@ class Rounds:
             if self._drain_s(process) <= now_s:
                 step.awaited.discard(process)
                 step.lost += 1
-                self._shares.pop(process)
-                self._paces.pop(process, None)
+                self._shares.give_up(process)
                 self._is_late(process, orders.Drained)
         if step.unweighed and step.asked_s + limits.ANSWER_S <= now_s:
             for process in sorted(self._waits_for(step.unweighed)):
@@ -379,7 +382,7 @@ class Rounds:
         """Time by which a source is to have drained: each micro-batch is given up at its age at
         last; long before that if most others have drained."""
         step = self._under_way
-        least_s = limits.MICRO_BATCH_S * (self._shares[process] + 1)
+        least_s = limits.MICRO_BATCH_S * (self._shares.given[process] + 1)
         if len(step.took_s) >= len(step.awaited):
             others_s = limits.STRAGGLER * median_low(step.took_s)
             least_s = min(least_s, max(2 * limits.MICRO_BATCH_S, others_s))
@@ -468,15 +471,26 @@ class Rounds:
         self.step = self.attempt = self._voided = 0
         self._lost_alone.clear()
         self._is_running, self._began_s = True, self._now_s
-        self._shares = self._shares_of(sources)
-        self._asked = {one: share * max(1, self.steps) for one, share in self._shares.items()}
+        self._shares.divide(sources, self._now_s)
+        shares = self._shares.given
+        self._asked = {one: share * max(1, self.steps) for one, share in shares.items()}
         self._under_way = _Step(set(sources), self._now_s)
         self._pace = self._pace_of_round()
         for process in self._everybody():
-            share = self._shares.get(process, 0)
+            share = shares.get(process, 0)
             begin = orders.Begin(self.round, share, members, self._pace)
             self._actions.append(Tell(process, begin))
         return True
+
+    def _take_over(self, process: Process) -> None:
+        """A source that comes in the midst of a round makes what one that has gone would have
+        made."""
+        share = self._shares.take_over(process, self._now_s)
+        if share:
+            self._asked[process] = share
+            self._under_way.awaited.add(process)
+            begin = orders.Begin(self.round, share, self._in_round, self._pace)
+            self._actions.append(Tell(process, begin))
 
     def _pace_of_round(self) -> orders.Pace:
         """The round that is closing counts for what was asked for it: its end is not told yet."""
@@ -495,26 +509,6 @@ class Rounds:
         if not self.step_micro_batches:
             return self.round_steps
         return sum(asked.values()) // self.step_micro_batches
-
-    def _shares_of(self, sources: set[Process]) -> dict[Process, int]:
-        """The round's micro-batches, by what each source brought to its end in a second of the last
-        round: so they are done together. By our own clock, as far as the middle one allows; one
-        that has shown nothing counts as the middle one."""
-        known = [pace for one, pace in self._paces.items() if one in sources and pace]
-        middle = median_low(known) if known else math.inf
-        if middle == math.inf:
-            return dict.fromkeys(sorted(sources), self.share)
-        least, most = middle / limits.PACE_SPREAD, middle * limits.PACE_SPREAD
-        weights = {
-            one: min(max(self._paces.get(one, middle), least), most) for one in sorted(sources)
-        }
-        total, whole = self.share * len(sources), sum(weights.values())
-        parts = {one: total * weight / whole for one, weight in weights.items()}
-        shares = {one: max(1, int(part)) for one, part in parts.items()}
-        by_rest = sorted(parts, key=lambda one: (shares[one] - parts[one], one))
-        for one in by_rest[: max(0, total - sum(shares.values()))]:
-            shares[one] += 1
-        return shares
 
     def _leave_out(self) -> None:
         """A member that is to leave is not in the round that begins, unless a stage would have
@@ -552,7 +546,7 @@ class Rounds:
     def _end_step(self) -> None:
         """STEP or VOID, where steps are flushed."""
         over = (self.round, self.step, self.attempt)
-        sources = self._shares.keys() & set(self._present())
+        sources = self._shares.given.keys() & set(self._present())
         is_whole = bool(sources) and not self._under_way.lost and not self._under_way.left
         norm = None
         if is_whole and self.clips:
@@ -566,13 +560,14 @@ class Rounds:
         elif sources and self.attempt + 1 < limits.VOIDS_MAX:
             sources -= self._void_by_themselves(sources)
             self.attempt += 1
-            self._voided += sum(self._shares[source] for source in sources)
+            self._voided += sum(self._shares.given[source] for source in sources)
         else:
             self.step = self.steps
         goes_on = self.step < self.steps
         self._under_way = _Step(sources if goes_on else set(), self._now_s)
+        self._shares.again(self._now_s)
         for process in self._everybody():
-            share = self._shares[process] if goes_on and process in sources else 0
+            share = self._shares.given[process] if goes_on and process in sources else 0
             made = orders.MakeStep(*over, share, norm) if is_whole else orders.Void(*over, share)
             self._actions.append(Tell(process, made))
 
@@ -584,7 +579,7 @@ class Rounds:
             self._lost_alone.update(step.losers)
         often = {one for one in sources if self._lost_alone[one] >= limits.VOIDS_ALONE}
         for process in often if sources - often else ():
-            del self._shares[process]
+            del self._shares.given[process]
         return often if sources - often else set()
 
     def _norm(self) -> float:
@@ -605,7 +600,7 @@ class Rounds:
             self._part(process)
         self.absent.pop(process.peer, None)
         self._actions.append(Tell(process, orders.Departed(process)))
-        self._paces.pop(process, None)
+        self._shares.forget(process)
         self._under_way.awaited.discard(process)
         if self._under_way.unweighed:
             self._under_way.unweighed.pop(process, None)
@@ -613,6 +608,8 @@ class Rounds:
 
     def _part(self, process: Process) -> None:
         """The others have to do without it."""
+        if self._is_running and process in self._under_way.awaited:
+            self._shares.leave(process, self._now_s)
         self._under_way.left |= process.peer in self._in_round
         if self.leaving == process:
             self.leaving = self._without_from = None

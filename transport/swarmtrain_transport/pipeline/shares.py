@@ -1,0 +1,100 @@
+"""How many micro-batches each source makes of a round, so that all are done together.
+
+A source that goes in the midst of a round leaves the rest of its share behind. A source that comes
+takes over as much of it as goes into the time that the round still has; without that a round in
+which a fast source was replaced would wait for the slow ones alone.
+"""
+
+import math
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from statistics import median_high, median_low
+
+from swarmtrain_transport import limits
+from swarmtrain_transport.pipeline.route import Process
+
+
+@dataclass(slots=True)
+class Shares:
+    """Shares of the round that is under way, or of its step.
+
+    Args:
+        average: micro-batches that a source makes on average.
+
+    Attributes:
+        given: to each source of the round.
+    """
+
+    average: int
+    given: dict[Process, int] = field(default_factory=dict)
+    _paces: dict[Process, float] = field(default_factory=dict)
+    _began_s: dict[Process, float] = field(default_factory=dict)
+    _left: dict[Process, float] = field(default_factory=dict)
+    _vacant: float = 0.0
+    _ends_s: float = -math.inf
+
+    def divide(self, sources: Iterable[Process], now_s: float) -> None:
+        """A round begins: share its micro-batches out by what each source brought to its end in a
+        second of the last round. By the coordinator's own clock, as far as the middle source
+        allows; one that has shown nothing counts as the middle one."""
+        names = sorted(sources)
+        self._began_s, self._left, self._vacant = dict.fromkeys(names, now_s), {}, 0.0
+        known = self._known(names)
+        middle = median_low(known) if known else math.inf
+        if middle == math.inf:
+            self.given, self._ends_s = dict.fromkeys(names, self.average), -math.inf
+            return
+        least, most = middle / limits.PACE_SPREAD, middle * limits.PACE_SPREAD
+        weights = {one: min(max(self._paces.get(one, middle), least), most) for one in names}
+        total, whole = self.average * len(names), sum(weights.values())
+        parts = {one: total * weight / whole for one, weight in weights.items()}
+        self.given = {one: max(1, int(part)) for one, part in parts.items()}
+        by_rest = sorted(parts, key=lambda one: (self.given[one] - parts[one], one))
+        for one in by_rest[: max(0, total - sum(self.given.values()))]:
+            self.given[one] += 1
+        self._ends_s = now_s + total / whole
+
+    def again(self, now_s: float) -> None:
+        """The next step of the round begins."""
+        self._began_s = dict.fromkeys(self.given, now_s)
+
+    def leave(self, process: Process, now_s: float) -> None:
+        """A source goes before its share is made. By its pace of the last round, so much of it is
+        left."""
+        pace = self._paces.get(process, math.inf)
+        left_s = self._ends_s - now_s
+        if process in self.given and pace < math.inf and left_s > 0:
+            self._left[process] = pace
+            self._vacant += min(pace * left_s, self.given[process])
+
+    def take_over(self, process: Process, now_s: float) -> int:
+        """A source comes: its share of what others have left, which may be nothing. A fast one's
+        work is not given to everybody who comes: the middle source's pace is reckoned with."""
+        known = self._known(self.given)
+        known += [pace for one, pace in self._left.items() if one not in self._paces]
+        left_s = self._ends_s - now_s
+        if not known or left_s <= 0 or process in self.given:
+            return 0
+        share = int(min(self._vacant, median_high(known) * left_s))
+        if share:
+            self._vacant -= share
+            self.given[process], self._began_s[process] = share, now_s
+        return share
+
+    def drained(self, process: Process, whole: int, now_s: float) -> float:
+        """A source has made its share, of which so many came back; the seconds that it took."""
+        took_s = now_s - self._began_s[process]
+        self._paces[process] = whole / took_s if took_s > 0 else math.inf
+        return took_s
+
+    def give_up(self, process: Process) -> None:
+        """A source has not drained in time: it makes nothing more of this round."""
+        del self.given[process]
+        self._paces.pop(process, None)
+
+    def forget(self, process: Process) -> None:
+        """A source is gone for good."""
+        self._paces.pop(process, None)
+
+    def _known(self, sources: Iterable[Process]) -> list[float]:
+        return [pace for one in sources if (pace := self._paces.get(one)) and pace < math.inf]
