@@ -12,6 +12,7 @@ import json
 import logging
 import os
 import random
+import signal
 import subprocess
 import sys
 import tempfile
@@ -113,6 +114,7 @@ if __name__ == "__main__":
         if len(sys.argv) > 1:
             peer(sys.argv[1])
         else:
+            signal.signal(signal.SIGTERM, signal.default_int_handler)  # so that no peer is left
             sys.exit(0 if run_here() else 1)
     except UserError as error:
         print(render(error), file=sys.stderr)
