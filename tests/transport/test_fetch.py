@@ -61,17 +61,26 @@ def test_a_holder_that_was_never_heard_may_be_dead_and_costs_a_second() -> None:
     assert fetch.requests(2.0) == [(B, Y)]
 
 
-def test_a_slow_link_carries_a_blob_twice_at_most() -> None:
+def test_who_is_known_to_be_alive_is_asked_before_who_may_be_dead() -> None:
+    fetch = fetcher()
+    fetch.met(C, 0.0)
+    fetch.want(X, [A, B, C], spread=False)
+    assert fetch.requests(0.0) == [(C, X)]
+    fetch.met(C, limits.FETCH_TIMEOUT_S - 0.1)  # any bytes, again and again: no more patience
+    assert fetch.requests(limits.FETCH_TIMEOUT_S) == [(A, X)]
+
+
+def test_a_slow_link_carries_a_blob_three_times_at_most() -> None:
     fetch = fetcher()
     fetch.want(X, [A, B, C, D], spread=False)
     now_s, asked = 0.0, []
     while now_s < limits.FETCH_TIMEOUT_S:
         asked += [peer for peer, _ in fetch.requests(now_s)]
         now_s = min(fetch.wakeups())
-    assert asked == [A, B]
-    assert fetch.arrived(A, X, now_s)
+    assert asked == [A, B, C]
+    assert fetch.arrived(B, X, now_s)
     fetch.want(Y, [A, B, C, D], spread=False)
-    assert fetch.requests(now_s) == [(A, Y)]
+    assert fetch.requests(now_s) == [(B, Y)]
     assert fetch.wakeups() == [now_s + limits.FETCH_TIMEOUT_S]
 
 

@@ -111,9 +111,20 @@ def test_a_piece_of_a_donor_that_was_never_heard_is_asked_of_another_after_a_sec
     (dead,) = download.requests(0.0)
     assert download.requests(limits.FIRST_ASK_S / 2) == []
     (other,) = download.requests(limits.FIRST_ASK_S)
-    assert other.peer != dead.peer
-    assert download.requests(2 * limits.FIRST_ASK_S) == []
-    assert give(download, other, SMALL, 2.0) == (hash_of(SMALL), SMALL)
+    (third,) = download.requests(2 * limits.FIRST_ASK_S)
+    assert {dead.peer, other.peer, third.peer} == {A, B, C}
+    assert give(download, third, SMALL, 2.0) == (hash_of(SMALL), SMALL)
+    download.want(hash_of(BIG), len(BIG))
+    assert download.requests(2.0)[0].peer == third.peer
+
+
+def test_who_is_known_to_be_alive_is_asked_for_the_first_piece() -> None:
+    download = Download(list)
+    download.set_donors((A, B))
+    download.met(B, 0.0)
+    download.met(STRANGER, 0.0)
+    download.want(hash_of(SMALL), len(SMALL))
+    assert [ask.peer for ask in download.requests(0.0)] == [B]
 
 
 def test_a_donor_that_lacks_a_chunk_is_left_in_peace_for_a_moment() -> None:

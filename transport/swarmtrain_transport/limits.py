@@ -148,9 +148,10 @@ KEPT_SNAPSHOTS_BYTES = 36
 """Bytes per value that a keeper's snapshots are reckoned to take: two and one that comes, each of
 three arrays."""
 
-AWAY_CLOSED_S = 4.0
+AWAY_CLOSED_S = 2.0
 """A member of a pipeline whose control connection is closed for so long, or that is silent for
-HOP_SILENCE_S, is away: the others go on without it. Three tries to connect fit into this time."""
+HOP_SILENCE_S, is away: the others go on without it. As in SUSPECT_CLOSED_S a try to connect fits
+into this time, and whoever is back goes on where it was."""
 
 KEPT_CHECK_BYTES = 8 << 20
 """Bytes of what an earlier life has kept that are hashed at a time: 10 ms, in which nothing else is

@@ -5,7 +5,8 @@ times its delay, and it has time as long as something comes from it. A holder th
 stays silent is passed over; when all were, the round begins again after a pause, because holders
 come to hold things. A silent one comes last for other wants too, and while others answer it is
 asked only every few rounds, or a dead holder would cost its time-out again and again. One of whom
-nothing was ever heard has less time, once for each want. Bytes count only if their hash is wanted.
+nothing was ever heard comes after those who were, and has less time. Bytes count only if their hash
+is wanted.
 """
 
 import math
@@ -18,6 +19,9 @@ from swarmtrain_transport.links.link import PeerId
 
 _QUEUED_FEW = 1.5
 _QUEUED_MANY = 4.0
+
+_HURRIES_MAX = 2
+"""So often a want is asked of another holder as the one before may be dead: two may be."""
 
 
 class Window:
@@ -76,7 +80,7 @@ class _Want:
     passed_over: set[PeerId] = field(default_factory=set)
     not_before_s: float = 0.0
     rounds: int = 0
-    has_hurried: bool = False
+    hurries: int = 0
 
 
 @dataclass(slots=True)
@@ -168,6 +172,12 @@ class Fetcher:
         holder = self._holders[peer]
         holder.heard_s, holder.silent_until_s = now_s, -math.inf
 
+    def met(self, peer: PeerId, now_s: float) -> None:
+        """Something else came from this peer: it is alive. Who sends that again and again is not
+        waited for any longer."""
+        if self._is_stranger(peer):
+            self.heard(peer, now_s)
+
     def requests(self, now_s: float) -> list[tuple[PeerId, bytes]]:
         """Return the requests to make now, as (peer, hash). Requests that took too long are given
         up."""
@@ -176,7 +186,7 @@ class Fetcher:
         for digest, want in self.wants.items():
             if want.asked is not None and now_s >= self._due_s(want):
                 holder = self._holders[want.asked]
-                want.has_hurried |= self._may_hurry(want)
+                want.hurries += self._may_hurry(want)
                 holder.silent_until_s = now_s + limits.EVICT_S
                 holder.window.restart()
                 self._pass_over(want)
@@ -213,7 +223,9 @@ class Fetcher:
             return None
         if want.spread:
             left = sorted(self._shuffle(left), key=lambda peer: self._holders[peer].under_way)
-        best = min(left, key=lambda peer: now_s < self._holders[peer].silent_until_s)
+        best = min(
+            left, key=lambda p: (now_s < self._holders[p].silent_until_s, self._is_stranger(p))
+        )
         holder = self._holders[best]
         holder.window.is_full = holder.under_way >= holder.window.size
         return None if holder.window.is_full else best
@@ -228,11 +240,14 @@ class Fetcher:
 
     def _may_hurry(self, want: _Want) -> bool:
         """Return True if the one who is asked may be dead and somebody else is left. An answer that
-        comes after all is welcome; that it comes twice happens to a want once."""
+        comes after all is welcome; but a slow link is not to carry the same from everybody."""
         assert want.asked is not None
-        is_stranger = self._holders[want.asked].heard_s == -math.inf
         others = set(want.sources) - want.passed_over - {want.asked}
-        return is_stranger and bool(others) and not want.has_hurried
+        return self._is_stranger(want.asked) and bool(others) and want.hurries < _HURRIES_MAX
+
+    def _is_stranger(self, peer: PeerId) -> bool:
+        """Return True if nothing was ever heard of a holder."""
+        return self._holders[peer].heard_s == -math.inf
 
     def _pass_over(self, want: _Want) -> None:
         assert want.asked is not None

@@ -10,6 +10,7 @@ donor is not asked again. Pure: it hears what comes and says what to ask.
 """
 
 import math
+from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple
@@ -89,6 +90,11 @@ class _Donor:
         """Return when it counts as silent; infinity if nothing is asked of it."""
         first = min(self.under_way.values(), default=math.inf)
         return max(first, self.heard_s) + self.patience_s
+
+    @property
+    def is_stranger(self) -> bool:
+        """True if nothing was ever heard of it: it may be dead, and not yet out of the roster."""
+        return self.heard_s == -math.inf
 
     def heard(self, now_s: float) -> None:
         self.heard_s = now_s
@@ -195,6 +201,12 @@ class Download:
         if keys and chunk.is_solo:
             chunk.restart()
 
+    def met(self, peer: PeerId, now_s: float) -> None:
+        """Something else came from this peer: it is alive."""
+        donor = self._donors.get(peer)
+        if donor is not None and donor.is_stranger:
+            donor.heard(now_s)
+
     # ---- what to ask
 
     def requests(self, now_s: float) -> list[Ask]:
@@ -211,6 +223,7 @@ class Download:
         free = [peer for peer in self._donors if now_s >= self._donors[peer].silent_until_s]
         free = self._shuffle(free or list(self._donors))
         free = [peer for peer in free if now_s >= self._donors[peer].not_before_s]
+        free.sort(key=lambda peer: self._donors[peer].is_stranger)  # who may be dead comes last
         asks: list[Ask] = []
         while free:
             free = [peer for peer in free if self._ask_one(peer, now_s, asks)]
@@ -269,21 +282,24 @@ class Download:
         return others
 
     def _late(self, peer: PeerId, donor: _Donor, now_s: float) -> Key | None:
-        """A piece that another donor is slow with, the one asked for the longest time first. One of
-        whom nothing was heard may be dead: a donor that is as new takes over, too."""
+        """A piece that another donor is slow with, the one asked for the longest time first. Donors
+        that may be dead are passed over sooner, also by one that may be dead itself."""
         usual_s = donor.window.usual_s
         patience_s = max(_LATE_FACTOR * usual_s, limits.FETCH_RETRY_S)
         before_s = now_s - (patience_s if usual_s else limits.FIRST_ASK_S)
         late: dict[Key, float] = {}
-        asked: dict[Key, int] = {}
+        num_alive: Counter[Key] = Counter()
+        fresh: set[Key] = set()
         for other in self._donors.values():
             for key, asked_s in other.under_way.items():
-                asked[key] = asked.get(key, 0) + 1
-                if asked_s <= before_s and other is not donor:
+                if asked_s > before_s or other is donor:
+                    fresh.add(key)
+                else:
                     late[key] = asked_s
+                    num_alive[key] += not other.is_stranger
         for key in sorted(late, key=lambda found: (late[found], found)):
             chunk = self.chunks[key[0]]
-            if asked[key] == 1 and chunk.suits(peer) and key not in donor.under_way:
+            if num_alive[key] <= 1 and chunk.suits(peer) and key not in fresh:
                 return key
         return None
 

@@ -236,6 +236,7 @@ class GroupPeer(GroupPart):
         Raises:
             RemoteFault: reason ``proof``: an accusation without one.
         """
+        self.states.download.met(peer, now_s)
         if not self._fetcher.arrived(peer, digest, now_s) or self.states.accept(digest, body):
             return []
         found = self.audits.judged(digest, body)
@@ -255,6 +256,7 @@ class GroupPeer(GroupPart):
             return self.audits.heard(peer, frame, now_s)
         if frame.kind is FrameKind.PIECE:
             self.states.piece(peer, frame, now_s)
+            self._fetcher.met(peer, now_s)
         else:
             self._fetcher.missing(peer, bytes(frame.body), now_s)
             self.states.missing(peer, bytes(frame.body), now_s)
