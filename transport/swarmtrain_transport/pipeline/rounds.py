@@ -191,7 +191,7 @@ class Rounds:
         welcome = orders.Welcome(self._in_round, oldest, *step, self._is_running, self._pace)
         self._actions.append(Tell(process, welcome))
         if 0 in member.span and self._is_running and not self.steps:
-            self._take_over(process)
+            self._begin_late(process)
         return self._went_on()
 
     def departed(self, process: Process, now_s: float) -> tuple[Action, ...]:
@@ -482,10 +482,9 @@ class Rounds:
             self._actions.append(Tell(process, begin))
         return True
 
-    def _take_over(self, process: Process) -> None:
-        """A source that comes in the midst of a round makes what one that has gone would have
-        made."""
-        share = self._shares.take_over(process, self._now_s)
+    def _begin_late(self, process: Process) -> None:
+        """A source that comes in the midst of a round has a part of it."""
+        share = self._shares.come(process, self._now_s)
         if share:
             self._asked[process] = share
             self._under_way.awaited.add(process)
@@ -608,8 +607,6 @@ class Rounds:
 
     def _part(self, process: Process) -> None:
         """The others have to do without it."""
-        if self._is_running and process in self._under_way.awaited:
-            self._shares.leave(process, self._now_s)
         self._under_way.left |= process.peer in self._in_round
         if self.leaving == process:
             self.leaving = self._without_from = None

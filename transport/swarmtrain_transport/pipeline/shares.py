@@ -1,8 +1,7 @@
 """How many micro-batches each source makes of a round, so that all are done together.
 
-A source that goes in the midst of a round leaves the rest of its share behind. A source that comes
-takes over as much of it as goes into the time that the round still has; without that a round in
-which a fast source was replaced would wait for the slow ones alone.
+A source that comes in the midst of a round gets as many as go into the time that the round still
+has. Without that a round in which a fast source is replaced would wait for the slow ones alone.
 """
 
 import math
@@ -29,8 +28,6 @@ class Shares:
     given: dict[Process, int] = field(default_factory=dict)
     _paces: dict[Process, float] = field(default_factory=dict)
     _began_s: dict[Process, float] = field(default_factory=dict)
-    _left: dict[Process, float] = field(default_factory=dict)
-    _vacant: float = 0.0
     _ends_s: float = -math.inf
 
     def divide(self, sources: Iterable[Process], now_s: float) -> None:
@@ -38,7 +35,7 @@ class Shares:
         second of the last round. By the coordinator's own clock, as far as the middle source
         allows; one that has shown nothing counts as the middle one."""
         names = sorted(sources)
-        self._began_s, self._left, self._vacant = dict.fromkeys(names, now_s), {}, 0.0
+        self._began_s = dict.fromkeys(names, now_s)
         known = self._known(names)
         middle = median_low(known) if known else math.inf
         if middle == math.inf:
@@ -58,26 +55,14 @@ class Shares:
         """The next step of the round begins."""
         self._began_s = dict.fromkeys(self.given, now_s)
 
-    def leave(self, process: Process, now_s: float) -> None:
-        """A source goes before its share is made. By its pace of the last round, so much of it is
-        left."""
-        pace = self._paces.get(process, math.inf)
-        left_s = self._ends_s - now_s
-        if process in self.given and pace < math.inf and left_s > 0:
-            self._left[process] = pace
-            self._vacant += min(pace * left_s, self.given[process])
-
-    def take_over(self, process: Process, now_s: float) -> int:
-        """A source comes: its share of what others have left, which may be nothing. A fast one's
-        work is not given to everybody who comes: the middle source's pace is reckoned with."""
-        known = self._known(self.given)
-        known += [pace for one, pace in self._left.items() if one not in self._paces]
-        left_s = self._ends_s - now_s
+    def come(self, process: Process, now_s: float) -> int:
+        """A source comes in the midst of the round; its share, which may be nothing. It counts as
+        the middle one of those who have shown their pace lately."""
+        known, left_s = self._known(self._paces), self._ends_s - now_s
         if not known or left_s <= 0 or process in self.given:
             return 0
-        share = int(min(self._vacant, median_high(known) * left_s))
+        share = min(int(median_high(known) * left_s), self.average)
         if share:
-            self._vacant -= share
             self.given[process], self._began_s[process] = share, now_s
         return share
 
