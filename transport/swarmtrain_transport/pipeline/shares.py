@@ -18,13 +18,13 @@ class Shares:
     """Shares of the round that is under way, or of its step.
 
     Args:
-        average: micro-batches that a source makes on average.
+        usual: micro-batches that a source makes on average.
 
     Attributes:
         given: to each source of the round.
     """
 
-    average: int
+    usual: int
     given: dict[Process, int] = field(default_factory=dict)
     _paces: dict[Process, float] = field(default_factory=dict)
     _began_s: dict[Process, float] = field(default_factory=dict)
@@ -39,11 +39,11 @@ class Shares:
         known = self._known(names)
         middle = median_low(known) if known else math.inf
         if middle == math.inf:
-            self.given, self._ends_s = dict.fromkeys(names, self.average), -math.inf
+            self.given, self._ends_s = dict.fromkeys(names, self.usual), -math.inf
             return
         least, most = middle / limits.PACE_SPREAD, middle * limits.PACE_SPREAD
         weights = {one: min(max(self._paces.get(one, middle), least), most) for one in names}
-        total, whole = self.average * len(names), sum(weights.values())
+        total, whole = self.usual * len(names), sum(weights.values())
         parts = {one: total * weight / whole for one, weight in weights.items()}
         self.given = {one: max(1, int(part)) for one, part in parts.items()}
         by_rest = sorted(parts, key=lambda one: (self.given[one] - parts[one], one))
@@ -61,7 +61,7 @@ class Shares:
         known, left_s = self._known(self._paces), self._ends_s - now_s
         if not known or left_s <= 0 or process in self.given:
             return 0
-        share = min(int(median_high(known) * left_s), self.average)
+        share = min(int(median_high(known) * left_s), self.usual)
         if share:
             self.given[process], self._began_s[process] = share, now_s
         return share
