@@ -54,7 +54,7 @@ def test_the_end_of_a_run_is_said_last_and_a_finished_one_does_not_go_on(tmp_pat
     @contextlib.asynccontextmanager
     async def finishing(machine):
         (group,) = machine.groups.values()
-        group.terms = dataclasses.replace(group.terms, rounds=0)
+        group._terms = dataclasses.replace(group.terms, rounds=0)
         stop.set()
         async with watched(machine):
             yield

@@ -537,7 +537,7 @@ def test_time_in_which_the_coordinator_stood_still_is_nobody_s_silence() -> None
 def test_a_run_that_has_all_its_rounds_begins_no_more() -> None:
     hall = closing_next()
     for group in hall.machine.groups.values():
-        group.terms = dataclasses.replace(group.terms, rounds=1)
+        group._terms = dataclasses.replace(group.terms, rounds=1)
     hall.told(C)
     for group, peer in ((0, A), (1, C)):
         hall.ready_in(group, 1, peer)
