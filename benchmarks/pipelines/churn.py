@@ -6,7 +6,8 @@
 was counted twice, or peers of a stage do not hold the same. Three stages of two peers each, one
 twice as fast as the other, which sleep until a pass has taken its time. Once their speeds are known
 the run is measured undisturbed; then one peer, drawn from a seed, is killed every so many seconds,
-and another one as fast joins at once.
+and another one as fast joins at once. What a dead peer has done of the round is lost, so a run
+under such churn has short rounds.
 """
 
 import argparse
@@ -122,7 +123,7 @@ def churn(options: argparse.Namespace, folder: Path) -> dict[str, Any]:
 if __name__ == "__main__":
     parser = parser_of(__doc__, timeout_s=1200.0)
     parser.add_argument("--pass-seconds", type=float, default=0.1, help="of a fast peer's pass")
-    parser.add_argument("--steps", type=int, default=10, help="of each peer in a round")
+    parser.add_argument("--steps", type=int, default=3, help="of each peer in a round")
     parser.add_argument("--undisturbed", type=float, default=150.0, help="seconds, at least")
     parser.add_argument("--disturbed", type=float, default=300.0, help="seconds, at least")
     parser.add_argument("--every", type=float, default=20.0, help="seconds from death to death")
