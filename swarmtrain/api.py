@@ -24,7 +24,7 @@ import atexit
 import math
 import os
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from dataclasses import replace
 from pathlib import Path
 from types import TracebackType
@@ -50,6 +50,8 @@ from swarmtrain.options import (
 )
 from swarmtrain.peer.hook_log import HookLog, logger, speak_up
 from swarmtrain.peer.membership import Membership
+from swarmtrain.peer.ranks.job import Job, View, error_of, trouble_of
+from swarmtrain.peer.ranks.layout import is_a_job
 from swarmtrain.peer.training.model_weights import ModelWeights
 from swarmtrain.peer.training.rounds import RoundReport
 from swarmtrain.peer.training.session import Hooks, Session
@@ -214,11 +216,15 @@ def join(
         return Swarm(when)
     _check_free(inner)
     speak_up()
+    inside = bare(model)
+    job = Job() if is_a_job() else None
+    if job is not None and not job.leads:
+        with in_words():
+            return _Follower(job, inside, inner, when, strict=strict)
     here = Surroundings.read()
-    member = _Member(inner, samples_per_step, strict=strict, when=when, emit=here.emit())
-    with in_words():
+    member = _Member(inner, samples_per_step, strict=strict, when=when, emit=here.emit(), job=job)
+    with in_words(), job.joining() if job is not None else nullcontext():
         caps = parse_caps(up or here.up, down or here.down, daily)
-        inside = bare(model)
         layout = _layout_of(inside, block=1)
         _check_trains(inner, inside)
         told = replace(
@@ -347,10 +353,12 @@ class _Member(Swarm):
         strict: bool,
         when: str = HOOK,
         emit: Callable[[Event], None] = lambda event: None,
+        job: Job | None = None,
     ) -> None:
         super().__init__(when)
         self.error = None
         self._emit = emit
+        self._job = job
         self._optimizer = optimizer
         self._samples = samples_per_step
         self._strict = strict
@@ -375,14 +383,13 @@ class _Member(Swarm):
             self._emit(In(key, membership.name, port))
             refuse_stages(membership.config)
             layout = Layout.of(model, membership.config.exchange.block)
-            self._session = membership.session(
-                ModelWeights(model, layout, self._optimizer),
-                layout,
-                Hooks(
-                    on_round=self._round_ended,
-                    on_waiting=log.waiting,
-                ),
-            )
+            hooks = Hooks(on_round=self._round_ended, on_waiting=log.waiting)
+            if self._job is not None:
+                session = self._job.session(membership, model, self._optimizer, layout, hooks)
+            else:
+                weights = ModelWeights(model, layout, self._optimizer)
+                session = membership.session(weights, layout, hooks)
+            self._session = session
             self._session.start()
         except BaseException:
             self._drop("could not begin")
@@ -395,6 +402,7 @@ class _Member(Swarm):
         log.joined(self.peers, max(0, self._session.driver.op))
         self._emit(StateInPlace(max(0, self._session.driver.op)))
         self._look_round()
+        self._let_go()
 
     # ---- what the loop sees
 
@@ -455,6 +463,10 @@ class _Member(Swarm):
         traceback: TracebackType | None,
     ) -> None:
         """As Swarm.__exit__. An error of the block is not hidden by one of leaving."""
+        if self._job is not None and error is not None:
+            # The other ranks are somewhere else: nothing can be saved with them.
+            self._job.abandon()
+            self._drop(f"its loop failed: {type(error).__name__}")
         try:
             self._go("finished" if error is None else f"its loop failed: {type(error).__name__}")
         except Exception:
@@ -468,6 +480,8 @@ class _Member(Swarm):
         """The optimizer's step hook."""
         if self._session is not None and not _was_skipped(optimizer):
             self._count()
+        else:
+            self._let_go()
 
     def _count(self) -> None:
         """One step was made: exchange if a round is due."""
@@ -476,6 +490,18 @@ class _Member(Swarm):
             return
         self._guarded(lambda: session.stepped(self._samples, self._shown_loss(), self._samples))
         self._look_round()
+        self._let_go()
+
+    def _let_go(self) -> None:
+        """Let the other ranks of a job make their next step."""
+        if self._job is not None and self._session is not None:
+            self._job.go(self._view())
+
+    def _view(self) -> View:
+        told = () if self.error is None else trouble_of(self.error)
+        return View(
+            self._round, self._state_root, self.peers, self._seed, self._run_is_over, told
+        )  # fmt: skip
 
     def _shown_loss(self) -> float | None:
         if self._loss is None:
@@ -514,7 +540,7 @@ class _Member(Swarm):
             told = translate(error) or error
             self.error = told
             self._drop("failed")
-            if self._strict:
+            if self._strict or (self._job is not None and self._job.is_broken):
                 raise told from error
             words = render(told) if isinstance(told, UserError) else repr(told)
             logger.warning("The swarm is gone, training goes on alone.\n%s", words)
@@ -543,6 +569,90 @@ class _Member(Swarm):
             hook.remove()
         if membership is not None:
             membership.close(reason)
+        if self._job is not None:
+            self._job.over(self._view())
+
+
+class _Follower(Swarm):
+    """The swarm as a rank of a job sees it that is not rank 0."""
+
+    def __init__(
+        self,
+        job: Job,
+        model: nn.Module,
+        optimizer: torch.optim.Optimizer | None,
+        when: str,
+        *,
+        strict: bool,
+    ) -> None:
+        super().__init__(when)
+        self.error = None
+        self._job, self._strict = job, strict
+        self._hook: Any = None
+        self._view = job.follow(model, optimizer)
+        if optimizer is not None and when == HOOK and not job.is_over:
+            self._hook = optimizer.register_step_post_hook(lambda *_: self._listen())
+
+    @property
+    def round(self) -> int:
+        """As Swarm.round."""
+        return self._view.round
+
+    @property
+    def state_root(self) -> str:
+        """As Swarm.state_root."""
+        return self._view.state_root
+
+    @property
+    def peers(self) -> int:
+        """As Swarm.peers."""
+        return 0 if self._job.is_over else self._view.peers
+
+    @property
+    def should_stop(self) -> bool:
+        """As Swarm.should_stop."""
+        return self._view.is_over
+
+    @property
+    def seed(self) -> int:
+        """As Swarm.seed: one for all ranks of a job."""
+        return self._view.seed
+
+    def step(self) -> None:
+        """As Swarm.step."""
+        super().step()
+        self._listen()
+
+    def finish_round(self) -> None:
+        """As Swarm.finish_round."""
+        self.leave()
+
+    def leave(self) -> None:
+        """Leave with rank 0."""
+        while not self._job.is_over:
+            self._listen()
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        """Leave with rank 0; where the loop has failed torchrun ends the job."""
+        if error is None:
+            self.leave()
+
+    def _listen(self) -> None:
+        """Do what rank 0 tells, until it lets the loop go on."""
+        if self._job.is_over:
+            return
+        self._view = self._job.served()
+        if self._job.is_over and self._hook is not None:
+            self._hook.remove()
+        if self._view.trouble:
+            self.error = error_of(self._view.trouble)
+            if self._strict:
+                raise self.error
 
 
 def _was_skipped(optimizer: torch.optim.Optimizer) -> bool:

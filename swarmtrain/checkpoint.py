@@ -11,12 +11,13 @@ Not here: inner optimizer state and data position, which are a peer's own. Nothi
 
 import errno
 import hashlib
+import itertools
 import logging
 import os
 import re
 import shutil
 import tempfile
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -189,18 +190,105 @@ def save(
         ValueError: there is no anchor, or its padding is not zero (a bug).
     """
     encoded = _encoded(layout, arrays)
+    num_bytes = sum(array.numel() * array.element_size() for _, array in arrays)
+
+    def written(folder: Path) -> dict[str, _FileFacts]:
+        files: dict[str, _FileFacts] = {}
+        for name, encode in encoded.items():
+            data = encode()
+            files[name] = _FileFacts(len(data), hashlib.sha256(data).hexdigest())
+            write(folder / name, data)
+            del data  # before the next one's: each is as large as the model
+        return files
+
+    names = [name for name, _ in arrays]
+    return _saved(directory, facts, layout, names, written, num_bytes, write)
+
+
+def save_parts(
+    directory: Path,
+    facts: RunFacts,
+    layout: Layout,
+    names: Sequence[str],
+    parts_of: Callable[[str, int, int], Iterable[memoryview]],
+) -> Checkpoint:
+    """As `save`, of a state that is nowhere whole; the files are the same.
+
+    Args:
+        directory: as `save`.
+        facts: as `save`.
+        layout: as `save`.
+        names: of the arrays of the state in its order.
+        parts_of: the bytes of values [start, stop) of an array, little-endian float32, in order.
+
+    Raises:
+        CheckpointFull: as `save`.
+        CheckpointError: as `save`.
+    """
+    places, position = {}, 0
+    for spec in layout.parameters:
+        places[spec.name] = (spec.shape, position, position + spec.num_values)
+        position += spec.num_values
+    padding = memoryview(bytes(4 * (layout.padded - layout.num_values)))
+
+    def written(folder: Path) -> dict[str, _FileFacts]:
+        model = _write_parts(
+            folder / MODEL_FILE,
+            _header({name: shape for name, (shape, _, _) in places.items()}, {"format": "pt"}),
+            (part for name in sorted(places) for part in parts_of(ANCHOR, *places[name][1:])),
+        )
+        others = sorted(name for name in names if name != ANCHOR)
+        outer = _write_parts(
+            folder / OUTER_FILE,
+            _header(dict.fromkeys(others, (layout.padded,)), None),
+            (part for name in others for part in (*parts_of(name, 0, layout.num_values), padding)),
+        )
+        return {MODEL_FILE: model, OUTER_FILE: outer}
+
+    num_bytes = 4 * layout.padded * len(names)
+    return _saved(directory, facts, layout, names, written, num_bytes, write_file)
+
+
+def _header(shapes: Mapping[str, tuple[int, ...]], metadata: Mapping[str, str] | None) -> bytes:
+    """The head of a safetensors file of float32 arrays, as that library writes it."""
+    entries: dict[str, object] = {} if metadata is None else {"__metadata__": metadata}
+    position = 0
+    for name in sorted(shapes):
+        end = position + 4 * torch.Size(shapes[name]).numel()
+        entries[name] = {"dtype": "F32", "shape": shapes[name], "data_offsets": [position, end]}
+        position = end
+    text = msgspec.json.encode(entries)
+    text += b" " * (-len(text) % 8)
+    return len(text).to_bytes(8, "little") + text
+
+
+def _write_parts(path: Path, head: bytes, parts: Iterable[memoryview]) -> _FileFacts:
+    digest, size = hashlib.sha256(), 0
+    with open(path, "xb") as file:
+        for part in itertools.chain([memoryview(head)], parts):
+            digest.update(part)
+            size += file.write(part)
+        file.flush()
+        os.fsync(file.fileno())
+    return _FileFacts(size, digest.hexdigest())
+
+
+def _saved(
+    directory: Path,
+    facts: RunFacts,
+    layout: Layout,
+    names: Sequence[str],
+    written: Callable[[Path], dict[str, _FileFacts]],
+    num_bytes: int,
+    write: WriteFile,
+) -> Checkpoint:
+    """Write the files aside with `written`, add the manifest and give the folder its name."""
     final = directory / folder_name(facts.op)
-    files: dict[str, _FileFacts] = {}
     aside: Path | None = None
     try:
         directory.mkdir(parents=True, exist_ok=True)
         aside = Path(tempfile.mkdtemp(prefix=_WRITING_PREFIX, dir=directory))
-        for name, encode in encoded.items():
-            data = encode()
-            files[name] = _FileFacts(len(data), hashlib.sha256(data).hexdigest())
-            write(aside / name, data)
-            del data  # before the next one's: each is as large as the model
-        manifest = _manifest(facts, layout, arrays, files)
+        manifest = _manifest(facts, layout, names, written(aside))
         write(aside / MANIFEST_FILE, manifest)
         checkpoint = Checkpoint(final, facts, layout.digest, _sha256(manifest))
         atomic_file.sync_folder(aside)
@@ -210,18 +298,20 @@ def save(
     except OSError as exc:
         if aside is not None:
             shutil.rmtree(aside, ignore_errors=True)
-        num_bytes = sum(array.numel() * array.element_size() for _, array in arrays)
         raise _write_error(exc, final, num_bytes) from exc
     return checkpoint
 
 
-def load(path: Path, *, manifest_hash: bytes | None = None) -> LoadedCheckpoint:
+def load(
+    path: Path, *, manifest_hash: bytes | None = None, mapped: bool = False
+) -> LoadedCheckpoint:
     """Read one checkpoint folder; every hash is verified before anything is used.
 
     Args:
         path: the folder ``op-000012``.
         manifest_hash: SHA-256 that the manifest must have, as the ledger names it; None trusts
             the manifest on disk.
+        mapped: leave the tensors on the disk; what is looked at is read then.
 
     Raises:
         CheckpointDamaged: a file is missing, cut off, changed or not what it should be.
@@ -231,18 +321,24 @@ def load(path: Path, *, manifest_hash: bytes | None = None) -> LoadedCheckpoint:
         raise _damaged(path, f"{MANIFEST_FILE} is not the one that the ledger names")
     if set(manifest.files) != {MODEL_FILE, OUTER_FILE}:
         raise _damaged(path, f"{MANIFEST_FILE} names other files than expected")
-    model = _read_tensors(path, MODEL_FILE, manifest.files[MODEL_FILE])
-    outer = _read_tensors(path, OUTER_FILE, manifest.files[OUTER_FILE])
+    read = _map_tensors if mapped else _read_tensors
+    model = read(path, MODEL_FILE, manifest.files[MODEL_FILE])
+    outer = read(path, OUTER_FILE, manifest.files[OUTER_FILE])
     if sorted(manifest.arrays) != sorted([ANCHOR, *outer]):
         raise _damaged(path, f"{OUTER_FILE} does not hold the arrays that the manifest names")
     return LoadedCheckpoint(checkpoint, model, outer, manifest.arrays, manifest.parameters)
 
 
-def latest(directory: Path) -> LoadedCheckpoint | None:
-    """The newest checkpoint that is whole; damaged ones are passed over with a warning."""
+def latest(directory: Path, *, mapped: bool = False) -> LoadedCheckpoint | None:
+    """The newest checkpoint that is whole; damaged ones are passed over with a warning.
+
+    Args:
+        directory: where checkpoints live.
+        mapped: leave the tensors on the disk; what is looked at is read then.
+    """
     for path in reversed(folders(directory)):
         try:
-            return load(path)
+            return load(path, mapped=mapped)
         except CheckpointDamaged as exc:
             logger.warning("The checkpoint %s is damaged, an older one is taken: %s", path, exc)
     return None
@@ -325,7 +421,7 @@ def _encoded(
 
 
 def _manifest(
-    facts: RunFacts, layout: Layout, arrays: Sequence[tuple[str, Tensor]],
+    facts: RunFacts, layout: Layout, names: Sequence[str],
     files: Mapping[str, _FileFacts],
 ) -> bytes:  # fmt: skip
     """The manifest's bytes."""
@@ -336,7 +432,7 @@ def _manifest(
         op=facts.op,
         state_root=facts.state_root.hex(),
         layout=layout.digest.hex(),
-        arrays=tuple(name for name, _ in arrays),
+        arrays=tuple(names),
         parameters=layout.parameters,
         files=dict(files),
         group=facts.group,
@@ -383,6 +479,24 @@ def _read_tensors(path: Path, name: str, facts: _FileFacts) -> dict[str, Tensor]
         raise _damaged(path, f"{name} has other contents than the manifest says")
     try:
         return safetensors.torch.load(data)
+    except SafetensorError as exc:
+        raise _damaged(path, f"{name} is not a safetensors file ({exc})") from exc
+
+
+def _map_tensors(path: Path, name: str, facts: _FileFacts) -> dict[str, Tensor]:
+    """As `_read_tensors`, in pages of the file that come and go as they are looked at."""
+    try:
+        with open(path / name, "rb") as file:
+            size = os.fstat(file.fileno()).st_size
+            digest = hashlib.file_digest(file, "sha256").hexdigest()
+    except OSError as exc:
+        raise _damaged(path, f"{name} cannot be read ({exc.strerror})") from exc
+    if size != facts.bytes:
+        raise _damaged(path, f"{name} has {size} of {facts.bytes} bytes")
+    if digest != facts.sha256:
+        raise _damaged(path, f"{name} has other contents than the manifest says")
+    try:
+        return safetensors.torch.load_file(path / name)
     except SafetensorError as exc:
         raise _damaged(path, f"{name} is not a safetensors file ({exc})") from exc
 

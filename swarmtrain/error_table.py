@@ -349,6 +349,25 @@ _ROWS = (
         "Freeze what is not, and unfreeze what the run should train, before joining.",
     ),
     ErrorKind(
+        "SWT-E641", "The model of a torchrun job cannot be exchanged", EXIT_MUST_CHANGE,
+        "A job of several processes is one peer, and each of them must hold whole parameters, as\n"
+        "with DistributedDataParallel, or boxes of them, as with fully_shard (FSDP2) or tensor\n"
+        "parallelism by DTensor. FullyShardedDataParallel, the first version, makes one flat\n"
+        "parameter of many, which has no place in a run: use fully_shard.",
+    ),
+    ErrorKind(
+        "SWT-E642", "A torchrun job cannot be a peer of this run", EXIT_MUST_CHANGE,
+        "Each process of a job works on its own part of the model. That does for strategies and\n"
+        "codecs that treat values one by one or block by block, and not for all; the message says\n"
+        "which setting of the run it is. Join from one process, or have the setting changed.",
+    ),
+    ErrorKind(
+        "SWT-E643", "A rank of a torchrun job is missing", EXIT_MUST_CHANGE,
+        "All processes of a job join a run together, each by calling swarmtrain.join with the\n"
+        "invite. Some did not come within two minutes. Usually SWARMTRAIN_INVITE is not set on\n"
+        "every machine, or join is called behind `if rank == 0`.",
+    ),
+    ErrorKind(
         "SWT-E650", "A program of the emulation failed", EXIT_MUST_CHANGE,
         "`swarmtrain emulate` starts copies of a program, and one ended with an error of its own.\n"
         "The last lines of its log are shown, and where the rest is; all others were ended. See\n"

@@ -201,6 +201,15 @@ class Layout:
         return parameters
 
 
+def local_part(tensor: Tensor) -> Tensor:
+    """The memory of this process's shard of a DTensor, or the tensor itself where it is none."""
+    if not hasattr(tensor, "to_local"):
+        return tensor.detach()
+    with torch.no_grad():
+        shard: Tensor = tensor.to_local()
+    return shard
+
+
 def _trainable(model: nn.Module) -> dict[str, nn.Parameter]:
     """By name, as if nothing were compiled: torch.compile puts a layer's name into another one."""
     return {

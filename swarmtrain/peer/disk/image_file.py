@@ -7,7 +7,7 @@ pieces, at the latest with the process. Nothing is synced, as nobody asks for it
 import logging
 import os
 import tempfile
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable
 from pathlib import Path
 
 from swarmtrain_transport.arithmetic import Buffer
@@ -63,13 +63,14 @@ class _Part(Kept):
         return b"".join(found)
 
 
-def put_in(directory: Path) -> Callable[[Sequence[memoryview], int], tuple[Kept, ...] | None]:
+def put_in(directory: Path) -> Callable[[Iterable[memoryview], int], tuple[Kept, ...] | None]:
     """A function that puts states into files of this directory, see `state_image.Put`."""
 
-    def put(parts: Sequence[memoryview], piece_bytes: int) -> tuple[Kept, ...] | None:
+    def put(parts: Iterable[memoryview], piece_bytes: int) -> tuple[Kept, ...] | None:
         try:
-            file = _File(directory)
+            file, total = _File(directory), 0
             for part in parts:
+                total += len(part)
                 file.add(part)
         except OSError as error:
             logger.warning(
@@ -77,7 +78,6 @@ def put_in(directory: Path) -> Callable[[Sequence[memoryview], int], tuple[Kept,
                 directory, error.strerror or error,
             )  # fmt: skip
             return None
-        total = sum(map(len, parts))
         return tuple(
             _Part(file, start, min(piece_bytes, total - start))
             for start in range(0, total, piece_bytes)

@@ -6,7 +6,7 @@ between two inner steps, so weights never change under a step. Not here: sockets
 """
 
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -280,13 +280,22 @@ class Driver:
         Raises:
             RemoteFault: reason ``manifest``: the state's arrays are not this strategy's.
         """
-        arrays = arrays_of(self._strategy, action, self._num_values)
+        arrays = self._arrays(action)
         self._strategy.load_state(arrays)
         self._take_back(action)
         self._weights.write_weights(arrays["anchor"].clone())
         self.samples_so_far, self.round_samples = action.samples, 0
         self._reset(action.op)
         return self._image(action.op, copy=True)
+
+    def _arrays(self, action: LoadState) -> dict[str, Tensor]:
+        return arrays_of(self._strategy, action, self._num_values)
+
+    def _is_lost(self, values: Tensor, included: Sequence[tuple[int, int, bool]] = ()) -> bool:
+        return is_lost(values, included)
+
+    def _without_broken(self, weights: Tensor) -> Tensor:
+        return without_broken(self._strategy, weights)
 
     def _take_back(self, action: LoadState) -> None:
         """Own arrays come back with the very state that they were saved with (rule 9)."""
@@ -348,8 +357,8 @@ class Driver:
             op=result.op,
             own_share=1 / contributors if contributors else None,
         )
-        if given is not None and is_lost(given.values, included):
-            weights = without_broken(self._strategy, weights)
+        if given is not None and self._is_lost(given.values, included):
+            weights = self._without_broken(weights)
         self._weights.write_weights(weights)
         self.included = given is not None and any(here for _, _, here in included)
         if given is not None:
@@ -369,7 +378,7 @@ class Driver:
             else:
                 # Nobody's mean would make the anchor a number again: such work is dropped.
                 self._strategy.skip()
-                self._weights.write_weights(without_broken(self._strategy, now))
+                self._weights.write_weights(self._without_broken(now))
             self._ended(op)
         self.op = op
         return self._image(op, copy=self._is_copied(op))
@@ -403,9 +412,9 @@ class Driver:
         """The op ended without a result: train on from where we are, if that is a place at all."""
         if self._given:
             self._strategy.skip()
-            if is_lost(self._given[0].values):
+            if self._is_lost(self._given[0].values):
                 now = self._weights.read_weights()
-                self._weights.write_weights(without_broken(self._strategy, now))
+                self._weights.write_weights(self._without_broken(now))
             self._ended(op)
         self.op = op
 

@@ -9,11 +9,30 @@ Not here: buffers, frozen parameters and optimizer state, which stay with the pe
 optimizer's memory of weights that had become NaN (`moments`).
 """
 
+from typing import Protocol
+
 import torch
 from torch import Tensor, nn
 
-from swarmtrain.models.tensors import Layout
+from swarmtrain.models.tensors import ParameterSpec
 from swarmtrain.peer.training.moments import Moments
+
+
+class FlatPlaces(Protocol):
+    """Places of the values of a model's parameters in a flat vector, as in a `Layout`."""
+
+    @property
+    def parameters(self) -> tuple[ParameterSpec, ...]:
+        """Of which values are in the vector."""
+
+    def read(self, model: nn.Module, out: Tensor | None = None) -> Tensor:
+        """(padded,) float32 on the CPU."""
+
+    def write(self, model: nn.Module, vector: Tensor) -> None:
+        """Put the vector into the model."""
+
+    def named_views(self, vector: Tensor) -> dict[str, Tensor]:
+        """Values of each parameter as a view."""
 
 
 class ModelWeights:
@@ -27,7 +46,7 @@ class ModelWeights:
     """
 
     def __init__(
-        self, model: nn.Module, layout: Layout, optimizer: torch.optim.Optimizer | None = None
+        self, model: nn.Module, layout: FlatPlaces, optimizer: torch.optim.Optimizer | None = None
     ) -> None:
         self._model = model
         self._layout = layout
@@ -65,7 +84,7 @@ class ModelWeights:
 
     def _within_range(self, vector: Tensor) -> Tensor:
         """`vector`, or a copy where a value is beyond what its parameter's type can hold."""
-        if not self._largest:
+        if not self._largest or not vector.numel():
             return vector
         lowest, highest = torch.aminmax(vector)
         if max(-float(lowest), float(highest)) <= min(self._largest.values()):

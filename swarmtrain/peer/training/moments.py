@@ -18,6 +18,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from swarmtrain.models.tensors import local_part
+
 
 class Moments:
     """The memory of one optimizer.
@@ -96,7 +98,7 @@ def _begin_again(state: dict[str, Any]) -> None:
     """Zero in place, the count of steps too, on which corrections for a short memory depend."""
     for key, value in state.items():
         if isinstance(value, Tensor):
-            value.detach().zero_()
+            local_part(value).zero_()
         elif key == "step":
             state[key] = type(value)(0)
 
@@ -104,7 +106,7 @@ def _begin_again(state: dict[str, Any]) -> None:
 def _is_finite(tensor: Tensor) -> bool:
     """A sum is finite only if all its values are, and takes a fifth of the time of looking at each;
     where it is not, its values may still be."""
-    values = tensor.detach()
+    values = local_part(tensor)
     if values.dtype.itemsize == 1:  # what torch cannot sum
         values = values.float()
     total = values.sum(dtype=torch.float32)

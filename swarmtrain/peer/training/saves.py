@@ -66,19 +66,37 @@ class Saves:
             UserError: it cannot be read.
         """
         try:
-            newest = checkpoint.latest(self._storage.checkpoints)
+            newest = self._newest()
             if newest is None or newest.checkpoint.layout_digest != self._layout.digest:
                 return None
             if newest.checkpoint.facts.config_hash != config_hash(self._config):
                 return None  # of another run that used this directory
             if newest.checkpoint.facts.group != self._storage.group:
                 return None  # somebody has moved folders
-            arrays = newest.arrays(self._layout)
+            image = self._bring(newest, driver)
         except checkpoint.CheckpointError as error:
             raise translate(error) or error from error
         facts = newest.checkpoint.facts
         self.newest = (facts.op, facts.state_root)
+        return image
+
+    def _newest(self) -> checkpoint.LoadedCheckpoint | None:
+        return checkpoint.latest(self._storage.checkpoints)
+
+    def _bring(self, found: checkpoint.LoadedCheckpoint, driver: Driver) -> StateImage:
+        """A checkpoint's state in the driver."""
+        facts, arrays = found.checkpoint.facts, found.arrays(self._layout)
         return driver.restored(facts.op, dict(arrays), own_arrays(self._storage.own(), facts))
+
+    def _write(self, facts: checkpoint.RunFacts, driver: Driver) -> checkpoint.Checkpoint:
+        return checkpoint.save(
+            self._storage.checkpoints, facts, self._layout, driver.strategy.state_arrays()
+        )
+
+    def _keep_own(self, facts: checkpoint.RunFacts, driver: Driver) -> None:
+        own = driver.strategy.local_arrays()
+        if own:
+            self._storage.keep_own(own_bytes(own, facts))
 
     def save(self, op: int, driver: Driver) -> checkpoint.Checkpoint:
         """The state after `op`, and what is this peer's own then.
@@ -91,7 +109,7 @@ class Saves:
             self._config.run.name, config_hash(self._config), op, driver.root, self._storage.group
         )
         try:
-            saved = checkpoint.save(folder, facts, self._layout, driver.strategy.state_arrays())
+            saved = self._write(facts, driver)
             # Later ones are of a past that a REWIND has cancelled, and would displace this one.
             checkpoint.forget_after(folder, op)
             checkpoint.prune(folder, self._config.checkpoint.keep)
@@ -102,9 +120,7 @@ class Saves:
             raise disk_full(str(folder), at_coordinator=False) from error
         except (checkpoint.CheckpointError, OSError) as error:
             raise translate(error) or error from error
-        own = driver.strategy.local_arrays()
-        if own:
-            self._storage.keep_own(own_bytes(own, facts))
+        self._keep_own(facts, driver)
         self.newest = (op, driver.root)
         return saved
 

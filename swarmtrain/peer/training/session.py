@@ -89,6 +89,7 @@ class Session:
         layout: of the model.
         hooks: what the owner wants to hear.
         clock: monotonic seconds.
+        saves: checkpoints; None for those of a peer that is one process.
     """
 
     def __init__(
@@ -101,6 +102,7 @@ class Session:
         layout: Layout,
         hooks: Hooks,
         clock: Callable[[], float] = time.monotonic,
+        saves: Saves | None = None,
     ) -> None:
         self.driver = driver
         self.result = ""
@@ -109,7 +111,7 @@ class Session:
         self._storage, self._group = storage, storage.group
         self._config = config
         self._layout = layout
-        self._saves = Saves(storage, config, layout)
+        self._saves = saves or Saves(storage, config, layout)
         self._hooks = hooks
         self._clock = clock
         self._meter = Meter(clock)

@@ -4,7 +4,7 @@ The state is the strategy's arrays without padding, one after the other, float32
 the ledger attests.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 
 import numpy as np
@@ -23,7 +23,7 @@ from swarmtrain_transport.blocks.manifest import (
 from swarmtrain_transport.blocks.retention import Piece
 from swarmtrain_transport.errors import RemoteFault
 
-Put = Callable[[Sequence[memoryview], int], tuple[Piece, ...] | None]
+Put = Callable[[Iterable[memoryview], int], tuple[Piece, ...] | None]
 """Puts bytes somewhere else than into memory and returns them in pieces of so many; None if there
 is no room for them."""
 
