@@ -123,6 +123,11 @@ def lead(ranks: Ranks, model: Net, copy: Net, codec: str, folder: Path) -> None:
         layout=layout.digest, num_values=layout.num_values, snapshot_rounds=2,
     )  # fmt: skip
     chance = torch.Generator().manual_seed(5)
+    given = torch.randn(layout.num_values, generator=chance)
+    given = torch.cat((given, torch.zeros(layout.padded - layout.num_values)))
+    job.begin_with(given)
+    plain.begin_with(given)
+    compare(ranks, model, copy)
     assert job.offer().manifest == plain.offer().manifest
     job.op = plain.op = 0
     cut = layout.padded // 3 // BLOCK * BLOCK

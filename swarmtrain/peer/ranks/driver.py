@@ -59,6 +59,7 @@ class Word(IntEnum):
     RESTORED = 12
     PIECE = 13
     HASHES = 14
+    BEGIN = 15
 
 
 class RankDriver(Driver):
@@ -124,6 +125,11 @@ class RankDriver(Driver):
         """Take this rank's part of values [start, stop) of an array, which rank 0 has."""
         array = list(self._incoming.values())[index]
         self._ranks.move(self._places.spread(start, stop, 0), values, array)
+
+    def begin(self) -> None:
+        """Let the weights be the anchor that came: as `Driver.begin_with`."""
+        arrays, self._incoming = self._incoming, {}
+        self._weights.write_weights(arrays["anchor"])
 
     def restore(self, op: int) -> StateImage:
         """Go on from the state that came: as `Driver.restored`."""
@@ -338,6 +344,13 @@ class LeadDriver(RankDriver):
             with self._in_step(Word.PUT, msgspec.msgpack.encode((index, low, high))):
                 super().put(index, low, high, values[low - start : high - start])
 
+    def begin_with(self, vector: Tensor) -> None:
+        """As `Driver.begin_with`; rank 0 alone has `vector`, of the whole model."""
+        self.fresh()
+        self.put(self.state_names.index("anchor"), 0, self._places.num_values, vector)
+        with self._in_step(Word.BEGIN):
+            super().begin()
+
     def restore(self, op: int) -> StateImage:
         """As `RankDriver.restore`, with the state that `put` brought."""
         with self._in_step(Word.RESTORED, msgspec.msgpack.encode(op)):
@@ -402,6 +415,7 @@ def serve(driver: RankDriver, word: int, data: bytes, steps: int) -> None:
         Word.RESTORED: lambda: driver.restore(said),
         Word.PIECE: lambda: driver.piece(*said),
         Word.HASHES: driver.hashes,
+        Word.BEGIN: driver.begin,
     }
     calls[word]()
     driver.dropped()
