@@ -27,6 +27,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager, nullcontext
 from dataclasses import replace
 from pathlib import Path
+from time import monotonic
 from types import TracebackType
 from typing import Any
 
@@ -63,6 +64,9 @@ _HOOKS = "_optimizer_step_post_hooks"
 
 _WRAPPERS_MAX = 8
 """Optimizers within optimizers; real chains have two or three."""
+
+LOOK_EVERY_S = 1.0
+"""Pause between two looks at losses on a device."""
 
 HOOK, STEP = "hook", "step"
 """Ways to say that a step was made: the optimizer's hook does, or the loop by `Swarm.step`."""
@@ -363,6 +367,7 @@ class _Member(Swarm):
         self._samples = samples_per_step
         self._strict = strict
         self._loss: Tensor | float | None = None
+        self._looked_s = -math.inf
         self._session: Session | None = None
         self._membership: Membership | None = None
         self._hook: Any = None
@@ -488,7 +493,8 @@ class _Member(Swarm):
         session = self._session
         if session is None:
             return
-        self._guarded(lambda: session.stepped(self._samples, self._shown_loss(), self._samples))
+        loss = self._shown_loss(LOOK_EVERY_S)
+        self._guarded(lambda: session.stepped(self._samples, loss, self._samples))
         self._look_round()
         self._let_go()
 
@@ -503,11 +509,19 @@ class _Member(Swarm):
             self._round, self._state_root, self.peers, self._seed, self._run_is_over, told
         )  # fmt: skip
 
-    def _shown_loss(self) -> float | None:
-        if self._loss is None:
+    def _shown_loss(self, every_s: float = 0.0) -> float | None:
+        """The newest loss, None if it is no number; one on a device is looked at only if that was
+        not done for so long, because looking waits for all that the device has yet to do."""
+        loss = self._loss
+        if loss is None:
             return None
-        loss = float(self._loss)
-        return loss if math.isfinite(loss) else None
+        if isinstance(loss, Tensor) and loss.device.type != "cpu":
+            now_s = monotonic()
+            if now_s - self._looked_s < every_s:
+                return None
+            self._looked_s = now_s
+        value = float(loss)
+        return value if math.isfinite(value) else None
 
     def _round_ended(self, report: RoundReport) -> None:
         session, loss = self._session, self._shown_loss()

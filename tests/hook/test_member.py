@@ -35,6 +35,28 @@ def test_losses_of_single_samples_are_shown_as_their_mean():
     assert session.stepped_with == [(4, 1.5)]
 
 
+def test_a_loss_on_a_device_is_looked_at_once_in_a_while(monkeypatch):
+    """Looking waits for all that a GPU has yet to do: in each step that would cost the overlap."""
+
+    class Far(torch.Tensor):
+        device = property(lambda self: torch.device("cuda"))
+        looks = 0
+
+        def __float__(self) -> float:
+            Far.looks += 1
+            return self.item()
+
+    now_s = 100.0
+    monkeypatch.setattr("swarmtrain.api.monotonic", lambda: now_s)
+    member, session, model, optimizer = made()
+    for _ in range(9):
+        member._loss = torch.tensor(2.5).as_subclass(Far)
+        step(model, optimizer)
+        now_s += 0.25
+    assert Far.looks == 3
+    assert [loss for _, loss in session.stepped_with] == [2.5, None, None, None] * 2 + [2.5]
+
+
 def test_gradient_accumulation_and_schedules_do_not_disturb_the_count():
     member, session, model, optimizer = made()
     schedule = torch.optim.lr_scheduler.StepLR(optimizer, 1)
