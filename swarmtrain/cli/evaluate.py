@@ -1,7 +1,6 @@
 """`swarmtrain evaluate RUN|DIR --data PATH`: how well a trained model foretells a text."""
 
 import json
-from pathlib import Path
 from typing import Annotated
 
 import typer
@@ -15,8 +14,14 @@ from swarmtrain.console.lines import fact
 def evaluate(
     place: Trained,
     data: Annotated[
-        Path, typer.Option("--data", metavar="PATH", help="A file of text, or a folder of some.")
+        str,
+        typer.Option(
+            "--data", metavar="PATH", help="A file of text or JSONL, a folder of some, or hf:NAME."
+        ),
     ],
+    field: Annotated[
+        str, typer.Option("--field", help="Of JSONL and datasets, that has the text.")
+    ] = "text",
     windows: Annotated[
         int, typer.Option("--windows", min=0, help="Stop after so many windows; 0: read all.")
     ] = 0,
@@ -30,15 +35,14 @@ def evaluate(
     from swarmtrain.trained.judged import judged, text_at
     from swarmtrain.trained.opened import open_trained
 
-    text = text_at(str(data))
-    if text.skipped:
-        say(f"{text.skipped} files at {data} are no text and were left out.")
+    texts, skipped = text_at(data, field)
+    if skipped:
+        say(f"{skipped} files at {data} are no text and were left out.")
     where = device_of(device)
     trained = open_trained(str(place))
     model = trained.model(where)
     use_threads(sum(one.numel() for one in trained.weights.values()))
-    read = (Path(path).read_text(encoding="utf-8") for path in text.paths)
-    found = judged(model, trained.tokenizer, trained.config.model.context, read, windows)
+    found = judged(model, trained.tokenizer, trained.config.model.context, texts, windows)
     if as_json:
         print(json.dumps({"model": trained.name, **asdict(found), "device": str(where)}))
         return

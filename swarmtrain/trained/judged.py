@@ -1,21 +1,22 @@
 """How well a trained model foretells a text: loss, bits per byte, perplexity.
 
-Every document is read in windows that follow each other; each window begins with the last token of
-the one before, so that every token but a document's first is foretold once. Within a window a token
-sees what stands before it there, so the loss is a little above that of a window that slides.
+Every document is read in windows that follow each other; each begins with the last token of the one
+before, so that every token but a document's first is foretold once. Within a window a token sees
+what stands before it there, so the loss is a little above that of a window that slides. A long
+document is read in parts.
 
 Legend of shapes: B windows, T tokens, V vocabulary.
 """
 
 import math
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 import torch.nn.functional as F
 from torch import nn
 
-from swarmtrain.data.documents import find, text_digest
+from swarmtrain.data.documents import Document, Kind, documents, find, text_digest
 from swarmtrain.errors import UserError
 from swarmtrain.trained.tokens import Tokenizer
 
@@ -32,7 +33,7 @@ class Judgement:
         perplexity: exp of the loss.
         tokens: that were foretold.
         windows: in which they were.
-        documents: that had at least two tokens.
+        documents: that were read, in whole or in part.
         bytes: of their text, in UTF-8.
     """
 
@@ -45,40 +46,34 @@ class Judgement:
     bytes: int
 
 
-@dataclass(frozen=True, slots=True)
-class Text:
-    """Documents of a place.
+def text_at(place: str, field: str = "text") -> tuple[Iterator[Document], int]:
+    """Documents of a file, a folder or a dataset, and how many files there are none.
 
-    Attributes:
-        paths: those that are text.
-        skipped: files that are none.
-    """
-
-    paths: tuple[str, ...]
-    skipped: int
-
-
-def text_at(place: str) -> Text:
-    """The text of a file, or of all files in a folder.
+    Args:
+        field: of JSONL and datasets, that has the text.
 
     Raises:
         UserError: SWT-E820, nothing is there; E821, nothing of it is text.
     """
-    files = find(place).files
-    paths = tuple(one.path for one in files if text_digest(one.path) is not None)
-    if not paths:
+    source = find(place)
+    skipped = source.skipped
+    if source.kind is Kind.TEXT:
+        files = tuple(one for one in source.files if text_digest(one.path) is not None)
+        skipped += len(source.files) - len(files)
+        source = replace(source, files=files)
+    if source.kind is Kind.TOKENS or (source.kind is Kind.TEXT and not source.files):
         raise UserError(
             "SWT-E821", f"Nothing at {place} is text in UTF-8.", "Nothing was judged.",
-            "Name a file of text, or a folder with some.",
+            "Name a file of text or JSONL, or a folder with some.",
         )  # fmt: skip
-    return Text(paths, len(files) - len(paths))
+    return documents(source, field), skipped
 
 
 def judged(
-    model: nn.Module, tokenizer: Tokenizer, context: int, texts: Iterable[str],
+    model: nn.Module, tokenizer: Tokenizer, context: int, texts: Iterable[Document],
     most_windows: int = 0,
 ) -> Judgement:  # fmt: skip
-    """Judge a model by texts, each a document.
+    """Judge a model by documents.
 
     Args:
         model: gives (B, T, V) logits.
@@ -89,21 +84,26 @@ def judged(
         UserError: SWT-E452, there is no token to foretell.
     """
     device = next(model.parameters()).device
-    nats, tokens, windows, documents, num_bytes = 0.0, 0, 0, 0, 0.0
-    for text in texts:
+    nats, tokens, windows, documents_read, num_bytes = 0.0, 0, 0, 0, 0.0
+    for parts in texts:
+        last: list[int] = []
+        for part in parts:
+            if most_windows and windows >= most_windows:
+                break
+            ids = last + tokenizer.encode(part)
+            last = ids[-1:]
+            if len(ids) < 2:
+                continue
+            foretold = 0
+            for batch in _batches(ids, context, most_windows - windows if most_windows else 0):
+                nats += _nats(model, batch, device)
+                windows += len(batch)
+                foretold += sum(len(one) - 1 for one in batch)
+            tokens += foretold
+            num_bytes += len(part.encode()) * foretold / (len(ids) - 1)
+        documents_read += bool(last)
         if most_windows and windows >= most_windows:
             break
-        ids = tokenizer.encode(text)
-        if len(ids) < 2:
-            continue
-        documents += 1
-        foretold = 0
-        for batch in _batches(ids, context, most_windows - windows if most_windows else 0):
-            nats += _nats(model, batch, device)
-            windows += len(batch)
-            foretold += sum(len(one) - 1 for one in batch)
-        tokens += foretold
-        num_bytes += len(text.encode()) * foretold / (len(ids) - 1)
     if not tokens:
         raise UserError(
             "SWT-E452", "The text has no token that could be foretold.",
@@ -112,7 +112,7 @@ def judged(
     loss = nats / tokens
     bits = nats / math.log(2) / num_bytes
     perplexity = math.exp(loss) if loss < 700 else math.inf
-    return Judgement(loss, bits, perplexity, tokens, windows, documents, round(num_bytes))
+    return Judgement(loss, bits, perplexity, tokens, windows, documents_read, round(num_bytes))
 
 
 def _batches(ids: Sequence[int], context: int, most: int) -> Iterator[list[Sequence[int]]]:

@@ -5,7 +5,9 @@ import json
 import pytest
 import safetensors.torch
 import torch
-from e2e_rig import SMALL_MODEL, Running, place
+from e2e_rig import SMALL_MODEL, place
+
+from swarmtrain.cli.main import main
 
 pytestmark = pytest.mark.timeout(300)
 
@@ -17,12 +19,20 @@ rounds = 2
 """
 
 
-def answered(running: Running) -> str:
-    assert running.end() == 0, running.said
-    return "".join(running.lines)
+@pytest.fixture
+def ask(tmp_path, monkeypatch, capsys):
+    """A command that starts no process of its own; what it says on stdout."""
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "state-home"))
+
+    def asked(*words):
+        capsys.readouterr()
+        assert main([str(word) for word in words]) == 0, capsys.readouterr().err
+        return capsys.readouterr().out
+
+    return asked
 
 
-def test_a_run_is_exported_and_its_model_writes(tmp_path):
+def test_a_run_is_exported_used_extended_and_another_one_begins_with_it(tmp_path, ask):
     with place(tmp_path) as here:
         run_file = here.run_file(RUN)
         up = here.up(run_file)
@@ -31,23 +41,21 @@ def test_a_run_is_exported_and_its_model_writes(tmp_path):
         assert ann.end() == 0 and up.running.end() == 0
 
         model = tmp_path / "model"
-        made = json.loads(answered(here.command("export", "tiny", "--to", model, "--json")))
+        made = json.loads(ask("export", "tiny", "--to", model, "--json"))
         assert [part["op"] for part in made["stages"]] == [2]
         card = (model / "README.md").read_text()
         assert made["stages"][0]["state_root"] in card and "1 have work in the model" in card
         assert "| rounds | 2 of 2 committed |" in card
 
         words = ("def ", "--tokens", 40, "--temperature", 0)
-        text = answered(here.command("generate", model, *words))
+        text = ask("generate", model, *words)
         assert text.startswith("def ") and len(text) > 30
-        again = json.loads(answered(here.command("generate", "tiny", *words, "--json")))
+        again = json.loads(ask("generate", "tiny", *words, "--json"))
         assert text == again["prompt"] + again["text"] + "\n"
 
         (tmp_path / "text").mkdir()
         (tmp_path / "text" / "some.txt").write_text("def f(x):\n    return x\n" * 9)
-        found = json.loads(
-            answered(here.command("evaluate", "tiny", "--data", tmp_path / "text", "--json"))
-        )
+        found = json.loads(ask("evaluate", "tiny", "--data", tmp_path / "text", "--json"))
         assert found["tokens"] == 9 * 23 - 1 and found["windows"] == -(-found["tokens"] // 32)
         assert 2.0 < found["loss"] < 5.6  # ln 256 is 5.55
 
@@ -57,7 +65,7 @@ def test_a_run_is_exported_and_its_model_writes(tmp_path):
         assert ann.end() == 0 and up.running.end() == 0
         assert "3 rounds" in up.running.event("finished")["result"]
         assert "stays at 0.0001" in up.running.said
-        proof = answered(here.command("verify", next(tmp_path.glob("**/peers/ann")), "--json"))
+        proof = ask("verify", next(tmp_path.glob("**/peers/ann")), "--json")
         assert json.loads(proof)["to_op"] == 3
 
         # Another run begins with the export, also after a restart of its coordinator.

@@ -1,0 +1,96 @@
+"""Exports that others read: in Transformers' form, with the run's tokenizer; a full disk."""
+
+import errno
+import os
+from pathlib import Path
+
+import pytest
+import torch
+
+from swarmtrain import checkpoint
+from swarmtrain.cli.main import main
+from swarmtrain.config.settings import DataSection, ModelSection, RunConfig, RunSection
+from swarmtrain.data.tokenizer import JsonTokenizer
+from swarmtrain.errors import UserError
+from swarmtrain.trained.export import export
+from swarmtrain.trained.opened import Trained, open_trained
+from swarmtrain.trained.tokens import Bytes
+from tests.trained.test_export import CONFIG, peer, refused
+
+MODEL = ModelSection(
+    kind="transformer", layers=1, width=16, heads=2, context=16, vocabulary=40, tied=False
+)
+LLAMA = RunConfig(run=RunSection(name="tests"), model=MODEL)
+
+
+def test_transformers_computes_the_same_logits_and_the_folder_is_read_again(tmp_path: Path) -> None:
+    transformers = pytest.importorskip("transformers")
+    directory = peer(tmp_path / "a", 0, config=LLAMA)
+    export(tmp_path / "hf", [directory], form="hf")
+    export(tmp_path / "own", [directory])
+    theirs = transformers.AutoModelForCausalLM.from_pretrained(tmp_path / "hf")
+    tokens = torch.tensor([[1, 2, 39, 0, 7]])
+    with torch.no_grad():
+        wanted = theirs(tokens).logits
+        for place in (directory, tmp_path / "hf", tmp_path / "own"):
+            model = open_trained(str(place)).model(torch.device("cpu"))
+            torch.testing.assert_close(model(tokens), wanted)
+
+
+def test_a_model_that_transformers_does_not_know_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(UserError) as caught:
+        export(tmp_path / "out", [peer(tmp_path / "a", 0, 1, 2)], form="hf")
+    assert caught.value.code == "SWT-E610" and "byte-transformer" in caught.value.what
+    assert not (tmp_path / "out").exists()
+
+
+def test_the_runs_tokenizer_goes_with_the_model(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    tokenizers = pytest.importorskip("tokenizers")
+    words = {word: index for index, word in enumerate(["[UNK]", "once", "upon", "a", "time"])}
+    made = tokenizers.Tokenizer(tokenizers.models.WordLevel(words, unk_token="[UNK]"))
+    made.pre_tokenizer = tokenizers.pre_tokenizers.Whitespace()
+    file = made.to_str().encode()
+    data = DataSection(tokenizer=JsonTokenizer(file).sha256)
+    config = RunConfig(run=RunSection(name="tests"), model=MODEL, data=data)
+    directory = peer(tmp_path / "a", 0, config=config)
+    (directory / "tokenizer.json").write_bytes(file)
+    export(tmp_path / "out", [directory])
+    assert (tmp_path / "out" / "tokenizer.json").read_bytes() == file
+    assert main(["generate", str(tmp_path / "out"), "once upon", "--tokens", "30"]) == 0
+    said = capsys.readouterr().out.removeprefix("once upon").split()
+    assert said and set(said) <= words.keys()
+
+
+def test_a_full_disk_leaves_nothing_behind(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    directory = peer(tmp_path / "a", 0, 1, 2)
+
+    def full(path: Path, data: object) -> None:
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), str(path))
+
+    monkeypatch.setattr(checkpoint, "write_file", full)
+    error = refused(tmp_path, directory)
+    assert error.code == "SWT-E401" and "out" in error.what and "taken back" in error.meaning
+    assert sorted(one.name for one in tmp_path.iterdir()) == ["a"]
+
+
+def test_a_peer_without_a_whole_checkpoint_is_told_so(tmp_path: Path) -> None:
+    directory = peer(tmp_path / "a", config=CONFIG)
+    error = refused(tmp_path, directory)
+    assert error.code == "SWT-E811" and "still being" in error.meaning
+
+
+def test_damage_and_other_models_are_told(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    export(tmp_path / "out", [peer(tmp_path / "a", 0, 1, 2)])
+    weights = tmp_path / "out" / "model.safetensors"
+    weights.write_bytes(weights.read_bytes()[:-1] + b"\0")
+    assert main(["generate", str(tmp_path / "out"), "x"]) == 65
+    assert "SWT-E803" in capsys.readouterr().err
+    assert main(["generate", str(tmp_path / "a"), ""]) == 2
+    custom = RunConfig(run=RunSection(name="tests"), model=ModelSection(kind="custom"))
+    with pytest.raises(UserError) as caught:
+        Trained("tests", custom, {}, Bytes()).model(torch.device("cpu"))
+    assert caught.value.code == "SWT-E450"
