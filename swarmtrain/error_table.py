@@ -534,6 +534,16 @@ _ROWS = (
         "model does not know. Name the tokenizer that made it, or the number of its tokens.",
     ),
     ErrorKind(
+        "SWT-E826", "The text is made of other tokens", EXIT_BAD_DATA,
+        "A volunteer's own data holds token ids, and nothing says that the run's tokenizer made\n"
+        "them. Bring the text itself, or put that tokenizer.json beside the ids.",
+    ),
+    ErrorKind(
+        "SWT-E827", "The run has text of its own", EXIT_MUST_CHANGE,
+        "The coordinator of this run gives out the text, so that every piece is read once per\n"
+        "pass. Join without --data. Volunteers bring text where the run's source is \"own\".",
+    ),
+    ErrorKind(
         "SWT-E901", "Unexpected fault (a bug)", EXIT_BUG,
         "The program met something that its authors did not foresee. The message names a report\n"
         "with the details; read it before you send it to anybody, it may hold paths and names.",

@@ -111,6 +111,7 @@ class JoinOptions:
         keep_bytes: of its disk that states of others may take, None for half of what is free.
         pass_s: rehearsal of a slow machine: a pass through a stage takes so long; 0 for none.
         ways: how the peer computes.
+        data: text of this peer's own, "" for none: an absolute path, or "hf:NAME".
     """
 
     invite: Invite
@@ -128,6 +129,7 @@ class JoinOptions:
     keep_bytes: int | None = None
     pass_s: float = 0.0
     ways: Ways = AS_WRITTEN
+    data: str = ""
 
 
 @dataclass(frozen=True, slots=True)

@@ -117,6 +117,13 @@ MicroBatch = Annotated[
 Compile = Annotated[
     bool, typer.Option("--compile", help="Let torch compile the model: faster steps, later.")
 ]
+Data = Annotated[
+    str,
+    typer.Option(
+        metavar="PATH", show_default=False,
+        help="Train on this text, which stays here; for runs whose peers bring their own.",
+    ),
+]  # fmt: skip
 FreezeInRound = Annotated[
     int,
     typer.Option(
@@ -161,6 +168,7 @@ def join(
     span: Span = None,
     memory: Memory = 0,
     keep: Keep = None,
+    data: Data = "",
     state_dir: StateDir = None,
     threads: Annotated[int, typer.Option(min=1, max=1024, help="Threads for training.")] = 1,
     micro_batch: MicroBatch = 0,
@@ -184,7 +192,8 @@ def join(
 
     situation = context.ensure_object(Situation)
     situation.begin(verbose=verbose)
-    _introduce(parsed, ask=not yes and _can_ask())
+    own_text = _own_text(data)
+    _introduce(parsed, own_text, ask=not yes and _can_ask())
     places = (state_dir,) if state_dir else dirs.peer_dirs(parsed.run, name, "peer")
     situation.state_dir = dirs.make_private(places[0])
     from swarmtrain.peer.run import run_peer
@@ -195,7 +204,8 @@ def join(
             advertise=advertise, state_dirs=places, threads=threads, caps=Caps(up, down, daily),
             freeze_in_round=freeze_in_round, json_events=json_events, waits=wait,
             span=span, memory_bytes=memory, keep_bytes=keep,
-            pass_s=pass_seconds, ways=Ways(frozenset(module or ()), micro_batch, compile_model),
+            pass_s=pass_seconds, data=own_text,
+            ways=Ways(frozenset(module or ()), micro_batch, compile_model),
         ),
         say=say, emit=events.write,
     )  # fmt: skip
@@ -248,12 +258,23 @@ def _piped_invite() -> str:
     return sys.stdin.buffer.readline(INVITE_CHARS_MAX).decode(errors="replace").strip()
 
 
-def _introduce(invite: Invite, *, ask: bool) -> None:
+def _own_text(place: str) -> str:
+    """Place of the volunteer's text, before anybody is asked to let it in."""
+    if not place:
+        return ""
+    from swarmtrain.data.own import check_there
+
+    return check_there(place)
+
+
+def _introduce(invite: Invite, own_text: str, *, ask: bool) -> None:
     """Say what joining means before anything is sent, and ask once where somebody can answer."""
     say(f"Run         {invite.run}, coordinator {invite.host}:{invite.port}")
     say("You send    compressed differences of the model's weights; where the model is in stages")
     say("            also what these make of text. No files, no user name.")
     say("            The other peers see your IP address.")
+    if own_text:
+        say(f"You keep    {own_text}: it is read here and never sent.")
     if invite.is_loopback:
         say("Note        this invite names the machine that reads it; it works nowhere else.")
     if ask and not typer.confirm("Join?", default=True, err=True):

@@ -215,6 +215,8 @@ def _in_words(key: str, value: Any, view: Mapping[str, Any]) -> str:
             return f"{value:,} tokens".replace(",", " ")
         case "step":
             return f"{value} of this round"
+        case "text":
+            return f"pass {value['pass']}, {value['used']} of {value['pieces']} pieces used"
         case "door":
             return {"open": "are let in", "closed": "are not let in"}.get(value, str(value))
     return _shown(key, value)

@@ -180,7 +180,9 @@ class DataSection(_Section, frozen=True):
         int,
         _between(1_024, limits.FRAME_BYTES_MAX, "bytes of one piece; more than an example has"),
     ] = 65_536
-    lease_pieces: Annotated[int, _between(1, 4_096, "pieces that a peer holds at a time")] = 8
+    lease_pieces: Annotated[
+        int, _between(1, 4_096, "pieces of one lease; a peer holds two at most")
+    ] = 8
     validation_pieces: Annotated[
         int, _between(1, 4_096, "pieces kept back to judge by, the same for all")
     ] = 8

@@ -35,7 +35,7 @@ from swarmtrain.coordinator.door.admission import VERSIONS, Door, DoorClosed
 from swarmtrain.coordinator.door.budget import CONTROL_FRAME, HELLO_WAIT_MAX_S, Budgets
 from swarmtrain.coordinator.door.listener import ServerLog, line_of
 from swarmtrain.coordinator.shell import BROKEN, Outlet, Shell
-from swarmtrain.errors import cleaned
+from swarmtrain.errors import UserError, cleaned
 from swarmtrain_transport import limits
 from swarmtrain_transport.errors import RemoteFault
 from swarmtrain_transport.links.link import PeerId, is_dialable
@@ -350,7 +350,7 @@ class CoordinatorApp:
         if isinstance(message, Knock | Hello):
             raise RemoteFault("hello", f"{type(message).__name__} after the door")
         if isinstance(message, LeaseRequest):
-            outlet.put(encode(self._texts.grant(peer, message.count)))
+            self._lease(peer, outlet, message)
             return
         if isinstance(message, Ready):
             message = self._texts.believed(peer, message)
@@ -363,6 +363,15 @@ class CoordinatorApp:
             self._budgets.of(peer, now_s).answer(outlet.waiting_bytes - waited, now_s)
         if isinstance(message, Leave):
             outlet.finish()
+
+    def _lease(self, peer: PeerId, outlet: Outlet, request: LeaseRequest) -> None:
+        try:
+            grant = self._texts.grant(peer, request)
+        except UserError as error:
+            # What was used is not kept, and must not be forgotten: as with a record.
+            self._shell.fail(error)
+            return
+        outlet.put(encode(grant))
 
 
 def _understood(received: WSMessage) -> PeerMessage | None:

@@ -1,33 +1,23 @@
-"""Leases of text: which peer trains on which pieces, and the pieces themselves.
-
-Pieces that fewest peers hold go first, then those leased least often, then in an order drawn from
-the run's seed: all text is seen before any is seen twice, and two peers share a piece only when
-there are more requests than pieces. Leases are no state of the run: a restart forgets them, and a
-peer asks again.
-"""
+"""The coordinator's text: its pieces as they travel, and who reads which (`data.leases`)."""
 
 import hashlib
-import heapq
 import logging
-import random
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Protocol
 
 import msgspec
 
 from swarmtrain.control_lane import pack_piece
 from swarmtrain.coordinator.initial import Initial
+from swarmtrain.data.leases import HELD_MAX, Leases, Progress
 from swarmtrain_transport.errors import RemoteFault
 from swarmtrain_transport.links.link import PeerId
-from swarmtrain_transport.wire.messages import LeaseGrant, Ready
+from swarmtrain_transport.wire.messages import LeaseGrant, LeaseRequest, Ready
 
 logger = logging.getLogger(__name__)
 
-_Entry = tuple[int, int, int, bytes]
-
-_STALE_MAX = 4
-"""The heap is made anew when it holds so many entries per piece: one is true, the others are old.
-Making it takes as long as the requests that brought it there."""
+Keep = Callable[[Mapping[bytes, int]], None]
+"""Makes durable how often pieces were used."""
 
 
 class Text(Protocol):
@@ -54,10 +44,13 @@ class CorpusService:
 
     Args:
         seed: of the order among equals.
-        lease_pieces_max: pieces that one peer holds at most.
+        lease_pieces_max: pieces of one lease.
         piece_samples: training windows in one piece, 0 if it is not known what a sample is.
+        example_bytes: bytes of one window and its last target; shorter pieces are not leased.
         tokenizer: the file that makes tokens of text, which members get by its hash; or empty.
         initial: the weights that the run begins with, if it begins with any.
+        uses: how often each piece was used before this life.
+        keep: hears how often pieces were used, before anybody else does.
     """
 
     def __init__(
@@ -67,8 +60,11 @@ class CorpusService:
         seed: int,
         lease_pieces_max: int,
         piece_samples: int = 0,
+        example_bytes: int = 0,
         tokenizer: bytes = b"",
         initial: Initial | None = None,
+        uses: Mapping[bytes, int] | None = None,
+        keep: Keep = lambda uses: None,
     ) -> None:
         self._initial = initial
         self._tokenizer = tokenizer
@@ -76,44 +72,39 @@ class CorpusService:
         self._text = text
         self._lease_pieces_max = lease_pieces_max
         self._piece_samples = piece_samples if text is not None else 0
-        # Equal pieces are one piece.
-        self._train = tuple(dict.fromkeys(map(bytes.fromhex, text.train))) if text else ()
+        train = text.train if text is not None else ()
+        if text is not None and len(train) > 1 and len(text.piece(train[-1])) < example_bytes:
+            train = train[:-1]  # all others are whole
         self._validation = tuple(map(bytes.fromhex, text.validation)) if text else ()
-        order = list(range(len(self._train)))
-        random.Random(seed).shuffle(order)
-        self._rank = {piece: order[index] for index, piece in enumerate(self._train)}
-        self._holders = dict.fromkeys(self._train, 0)
-        self._leased = dict.fromkeys(self._train, 0)
-        self._leases: dict[PeerId, tuple[bytes, ...]] = {}
-        self._next = [self._entry(piece) for piece in self._train]
-        heapq.heapify(self._next)  # entries whose piece has another priority now are passed over
+        # Equal pieces are one piece.
+        pieces = tuple(dict.fromkeys(map(bytes.fromhex, train)))
+        self.leases = Leases(pieces, seed=seed, most=lease_pieces_max, uses=uses or {})
+        self._keep = keep
 
-    def grant(self, peer: PeerId, count: int) -> LeaseGrant:
-        """Give the peer `count` pieces (or as many as one may hold) in place of its last ones.
+    @property
+    def progress(self) -> Progress | None:
+        """Pass and position in the text, None where the coordinator leases none."""
+        progress = self.leases.progress
+        return progress if progress.pieces else None
+
+    def grant(self, peer: PeerId, request: LeaseRequest) -> LeaseGrant:
+        """Count what the peer has used, and give it more.
 
         Raises:
-            RemoteFault: reason ``lease``, a count below 1.
+            RemoteFault: reason ``lease``, more pieces than a peer can hold, or fewer than one.
+            StoreError: it could not be made durable; nothing may be sent.
         """
-        if count < 1:
-            raise RemoteFault("lease", f"a request for {count} pieces")
-        self.release(peer)
-        count = min(count, self._lease_pieces_max)
-        pieces = tuple(self._take_next() for _ in range(min(count, len(self._train))))
-        for piece in pieces:
-            self._holders[piece] += 1
-            self._leased[piece] += 1
-            heapq.heappush(self._next, self._entry(piece))
-        self._leases[peer] = pieces
-        return LeaseGrant(train=pieces, validation=self._validation)
+        if len(request.done) > HELD_MAX * self._lease_pieces_max:
+            raise RemoteFault("lease", f"{len(request.done)} pieces are said to be done")
+        counted = self.leases.count(peer, request.done)
+        if counted:
+            self._keep(counted)
+        train = self.leases.grant(peer, request.count, request.held)
+        return LeaseGrant(train=train, validation=self._validation)
 
     def release(self, peer: PeerId) -> None:
         """Take back what the peer holds, if anything."""
-        for piece in self._leases.pop(peer, ()):
-            self._holders[piece] -= 1
-            heapq.heappush(self._next, self._entry(piece))
-        if len(self._next) > _STALE_MAX * (len(self._train) + self._lease_pieces_max):
-            self._next = [self._entry(piece) for piece in self._train]
-            heapq.heapify(self._next)
+        self.leases.release(peer)
 
     def believed(self, peer: PeerId, ready: Ready) -> Ready:
         """READY with no more samples than the peer's text holds: weights follow them, and no boast
@@ -123,13 +114,9 @@ class CorpusService:
         """
         if not self._piece_samples:
             return ready
-        pieces = len(self._leases.get(peer, ())) or self._lease_pieces_max
+        pieces = len(self.leases.held(peer)) or self._lease_pieces_max
         most = pieces * self._piece_samples
         return msgspec.structs.replace(ready, samples=most) if ready.samples > most else ready
-
-    def leases(self) -> Mapping[PeerId, tuple[bytes, ...]]:
-        """Return the hashes of the training pieces that each peer holds."""
-        return dict(self._leases)
 
     def packed_piece(self, piece_hash: bytes) -> bytes | None:
         """A piece as it travels, or None if there is none of this hash."""
@@ -147,12 +134,3 @@ class CorpusService:
             logger.error("A piece of text cannot be given out: %s.", exc)
             return None
         return pack_piece(plain)
-
-    def _take_next(self) -> bytes:
-        while True:
-            entry = heapq.heappop(self._next)
-            if entry == self._entry(entry[-1]):
-                return entry[-1]
-
-    def _entry(self, piece: bytes) -> _Entry:
-        return self._holders[piece], self._leased[piece], self._rank[piece], piece

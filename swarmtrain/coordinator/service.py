@@ -106,12 +106,15 @@ async def serve(
             _keep(state_dir / TOKENIZER_FILE, places.tokenizer)
         text = await asyncio.to_thread(_text, config, places, state_dir / "text", tell)
         _check_same_text(store, text, takes_changed_text, tell)
-        texts = _texts(config, text, places.tokenizer, initial)
+        texts = _texts(config, text, places.tokenizer, initial, store)
         app = CoordinatorApp(shell, door, texts, keys.cert_sha256, machine.note)
         runner = app.runner()
         porch = await _porch(runner, keys)
         invite_with = _invites(porch, public_host or reachable_host(host), config, keys)
-        desk = Desk(machine, shell, store, config.admission, invite_with, wall_clock)
+        desk = Desk(
+            machine, shell, store, config.admission, invite_with, wall_clock,
+            lambda: texts.progress,
+        )  # fmt: skip
         status = _status(state_dir, machine, desk)
         try:
             await _listen(porch, host, port)
@@ -387,11 +390,11 @@ def run_terms(config: RunConfig) -> RunTerms:
 
 
 def _text(config: RunConfig, places: Places, folder: Path, tell: Tell) -> Text | None:
-    """Read and hash the text, beside the loop that hears Ctrl+C; None where peers bring theirs."""
+    """Read and hash the text, beside the loop that hears Ctrl+C; None where peers bring all."""
     data = config.data
-    if data.source == OWN_TEXT:
+    if data.source == OWN_TEXT and not places.validation:
         return None
-    if data.source == LEASED_TEXT:
+    if data.source in (LEASED_TEXT, OWN_TEXT):
         try:
             return open_text(config, places, folder, tell)
         except OSError as exc:
@@ -442,15 +445,16 @@ def _check_same_text(store: Store, text: Text | None, takes_changed: bool, tell:
 
 
 def _texts(
-    config: RunConfig, text: Text | None, tokenizer: bytes, initial: Initial | None
+    config: RunConfig, text: Text | None, tokenizer: bytes, initial: Initial | None, store: Store
 ) -> CorpusService:
-    data = config.data
-    # A model that peers bring themselves has samples of its own kind.
-    window = 0 if config.model.kind == "custom" else config.model.context * width_of(config)
+    data, width, context = config.data, width_of(config), config.model.context
+    # Peers that bring a model or text have samples of their own kind.
+    is_known = config.model.kind != "custom" and data.source != OWN_TEXT
     return CorpusService(
         text, seed=config.run.seed, lease_pieces_max=data.lease_pieces,
-        piece_samples=data.piece_bytes // window if window else 0, tokenizer=tokenizer,
-        initial=initial,
+        piece_samples=data.piece_bytes // (context * width) if is_known else 0,
+        example_bytes=(context + 1) * width if is_known else 0,
+        tokenizer=tokenizer, initial=initial, uses=store.text_uses(), keep=store.keep_uses,
     )  # fmt: skip
 
 

@@ -230,6 +230,11 @@ class Shell:
         """The shell's monotonic clock."""
         return self._clock()
 
+    def fail(self, error: Exception) -> None:
+        """Stop for good: something beside the machine's own records could not be kept."""
+        if not self.has_failed and not self._is_stopped:
+            self._fail(error)
+
     # ---- carrying out
 
     def _step(

@@ -10,11 +10,15 @@ Legend of shapes: B windows, T tokens of context.
 """
 
 import random
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from itertools import accumulate
 
 import torch
 from torch import Tensor
+
+from swarmtrain.data.walk import Walk
+from swarmtrain_transport.wire.messages import Leased
 
 VALIDATION_WINDOWS = 128
 """Windows of one evaluation: 16 KiB at a context of 128, the cost of about five inner steps."""
@@ -81,6 +85,49 @@ class ByteStream:
         return _windows(self._text, torch.tensor(starts), self._context)
 
 
+class LeasedStream:
+    """Endless training batches: every window of what is held once, as a `Walk` goes.
+
+    Args:
+        batch: windows in one batch.
+        context: tokens in one window.
+        rng: source of the draws; seed it per peer.
+        width: bytes of one token id.
+
+    Attributes:
+        walk: tells what is done, and when more is wanted.
+    """
+
+    def __init__(self, *, batch: int, context: int, rng: random.Random, width: int) -> None:
+        self.walk = Walk(context, rng)
+        self._batch, self._context, self._width = batch, context, width
+        self._pieces: dict[bytes, Tensor] = {}
+        self._places: dict[bytes, int] = {}
+        self._text = torch.empty(0)
+
+    @property
+    def has_text(self) -> bool:
+        """True if there is a window to read."""
+        return any(len(piece) > self._context for piece in self._pieces.values())
+
+    def hold(self, granted: Mapping[Leased, bytes]) -> None:
+        """Go on with these pieces and no others; where none of them has a window, with the old ones
+        beside them."""
+        pieces = {leased.piece: _tokens(data, self._width) for leased, data in granted.items()}
+        if not any(len(piece) > self._context for piece in pieces.values()):
+            pieces = self._pieces | pieces
+        self._pieces = pieces
+        places = accumulate(map(len, pieces.values()), initial=0)
+        self._places = dict(zip(pieces, places, strict=False))
+        self._text = torch.cat(list(pieces.values())) if pieces else torch.empty(0)
+        self.walk.hold(tuple(granted), {piece: len(ids) for piece, ids in pieces.items()})
+
+    def next_batch(self) -> Batch:
+        """The next `batch` windows."""
+        starts = [self._places[piece] + first for piece, first in self.walk.next(self._batch)]
+        return _windows(self._text, torch.tensor(starts), self._context)
+
+
 def validation_batches(
     pieces: Sequence[bytes], *, windows: int, batch: int, context: int, width: int = 1
 ) -> tuple[Batch, ...]:
@@ -117,8 +164,15 @@ def _joined(pieces: Sequence[bytes], context: int, width: int) -> Tensor:
         raise ValueError(
             f"the text has {tokens} {kind}, one window needs {context + 1} (context + 1)"
         )
+    return _tokens(text, width)
+
+
+def _tokens(text: bytes, width: int) -> Tensor:
+    """(num_tokens,), without a torn one at the end."""
+    if len(text) < width:
+        return torch.empty(0, dtype=_TYPES[width])
     # A bytearray, because torch warns about tensors over read-only memory.
-    return torch.frombuffer(bytearray(text), dtype=_TYPES[width], count=tokens)  # (num_tokens,)
+    return torch.frombuffer(bytearray(text), dtype=_TYPES[width], count=len(text) // width)
 
 
 def _windows(text: Tensor, starts: Tensor, context: int) -> Batch:

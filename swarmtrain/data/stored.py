@@ -89,7 +89,9 @@ class StoredText:
         return data
 
 
-def open_text(config: RunConfig, places: Places, folder: Path, tell: Tell) -> StoredText:
+def open_text(
+    config: RunConfig, places: Places, folder: Path, tell: Tell, *, sets_aside: bool = True
+) -> StoredText:
     """Read the organiser's text, or what an earlier reading found where no file has changed.
 
     Args:
@@ -97,6 +99,7 @@ def open_text(config: RunConfig, places: Places, folder: Path, tell: Tell) -> St
         places: where the text lies.
         folder: where the index and files of tokens are kept; made if need be.
         tell: hears what was found.
+        sets_aside: some of the source is judged by, where no other text is named for that.
 
     Raises:
         UserError: SWT-E820 nothing there, E821 no text, E822 too little of it, E825 tokens that the
@@ -108,7 +111,7 @@ def open_text(config: RunConfig, places: Places, folder: Path, tell: Tell) -> St
     stats = tuple((file.path, file.size, file.changed_ns) for file in files)
     settings = msgspec.msgpack.encode(
         (2, str(folder.absolute()), places.source, places.validation, places.documents,
-         config.data, config.model.context, vocabulary_of(config))
+         config.data, config.model.context, vocabulary_of(config), sets_aside)
     )  # fmt: skip
     index = _kept(folder / INDEX)
     if index is None or (index.settings, index.files) != (settings, stats):
@@ -116,10 +119,12 @@ def open_text(config: RunConfig, places: Places, folder: Path, tell: Tell) -> St
         tell(f"Reading the text: {size}.")
         folder.mkdir(mode=0o700, parents=True, exist_ok=True)
         (folder / INDEX).unlink(missing_ok=True)  # it may speak of files that are made anew
-        index = _indexed(_parts(config, places, found, folder), settings, stats, config)
+        parts = _parts(config, places, found, folder, sets_aside)
+        wanted = bool(places.source), sets_aside or bool(places.validation)
+        index = _indexed(parts, settings, stats, config, wanted)
         atomic_file.write(folder / INDEX, msgspec.msgpack.encode(index), mode=0o600)
     text = StoredText(index, piece_bytes_of(config))
-    if not text.train:
+    if places.source and not text.train:
         raise too_little("all of it repeats what is set aside to judge by", config)
     skipped = f"; {text.skipped} files that are no text were skipped" if text.skipped else ""
     size = human_bytes(text.num_bytes) + (" of tokens" if config.data.tokenizer != BYTES else "")
@@ -142,11 +147,14 @@ def _kept(path: Path) -> _Index | None:
     return None
 
 
-def _parts(config: RunConfig, places: Places, found: Sequence[Source], folder: Path) -> Parts:
+def _parts(
+    config: RunConfig, places: Places, found: Sequence[Source], folder: Path, sets_aside: bool
+) -> Parts:
     """Train and validation text, as stretches of files."""
     data, skipped = config.data, sum(source.skipped for source in found)
     total = sum(file.size for file in found[0].files)
-    share = 0.0 if len(found) > 1 else validation_share(config, total)
+    is_drawn_from = sets_aside and places.source and len(found) == 1
+    share = validation_share(config, total) if is_drawn_from else 0.0
     made: list[Parts] = []
     for number, source in enumerate(found):
         if source.kind is Kind.TOKENS:
@@ -160,10 +168,10 @@ def _parts(config: RunConfig, places: Places, found: Sequence[Source], folder: P
                 prepared.text(config, source, tokenizer, folder / f"text-{number}", share, most)
             )
     skipped += sum(parts.skipped for parts in made)
-    if len(made) == 1:
+    if is_drawn_from:
         return evened(made[0], config, share, skipped)
-    train, judged = ([*parts.train, *parts.validation] for parts in made)
-    return Parts(train, judged, skipped)
+    train, judged = [[*parts.train, *parts.validation] for parts in made] + [[]] * (2 - len(made))
+    return Parts(train, judged, skipped) if places.source else Parts([], train, skipped)
 
 
 def validation_share(config: RunConfig, total: int) -> float:
@@ -210,14 +218,21 @@ def _whole_files(source: Source, share: float) -> Parts:
 
 
 def _indexed(
-    parts: Parts, settings: bytes, stats: tuple[tuple[str, int, int], ...], config: RunConfig
+    parts: Parts,
+    settings: bytes,
+    stats: tuple[tuple[str, int, int], ...],
+    config: RunConfig,
+    wanted: tuple[bool, bool],
 ) -> _Index:
     """Cut both parts and hash their pieces: one reading of everything."""
     data, width, piece_bytes = config.data, width_of(config), piece_bytes_of(config)
-    for name, extents in (("training", parts.train), ("validation", parts.validation)):
-        length, least = sum(map(len, extents)), (config.model.context + 1) * width
-        if length < least:
-            raise too_little(f"{length} bytes of {name} text", config)
+    least = (config.model.context + 1) * width
+    for name, extents, is_wanted in zip(
+        ("to train on", "to judge by"), (parts.train, parts.validation), wanted, strict=True
+    ):
+        length = sum(map(len, extents))
+        if is_wanted and length < least:
+            raise too_little(f"{length} bytes {name}", config)
     train, judged = (
         tuple(hashlib.sha256(piece).digest() for piece in Stream(part).pieces(piece_bytes))
         for part in (parts.train, parts.validation)

@@ -36,6 +36,7 @@ from swarmtrain.peer.network.shell import GIVEN_UP, PeerShell
 from swarmtrain.peer.staged import Rehearsal, StagedPeer
 from swarmtrain.peer.telling import Emit, Print, Telling
 from swarmtrain.peer.training.driver import Driver
+from swarmtrain.peer.training.reading import Reader
 from swarmtrain.peer.training.rounds import RoundReport, in_words
 from swarmtrain.peer.training.session import Hooks
 from swarmtrain.peer.training.text import TextFeed
@@ -46,15 +47,12 @@ from swarmtrain_optimizers.scaling import schedule_step, tokens_since_commit
 from swarmtrain_transport.wire.messages import (
     BUILT_IN,
     LEASED,
+    OWN,
     Brings,
     LeaseGrant,
-    LeaseRequest,
 )
 
 logger = logging.getLogger(__name__)
-
-_LEASE_ROUNDS = 4
-"""New pieces of text are leased after so many rounds."""
 
 
 def run_peer(
@@ -159,7 +157,8 @@ def _lived(
 
 def _brings(options: JoinOptions, own: OwnWork | None) -> Brings:
     """Tell the door what this peer is and wishes."""
-    brings = Brings(model=BUILT_IN, data=LEASED) if own is None else own.brings
+    text = OWN if options.data else LEASED
+    brings = Brings(model=BUILT_IN, data=text) if own is None else own.brings
     span = (options.span[0], options.span[-1]) if options.span else ()
     room = options.keep_bytes
     return replace(
@@ -175,10 +174,14 @@ class _Peer:
     def __init__(self, membership: Membership, options: JoinOptions, events: Telling) -> None:
         config = membership.config
         self.membership = membership
-        self.feed = TextFeed(config.data, membership.storage.directory)
+        self.feed = TextFeed(config, membership.storage.directory, options.data, events.say)
+        self.reader = Reader(
+            config, self.feed, batch=config.inner.batch, seed=membership.own_seed(),
+            send=lambda request: membership.thread.send(request),
+        )  # fmt: skip
         self.trainer = BuiltinTrainer(
             config,
-            take_pieces=self.feed.take_train,
+            batches=self.reader.next_batch,
             validation=(),
             seed=membership.own_seed(),
             threads=options.threads,
@@ -186,22 +189,21 @@ class _Peer:
         )
         self._events = events
         self._has_validation = False
-        self._leased_round = 0
         self._loss = 0.0
         hooks = Hooks(
             evaluate=self._evaluate,
             on_round=self._on_round,
             on_state=self._on_state,
             on_lease=self._on_lease,
-            on_welcome=self._lease,
+            on_welcome=self.reader.ask,
             on_waiting=events.waits,
         )
         self.session = membership.session(self.trainer, self.trainer.layout, hooks)
 
     def start(self) -> None:
         """Text first, because whoever brings the first state also evaluates it."""
-        self._lease()
-        while not self.feed.has_train and not self.session.should_stop:
+        self.reader.ask()
+        while not self.reader.has_text and not self.session.should_stop:
             self.session.idle()
         if not self.session.should_stop:
             self.session.start()
@@ -251,10 +253,6 @@ class _Peer:
         samples = self.trainer.num_samples - before
         self.session.stepped(samples, loss, self.trainer.bytes_per_step)
 
-    def _lease(self) -> None:
-        count = self.membership.config.data.lease_pieces
-        self.membership.thread.send(LeaseRequest(count))
-
     def _on_lease(self, grant: LeaseGrant) -> None:
         self.membership.thread.run_coroutine(lambda shell: self._fill(shell, grant))
 
@@ -262,8 +260,8 @@ class _Peer:
         try:
             await self.feed.fill(shell, grant)
         except CoordinatorUnreachable as error:
-            # The old text lasts until it is back; WELCOME then asks for a new lease.
             logger.warning("No new text to train on: %s The old text lasts until then.", error.what)
+            self.reader.failed()
 
     def _on_state(self, op: int) -> None:
         self.trainer.continue_at(op * self.membership.config.steps_per_round)
@@ -279,9 +277,6 @@ class _Peer:
         if self.session.driver.keeps_pace:
             # Who makes fewer steps is where the run is, not where its own steps would be.
             self.trainer.step = report.round * self.membership.config.steps_per_round
-        if report.round >= self._leased_round + _LEASE_ROUNDS:
-            self._leased_round = report.round
-            self._lease()
 
     def _training_loss(self) -> str:
         return f"; training loss {self._loss:.3f}" if self._loss else ""
@@ -352,14 +347,12 @@ def _freeze(told: Frozen, emit: Emit) -> None:
 
 
 def _check_built_in(config: RunConfig) -> None:
-    """The command trains built-in models on text that the coordinator serves, nothing else."""
-    custom = config.model.kind == "custom"
-    if custom or config.data.source == "own":
-        brings = "a model" if custom else "data"
+    """The command trains built-in models, nothing else."""
+    if config.model.kind == "custom":
         raise UserError(
             "SWT-E607",
-            f"The run {config.run.name} trains on {brings} that its peers bring themselves.",
-            "`swarmtrain join` only knows the built-in models and text.",
+            f"The run {config.run.name} trains a model that its peers bring themselves.",
+            "`swarmtrain join` only knows the built-in models.",
             "Use swarmtrain.join or swarmtrain.join_stages in the run's training script.",
         )
 

@@ -7,7 +7,6 @@ steps; text is read by those whose span begins with the first stage.
 import logging
 import math
 import os
-import random
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -16,10 +15,9 @@ from functools import partial
 import torch
 from torch import Tensor
 
-from swarmtrain.config.built_in import width_of
 from swarmtrain.config.file import config_hash
 from swarmtrain.console.lines import counted
-from swarmtrain.data.batches import Batch, ByteStream
+from swarmtrain.data.batches import Batch
 from swarmtrain.errors import UserError, cleaned
 from swarmtrain.events import Evaluated, RoundEnded, Serving, StateInPlace
 from swarmtrain.models.build import vocabulary_of
@@ -29,6 +27,7 @@ from swarmtrain.peer.network.control import CoordinatorUnreachable
 from swarmtrain.peer.network.shell import PeerShell
 from swarmtrain.peer.telling import Telling
 from swarmtrain.peer.training.model_weights import ModelWeights
+from swarmtrain.peer.training.reading import Reader
 from swarmtrain.peer.training.rounds import RoundReport, in_words
 from swarmtrain.peer.training.session import Hooks, Session
 from swarmtrain.peer.training.stages import StageTraining
@@ -49,12 +48,9 @@ from swarmtrain_transport import actions as do
 from swarmtrain_transport.pipeline import requests, route
 from swarmtrain_transport.pipeline.stage import StageMachine
 from swarmtrain_transport.wire import messages
-from swarmtrain_transport.wire.messages import LeaseGrant, LeaseRequest, Waiting, Welcome
+from swarmtrain_transport.wire.messages import LeaseGrant, Waiting, Welcome
 
 logger = logging.getLogger(__name__)
-
-_LEASE_ROUNDS = 4
-"""New pieces of text are leased after so many rounds."""
 
 _SEED_BYTES = 32
 
@@ -99,7 +95,11 @@ class StagedPeer:
         torch.set_num_threads(threads)
         config = membership.config
         self.membership = membership
-        self.feed = TextFeed(config.data, membership.storage.directory)
+        self.feed = TextFeed(config, membership.storage.directory)
+        self.reader = Reader(
+            config, self.feed, batch=config.pipeline.micro_batch, seed=membership.own_seed(),
+            send=lambda request: membership.thread.send(request),
+        )  # fmt: skip
         self._telling, self._rehearsal, self._own = telling, rehearsal, own
         if own is None:
             self._model, self._cut = run_stages(config)
@@ -114,9 +114,6 @@ class StagedPeer:
         codec = ActivationCodec(config.pipeline.activations)
         boundaries = boundaries_of(self._model, self._cut, self._example, codec)
         self._forms = Forms(config_hash(config), boundaries, labels)
-        self._stream: ByteStream | None = None
-        self._rng = random.Random(membership.own_seed())
-        self._leased_round = 0
         self._training: StageTraining | None = None
         self._peer: StagePeer
         self._is_asked = False
@@ -281,32 +278,21 @@ class StagedPeer:
             if name.judged and (text := self._validation):
                 batch = text[name.number % len(text)]
                 return batch.x_BT, batch.y_BT
-            pieces = self.feed.take_train()
-            if pieces is not None and self._stream is not None:
-                self._stream.replace_pieces(pieces)
-            elif pieces is not None:
-                config = self.membership.config
-                self._stream = ByteStream(
-                    pieces, batch=config.pipeline.micro_batch, context=config.model.context,
-                    rng=self._rng, width=width_of(config),
-                )  # fmt: skip
-            if self._stream is not None and not name.judged:
-                batch = self._stream.next_batch()
+            if not name.judged and self.reader.has_text:
+                batch = self.reader.next_batch()
                 return batch.x_BT, batch.y_BT
             self._here.work()
 
     def _lease(self) -> None:
-        if self._own is not None:
-            return
-        count = self.membership.config.data.lease_pieces
-        self.membership.thread.send(LeaseRequest(count))
+        if self._own is None:
+            self.reader.ask()
 
     async def _fill(self, shell: PeerShell, grant: LeaseGrant) -> None:
         try:
             await self.feed.fill(shell, grant)
         except CoordinatorUnreachable as error:
-            # The old text lasts until it is back; WELCOME then asks for a new lease.
             logger.warning("No new text to train on: %s The old text lasts until then.", error.what)
+            self.reader.failed()
 
     # ---- evaluation
 
@@ -364,9 +350,6 @@ class StagedPeer:
         count = self._here.counted.get(stage, 0) if report.outcome == "merged" else 0
         work = f"; {counted(count, 'micro-batch')}" if count else ""
         self._telling.tell(ended, f"stage {stage}, {in_words(report)}{work}{loss}")
-        if stage == 0 and report.round >= self._leased_round + _LEASE_ROUNDS:
-            self._leased_round = report.round
-            self._lease()
 
 
 def _num_values(block: Block) -> int:

@@ -224,11 +224,12 @@ def test_leases_are_given_and_taken_back_at_the_end(tmp_path: Path) -> None:
             async with connected(rig.invite(), ALICE) as (client, listener):
                 client.send(LeaseRequest(2))
                 grant = await listener.hears(LeaseGrant)
-                assert grant.train == (bytes.fromhex(Text.name),) and len(grant.validation) == 1
-                assert await client.fetch_piece(grant.train[0]) == Text.plain
-                assert list(rig.app._texts.leases()) == [ALICE.peer_id]
+                (leased,) = grant.train
+                assert leased == (bytes.fromhex(Text.name), 0) and len(grant.validation) == 1
+                assert await client.fetch_piece(leased.piece) == Text.plain
+                assert list(rig.app._texts.leases.holders()) == [ALICE.peer_id]
             await rig.machine.hears("disconnected")
-            assert not rig.app._texts.leases()
+            assert not rig.app._texts.leases.holders()
 
     run(scene())
 

@@ -24,6 +24,7 @@ from tests.coordinator.rig import connected, hello_of, run
 from tests.coordinator.test_service import living
 
 COMMAND = Brings("tests", BUILT_IN, data=LEASED)
+VOLUNTEER = Brings("tests", BUILT_IN, data=OWN)
 MLP = Brings("tests", OWN, b"m" * 32, 1234, OWN)
 CUSTOM = ModelSection(kind="custom")
 OWN_DATA = DataSection(source="own")
@@ -49,6 +50,9 @@ def code_of(brings: Brings, config: RunConfig, genesis: Attest | None = None) ->
         (MLP, BUILT_IN_RUN, None, "SWT-E609"),
         (COMMAND, CUSTOM_RUN, None, "SWT-E607"),
         (COMMAND, RunConfig(run=RUN, data=OWN_DATA), None, "SWT-E607"),
+        (VOLUNTEER, RunConfig(run=RUN, data=OWN_DATA), None, ""),
+        (VOLUNTEER, BUILT_IN_RUN, None, "SWT-E827"),
+        (VOLUNTEER, CUSTOM_RUN, None, "SWT-E607"),
         (MLP, CUSTOM_RUN, None, ""),
         (MLP, CUSTOM_RUN, GENESIS, ""),
         (msgspec.structs.replace(MLP, layout=b"x" * 32), CUSTOM_RUN, GENESIS, "SWT-E804"),

@@ -321,8 +321,35 @@ def test_the_built_in_text_is_leased_and_fetched(tmp_path: Path) -> None:
             client.send(LeaseRequest(2))
             grant = await listener.hears(LeaseGrant)
             assert len(grant.train) == 2 and 1 <= len(grant.validation) <= 8
-            for piece in (*grant.train, *grant.validation):
+            for piece in (*(one.piece for one in grant.train), *grant.validation):
                 assert 0 < len(await client.fetch_piece(piece)) <= config.data.piece_bytes
+
+    run(scene())
+
+
+def test_a_pass_goes_on_where_it_was_after_a_restart(tmp_path: Path) -> None:
+    config = RunConfig(run=RunSection(name="tests"))
+
+    async def scene() -> None:
+        async with (
+            living(tmp_path, config) as life,
+            connected(life.invite, ALICE) as (client, listener),
+        ):
+            client.send(LeaseRequest(3))
+            first = (await listener.hears(LeaseGrant)).train
+            client.send(LeaseRequest(1, held=first[2:], done=first[:2]))
+            second = (await listener.hears(LeaseGrant)).train
+            assert second[0] == first[2] and not set(second) & set(first[:2])
+            told = (await asyncio.to_thread(ask, tmp_path))["text"]
+            assert (told["pass"], told["used"]) == (1, 2)
+        async with (
+            living(tmp_path, config, port=life.invite.port) as life,
+            connected(life.invite, ALICE) as (client, listener),
+        ):
+            client.send(LeaseRequest(1, held=second, done=first[:2]))
+            third = (await listener.hears(LeaseGrant)).train
+            assert set(second) < set(third) and not set(third) & set(first[:2])
+            assert (await asyncio.to_thread(ask, tmp_path))["text"] == told
 
     run(scene())
 

@@ -4,6 +4,8 @@ Nothing of it is a decision that peers must know of, so it is in no record; yet 
 comes back must know the text again, and go on where the pass was.
 """
 
+from collections.abc import Mapping
+
 from swarmtrain.coordinator.disk.register import Register
 from swarmtrain.coordinator.disk.store_errors import translated
 
@@ -32,3 +34,17 @@ class TextRegister(Register):
             self._db.execute("DELETE FROM text")
             self._db.execute("DELETE FROM uses")
             self._db.execute("INSERT INTO text VALUES (?)", (manifest,))
+
+    def text_uses(self) -> dict[bytes, int]:
+        """How often each piece was used, where not never."""
+        with translated(self.path):
+            return dict(self._db.execute("SELECT piece, uses FROM uses").fetchall())
+
+    def keep_uses(self, uses: Mapping[bytes, int]) -> None:
+        """Note how often these pieces were used by now.
+
+        Raises:
+            StoreFull, StoreFailed: the disk.
+        """
+        with self._transaction():
+            self._db.executemany("INSERT OR REPLACE INTO uses VALUES (?, ?)", [*uses.items()])

@@ -31,12 +31,20 @@ def misfit(brings: Brings, config: RunConfig, genesis: Attest | None) -> tuple[s
             "SWT-E316",
             f"The invite names the run {cleaned(brings.run)}, and this coordinator's is {name}.",
         )
-    if brings.model == BUILT_IN and (is_custom or config.data.source == OWN):
+    needs_text, has_text = config.data.source == OWN, brings.data == OWN
+    if brings.model == BUILT_IN and (is_custom or (needs_text and not has_text)):
         what = "a model" if is_custom else "data"
+        how = "" if is_custom else " Join with --data PATH: the text stays on its machine."
         return (
             "SWT-E607",
             f"The run {name} trains on {what} that its peers bring themselves, and this peer"
-            " brings none.",
+            f" brings none.{how}",
+        )
+    if brings.model == BUILT_IN and has_text and not needs_text:
+        return (
+            "SWT-E827",
+            f"The run {name} trains on text that its coordinator gives out, and this peer brings"
+            " text of its own. Join without --data.",
         )
     if brings.model != OWN:
         return None

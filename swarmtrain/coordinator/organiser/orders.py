@@ -36,12 +36,13 @@ from swarmtrain.coordinator.organiser.order_forms import (
 )
 from swarmtrain.coordinator.organiser.peer_history import PeerHistories, PeerHistory
 from swarmtrain.coordinator.shell import Shell
+from swarmtrain.data.leases import Progress
 from swarmtrain.errors import UserError, cleaned, misuse
 from swarmtrain_transport import limits
 from swarmtrain_transport.actions import CoordinatorAction
 from swarmtrain_transport.coordinator.departures import Ban, Order, Pardon, Removal
 from swarmtrain_transport.coordinator.rendezvous import Rendezvous
-from swarmtrain_transport.coordinator.status import CoordinatorStatus, PeerStatus
+from swarmtrain_transport.coordinator.status import CoordinatorStatus, PeerStatus, TextStatus
 from swarmtrain_transport.links.link import PeerId
 from swarmtrain_transport.wire.invite import Invite
 from swarmtrain_transport.wire.records import BodyReader
@@ -68,6 +69,7 @@ class Desk:
         settings: what invites have where an order says nothing.
         invite_with: the run's invite with another secret.
         wall_clock: seconds since 1970.
+        progress: where the run is in the text that it leases.
     """
 
     def __init__(
@@ -78,7 +80,9 @@ class Desk:
         settings: AdmissionSection,
         invite_with: Callable[[bytes], Invite],
         wall_clock: Callable[[], float],
+        progress: Callable[[], Progress | None] = lambda: None,
     ) -> None:
+        self._progress = progress
         self._machine = machine
         self._shell = shell
         self._store = store
@@ -90,7 +94,12 @@ class Desk:
     def status(self) -> CoordinatorStatus:
         """The run as `status` shows it, with what the machine does not know."""
         view = self._machine.status(self._shell.now_s())
-        return msgspec.structs.replace(view, door="closed" if self._store.is_closed else "open")
+        text = self._progress()
+        return msgspec.structs.replace(
+            view,
+            door="closed" if self._store.is_closed else "open",
+            text=msgspec.UNSET if text is None else TextStatus(text.number, text.used, text.pieces),
+        )
 
     async def hear(self, data: bytes) -> Any:
         """Carry out an order; the answer is to be encoded as JSON.

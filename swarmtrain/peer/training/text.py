@@ -1,75 +1,148 @@
-"""Leased text on its way to the trainer: from this machine's own copy where it is the same bytes.
+"""Text on its way to the trainer: leased by the coordinator, or this peer's own.
 
 A piece is named by its hash, so a piece that the local standard library yields need not travel;
-all others come from the coordinator. Runs on the network thread; the trainer only looks whether
-something new has arrived.
+all others come from the coordinator. A volunteer's own text is leased by this machine to itself:
+neither the text nor its hashes are ever sent. Runs on the network thread; the trainer only looks
+whether something new has arrived.
 """
 
+import asyncio
 import hashlib
-from collections.abc import Sequence
+import logging
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 from swarmtrain import atomic_file
-from swarmtrain.config.settings import BYTES, IDS, STDLIB, DataSection
+from swarmtrain.config.settings import BYTES, IDS, OWN_TEXT, STDLIB, RunConfig
 from swarmtrain.data.corpus import Corpus, CorpusMissing, build_corpus
+from swarmtrain.data.leases import Leases
+from swarmtrain.data.own import open_own
+from swarmtrain.data.stored import StoredText
 from swarmtrain.data.tokenizer import FILE, FILE_BYTES_MAX
-from swarmtrain.errors import translate
+from swarmtrain.errors import UserError, translate
 from swarmtrain.peer.network.shell import PeerShell
-from swarmtrain_transport.wire.messages import LeaseGrant
+from swarmtrain_transport.links.link import PeerId
+from swarmtrain_transport.wire.messages import Leased, LeaseGrant, LeaseRequest
+
+logger = logging.getLogger(__name__)
+
+_ME = PeerId(b"own")
+"""Holds all leases of this peer's own text."""
 
 
 @dataclass(frozen=True, slots=True)
 class _Delivery:
-    train: tuple[bytes, ...]
+    train: Mapping[Leased, bytes]
     validation: tuple[bytes, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class _Own:
+    """This peer's own text, and what it reads of it."""
+
+    text: StoredText
+    leases: Leases
 
 
 class TextFeed:
     """Turns lease grants into pieces of text.
 
     Args:
-        section: how the run's text is cut.
-        directory: of this peer's state, where the run's tokenizer is kept for other commands.
+        config: the run file.
+        directory: of this peer's state; the run's tokenizer is kept there for other commands, and
+            what is known of own text.
+        data: this peer's own text, where the run has none.
+        tell: hears what was found there.
     """
 
-    def __init__(self, section: DataSection, directory: Path) -> None:
-        self._section = section
-        self._tokenizer = directory / FILE
+    def __init__(
+        self,
+        config: RunConfig,
+        directory: Path,
+        data: str = "",
+        tell: Callable[[str], None] = logger.info,
+    ) -> None:
+        self._config, self._directory, self._data, self._tell = config, directory, data, tell
         self._local: Corpus | None = None
-        self._tried_local = section.source != STDLIB
+        self._tried_local = config.data.source != STDLIB
         self._delivery: _Delivery | None = None
         self._validation: tuple[bytes, ...] | None = None
+        self._kept: dict[bytes, bytes] = {}
+        self._own: _Own | None = None
+        self._wanted = LeaseRequest(1)
+
+    @property
+    def _is_own(self) -> bool:
+        return self._config.data.source == OWN_TEXT
+
+    def request(self, held: Sequence[Leased], done: Sequence[Leased]) -> LeaseRequest:
+        """Return what to say to the coordinator to get more text.
+
+        Args:
+            held: pieces that are still read.
+            done: pieces that were read to their ends.
+        """
+        wanted = LeaseRequest(self._config.data.lease_pieces, tuple(held), tuple(done))
+        if not self._is_own:
+            return wanted
+        self._wanted = wanted
+        return LeaseRequest(1)  # it answers with text to judge by, where there is any
 
     async def fill(self, shell: PeerShell, grant: LeaseGrant) -> None:
         """Get every piece of a grant.
 
         Raises:
-            UserError: a piece is not to be had or not what its name says; or the disk is full.
+            UserError: a piece is not to be had or not what its name says; the disk is full; or own
+                text is no text, too little, or not of the run's tokens.
         """
-        await self._keep_tokenizer(shell)
+        tokenizer = await self._tokenizer(shell)
         if self._validation is None:
-            self._validation = await self._pieces(shell, grant.validation)
-        train = await self._pieces(shell, grant.train)
+            self._validation = tuple([await self._piece(shell, one) for one in grant.validation])
+        granted = grant.train
+        if self._is_own:
+            if self._own is None:
+                self._own = await asyncio.to_thread(self._open_own, tokenizer)
+            own, wanted = self._own, self._wanted
+            own.leases.count(_ME, wanted.done)
+            granted = own.leases.grant(_ME, wanted.count, wanted.held)
+            train = {one: _own_piece(own.text, one.piece) for one in granted}
+        else:
+            train = {one: await self._piece(shell, one.piece) for one in granted}
+        self._kept = {one.piece: data for one, data in train.items()}
         self._delivery = _Delivery(train, self._validation)
 
-    async def _keep_tokenizer(self, shell: PeerShell) -> None:
-        name = self._section.tokenizer
+    async def _tokenizer(self, shell: PeerShell) -> bytes:
+        """The run's `tokenizer.json`, kept in the state directory; empty where it has none."""
+        name, path = self._config.data.tokenizer, self._directory / FILE
         if name in (BYTES, IDS):
-            return
+            return b""
         try:
-            kept = self._tokenizer.read_bytes() if self._tokenizer.exists() else b""
-            if hashlib.sha256(kept).hexdigest() == name:
-                return
-            file = await shell.fetch_piece(bytes.fromhex(name), bytes_max=FILE_BYTES_MAX)
-            atomic_file.write(self._tokenizer, file, mode=0o600)
+            kept = path.read_bytes() if path.exists() else b""
+            if hashlib.sha256(kept).hexdigest() != name:
+                kept = await shell.fetch_piece(bytes.fromhex(name), bytes_max=FILE_BYTES_MAX)
+                atomic_file.write(path, kept, mode=0o600)
         except OSError as error:
             raise translate(error) or error from error
+        return kept
 
-    async def _pieces(self, shell: PeerShell, hashes: Sequence[bytes]) -> tuple[bytes, ...]:
-        return tuple([await self._piece(shell, digest) for digest in hashes])
+    def _open_own(self, tokenizer: bytes) -> _Own:
+        folder, sets_aside = self._directory / "text", not self._validation
+        try:
+            text = open_own(
+                self._config, self._data, tokenizer, folder, self._tell, sets_aside=sets_aside
+            )
+        except OSError as error:
+            raise translate(error) or error from error
+        if sets_aside:
+            self._validation = tuple(text.piece(one) for one in text.validation)
+        pieces, config = tuple(map(bytes.fromhex, text.train)), self._config
+        most = config.data.lease_pieces
+        return _Own(text, Leases(pieces, seed=config.run.seed, most=most, uses={}))
 
     async def _piece(self, shell: PeerShell, digest: bytes) -> bytes:
+        if digest in self._kept:
+            return self._kept[digest]
         local = self._local_corpus()
         if local is not None:
             try:
@@ -82,22 +155,30 @@ class TextFeed:
         if not self._tried_local:
             self._tried_local = True
             try:
-                self._local = build_corpus(self._section.piece_bytes)
+                self._local = build_corpus(self._config.data.piece_bytes)
             except CorpusMissing:
                 self._local = None  # no sources here: everything is fetched
         return self._local
 
-    def take_train(self) -> Sequence[bytes] | None:
-        """Training pieces that arrived since the last call, for the training thread."""
+    def take_train(self) -> Mapping[Leased, bytes] | None:
+        """All training pieces that this peer holds, if that has changed since the last call; for
+        the training thread."""
         delivery, self._delivery = self._delivery, None
         return delivery.train if delivery is not None else None
-
-    @property
-    def has_train(self) -> bool:
-        """True if training pieces wait to be taken."""
-        return self._delivery is not None
 
     @property
     def validation(self) -> Sequence[bytes] | None:
         """Validation pieces, None until they are here."""
         return self._validation
+
+
+def _own_piece(text: StoredText, digest: bytes) -> bytes:
+    try:
+        return text.piece(digest.hex())
+    except OSError as error:
+        raise UserError(
+            "SWT-E823",
+            f"Your text was changed while it was trained on: {error}.",
+            "Pieces of it are named by their hashes, and one is not to be found again.",
+            "Join again with the same --data; the text is then read anew.",
+        ) from error

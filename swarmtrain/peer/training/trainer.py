@@ -49,7 +49,8 @@ class BuiltinTrainer:
 
     Args:
         config: the run file; its model must be a built-in one.
-        take_pieces: where leased text comes from.
+        take_pieces: where text comes from, of which windows are drawn.
+        batches: makes batches in its place.
         validation: raw validation pieces; empty if this peer does not evaluate.
         seed: of this peer's windows and initial weights; only the first peer's weights count.
         threads: torch threads, for the whole process.
@@ -70,7 +71,8 @@ class BuiltinTrainer:
         self,
         config: RunConfig,
         *,
-        take_pieces: PieceSource,
+        take_pieces: PieceSource = lambda: None,
+        batches: Callable[[], Batch] | None = None,
         validation: Sequence[bytes],
         seed: int,
         threads: int = 1,
@@ -78,7 +80,7 @@ class BuiltinTrainer:
     ) -> None:
         torch.set_num_threads(threads)
         self._config = config
-        self._take_pieces = take_pieces
+        self._take_pieces, self._batches = take_pieces, batches
         self._rng = random.Random(seed)
         self._stream: ByteStream | None = None
         self._validation = self._make_validation(validation)
@@ -255,6 +257,8 @@ class BuiltinTrainer:
         return predict
 
     def _next_batch(self) -> Batch:
+        if self._batches is not None:
+            return self._batches()
         pieces = self._take_pieces()
         if pieces is not None and self._stream is not None:
             self._stream.replace_pieces(pieces)

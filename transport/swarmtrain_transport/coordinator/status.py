@@ -110,6 +110,15 @@ class PipelineStatus(msgspec.Struct, frozen=True):
     suspects: dict[str, str] = {}
 
 
+class TextStatus(msgspec.Struct, frozen=True):
+    """Place of the run in the text that the coordinator leases: of so many `pieces` so many were
+    `used` in this pass, the first of which is 1."""
+
+    number: int = msgspec.field(name="pass")
+    used: int
+    pieces: int
+
+
 class CoordinatorStatus(msgspec.Struct, frozen=True):
     """The coordinator's knowledge, for `status --json`.
 
@@ -120,6 +129,7 @@ class CoordinatorStatus(msgspec.Struct, frozen=True):
     here who had it, if that is known. `result` is the outcome of a finished run.
     `groups` are those beside the first, of which all else is told; left out where there are none.
     `pipeline` is left out where the model is not cut into stages; group s is stage s.
+    `text` is left out where peers bring their own.
     """
 
     run: str
@@ -141,3 +151,4 @@ class CoordinatorStatus(msgspec.Struct, frozen=True):
     result: str = ""
     groups: tuple[GroupStatus, ...] | msgspec.UnsetType = msgspec.UNSET
     pipeline: PipelineStatus | msgspec.UnsetType = msgspec.UNSET
+    text: TextStatus | msgspec.UnsetType = msgspec.UNSET

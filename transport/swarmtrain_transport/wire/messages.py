@@ -5,7 +5,7 @@ after HELLO without changing what the coordinator knows (protocol.md part 2, MES
 """
 
 from collections.abc import Mapping
-from typing import Any, TypeVar, get_args
+from typing import Any, NamedTuple, TypeVar, get_args
 
 import msgpack
 import msgspec
@@ -296,10 +296,20 @@ class Accuse(Message, frozen=True, tag="accuse", omit_defaults=True):
     group: int = FIRST_GROUP
 
 
-class LeaseRequest(Message, frozen=True, tag="lease_request"):
-    """Ask for pieces of the training text."""
+class Leased(NamedTuple):
+    """A piece of text, and how often it was used when it was leased."""
+
+    piece: bytes
+    turn: int
+
+
+class LeaseRequest(Message, frozen=True, tag="lease_request", omit_defaults=True):
+    """Ask for pieces of the training text beside those that are still `held`; those that are `done`
+    were read to their ends."""
 
     count: int
+    held: tuple[Leased, ...] = ()
+    done: tuple[Leased, ...] = ()
 
 
 class PipelineReport(Message, frozen=True, tag="pipeline_report"):
@@ -385,9 +395,10 @@ class Accused(Message, frozen=True, tag="accused", omit_defaults=True):
 
 
 class LeaseGrant(Message, frozen=True, tag="lease_grant"):
-    """Pieces of text by content hash; validation pieces are the same for everybody."""
+    """Pieces of text by content hash: all that the peer holds from now on, and the validation
+    pieces, which are the same for everybody."""
 
-    train: tuple[bytes, ...]
+    train: tuple[Leased, ...]
     validation: tuple[bytes, ...]
 
 

@@ -1,0 +1,75 @@
+"""A peer's reading: batches of what it holds, and asking for more before it has read that.
+
+Runs on the training thread. Which window comes next, and what is done, says `data.walk`; what is
+leased to whom, the coordinator's `data.leases`.
+"""
+
+import random
+from collections.abc import Callable
+
+from swarmtrain.config.built_in import width_of
+from swarmtrain.config.settings import RunConfig
+from swarmtrain.data.batches import Batch, LeasedStream
+from swarmtrain.peer.training.text import TextFeed
+from swarmtrain_transport.wire.messages import LeaseRequest
+
+
+class Reader:
+    """Batches for one trainer.
+
+    Args:
+        config: the run file.
+        feed: brings the pieces.
+        batch: windows of a batch.
+        seed: of order and cuts, this peer's own.
+        send: says something to the coordinator, or nothing while it is away.
+    """
+
+    def __init__(
+        self,
+        config: RunConfig,
+        feed: TextFeed,
+        *,
+        batch: int,
+        seed: int,
+        send: Callable[[LeaseRequest], None],
+    ) -> None:
+        self._feed, self._send = feed, send
+        self._stream = LeasedStream(
+            batch=batch, context=config.model.context, rng=random.Random(seed),
+            width=width_of(config),
+        )  # fmt: skip
+        self._is_asked = False
+
+    def ask(self) -> None:
+        """Say what was read, and ask for more. It may be said twice: it counts once."""
+        self._is_asked = True
+        self._send(self._feed.request(self._stream.walk.held, self._stream.walk.done))
+
+    def failed(self) -> None:
+        """Hear that what was leased did not come; it is asked for again."""
+        self._is_asked = False
+
+    @property
+    def has_text(self) -> bool:
+        """True if there is something to read."""
+        self._take()
+        return self._stream.has_text
+
+    def next_batch(self) -> Batch:
+        """The next batch; the text is read anew where no other has come.
+
+        Raises:
+            ValueError: there is no text yet.
+        """
+        self._take()
+        batch = self._stream.next_batch()
+        if self._stream.walk.wants_more and not self._is_asked:
+            self.ask()
+        return batch
+
+    def _take(self) -> None:
+        train = self._feed.take_train()
+        if train is not None:
+            self._stream.hold(train)
+            self._is_asked = False
