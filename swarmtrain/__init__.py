@@ -4,15 +4,15 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from swarmtrain.api import Swarm as Swarm
     from swarmtrain.api import join as join
     from swarmtrain.api_stages import StagedModel as StagedModel
     from swarmtrain.api_stages import join_stages as join_stages
+    from swarmtrain.swarm import Swarm as Swarm
 
 __version__ = "0.1.0"
 
 _LAZY = {
-    "Swarm": "swarmtrain.api",
+    "Swarm": "swarmtrain.swarm",
     "join": "swarmtrain.api",
     "StagedModel": "swarmtrain.api_stages",
     "join_stages": "swarmtrain.api_stages",

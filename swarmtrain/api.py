@@ -20,28 +20,22 @@ without an invite too. Weather is not: what goes wrong later
 (unless `strict`) is said once, in the log and in `Swarm.error`, and the loop trains on alone.
 """
 
-import atexit
-import math
 import os
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager, nullcontext
 from dataclasses import replace
 from pathlib import Path
-from time import monotonic
-from types import TracebackType
-from typing import Any
 
 import torch
-from torch import Tensor, nn
+from torch import nn
 from torch.nn.parallel import DataParallel, DistributedDataParallel
 from torch.nn.parameter import is_lazy
 
 from swarmtrain import dirs
 from swarmtrain.caps import Caps, parse_caps
-from swarmtrain.config.pipeline import refuse_stages
 from swarmtrain.environment import INVITE, Surroundings
-from swarmtrain.errors import UserError, misuse, render, translate
-from swarmtrain.events import Event, In, Left, RoundEnded, StateInPlace
+from swarmtrain.errors import UserError, misuse, translate
+from swarmtrain.members import Follower, Member
 from swarmtrain.models.tensors import Layout
 from swarmtrain.options import (
     check_name,
@@ -49,13 +43,11 @@ from swarmtrain.options import (
     parse_advertised,
     parse_endpoint,
 )
-from swarmtrain.peer.hook_log import HookLog, logger, speak_up
+from swarmtrain.peer.hook_log import speak_up
 from swarmtrain.peer.membership import Membership
-from swarmtrain.peer.ranks.job import Job, View, error_of, trouble_of
+from swarmtrain.peer.ranks.job import Job
 from swarmtrain.peer.ranks.layout import is_a_job
-from swarmtrain.peer.training.model_weights import ModelWeights
-from swarmtrain.peer.training.rounds import RoundReport
-from swarmtrain.peer.training.session import Hooks, Session
+from swarmtrain.swarm import HOOK, STEP, Swarm
 from swarmtrain_transport.wire.invite import Invite
 from swarmtrain_transport.wire.messages import OWN, Brings
 
@@ -64,96 +56,6 @@ _HOOKS = "_optimizer_step_post_hooks"
 
 _WRAPPERS_MAX = 8
 """Optimizers within optimizers; real chains have two or three."""
-
-LOOK_EVERY_S = 1.0
-"""Pause between two looks at losses on a device."""
-
-HOOK, STEP = "hook", "step"
-"""Ways to say that a step was made: the optimizer's hook does, or the loop by `Swarm.step`."""
-
-
-class Swarm:
-    """The run as a training loop sees it. This one is the exact no-op that `join` gives without an
-    invite.
-
-    Attributes:
-        error: the swarm's trouble, if it had any; the loop has trained alone since.
-    """
-
-    error: Exception | None = None
-
-    def __init__(self, when: str = HOOK) -> None:
-        self._when = when
-
-    @property
-    def round(self) -> int:
-        """Newest round whose outcome is in the weights; 0 at the start and without a run."""
-        return 0
-
-    @property
-    def state_root(self) -> str:
-        """Hex hash of the state after `round`: the same at every peer, but where peers exchange in
-        pairs (noloco) each has its own; "" without a run."""
-        return ""
-
-    @property
-    def peers(self) -> int:
-        """Number of other peers in the run now."""
-        return 0
-
-    @property
-    def should_stop(self) -> bool:
-        """True if the run's last round is in the weights, so that the loop may end."""
-        return False
-
-    @property
-    def seed(self) -> int:
-        """A seed of this peer's own in this run, below 2**56; the same after a restart, 0 without
-        a run. Peers that shuffle the same data by it read them in different orders."""
-        return 0
-
-    def step(self) -> None:
-        """Count one step, and exchange if a round is due: for loops that joined with `when="step"`.
-
-        Call it after each step of the optimizer, outside of compiled or captured regions, and not
-        after one that was skipped. It takes the place of the hook.
-
-        Raises:
-            UserError: SWT-E610, the hook counts the steps already.
-        """
-        if self._when != STEP:
-            raise misuse(
-                "swarm.step() was called, but the optimizer's hook counts the steps already.",
-                'Join with when="step", or leave swarm.step() out.',
-            )
-
-    def log(self, *, loss: Tensor | float | None = None, samples: int | None = None) -> None:
-        """Say what the steps from now on are like.
-
-        Args:
-            loss: of the newest step, shown to people; of several their mean.
-            samples: per step, which give this peer its weight in the mean.
-        """
-
-    def finish_round(self) -> None:
-        """At the end of a loop: give the steps since the last round, wait for it, and leave.
-
-        Without it, leaving in mid-round says goodbye at once, and those steps stay local.
-        """
-
-    def leave(self) -> None:
-        """Leave the run now; the loop may go on alone. Leaving twice is allowed."""
-
-    def __enter__(self) -> "Swarm":
-        return self
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
-        """Leave the run, whatever ended the block."""
 
 
 def join(
@@ -224,9 +126,9 @@ def join(
     job = Job() if is_a_job() else None
     if job is not None and not job.leads:
         with in_words():
-            return _Follower(job, inside, inner, when, strict=strict)
+            return Follower(job, inside, inner, when, strict=strict)
     here = Surroundings.read()
-    member = _Member(inner, samples_per_step, strict=strict, when=when, emit=here.emit(), job=job)
+    member = Member(inner, samples_per_step, strict=strict, when=when, emit=here.emit(), job=job)
     with in_words(), job.joining() if job is not None else nullcontext():
         caps = parse_caps(up or here.up, down or here.down, daily)
         layout = _layout_of(inside, block=1)
@@ -269,7 +171,7 @@ def _layout_of(model: nn.Module, block: int) -> Layout:
 
 def _check_free(optimizer: torch.optim.Optimizer | None) -> None:
     hooks = getattr(optimizer, _HOOKS, {}).values()
-    if any(isinstance(getattr(hook, "__self__", None), _Member) for hook in hooks):
+    if any(isinstance(getattr(hook, "__self__", None), Swarm) for hook in hooks):
         raise misuse(
             "This optimizer's steps are counted by a swarm already.",
             "Leave that one first, or join once: by a callback or by swarmtrain.join.",
@@ -344,333 +246,3 @@ def _come_in(text: str, told: Surroundings, listen: str, caps: Caps, layout: Lay
         parsed, places, told.name, address.host, address.port, advertise=advertise, caps=caps,
         brings=brings,
     )  # fmt: skip
-
-
-class _Member(Swarm):
-    """A swarm with a run behind it."""
-
-    def __init__(
-        self,
-        optimizer: torch.optim.Optimizer | None,
-        samples_per_step: int,
-        *,
-        strict: bool,
-        when: str = HOOK,
-        emit: Callable[[Event], None] = lambda event: None,
-        job: Job | None = None,
-    ) -> None:
-        super().__init__(when)
-        self.error = None
-        self._emit = emit
-        self._job = job
-        self._optimizer = optimizer
-        self._samples = samples_per_step
-        self._strict = strict
-        self._loss: Tensor | float | None = None
-        self._looked_s = -math.inf
-        self._session: Session | None = None
-        self._membership: Membership | None = None
-        self._hook: Any = None
-        self._log: HookLog | None = None
-        self._round = 0
-        self._state_root = ""
-        self._seed = 0
-        self._run_is_over = False
-
-    def enter(self, membership: Membership, model: nn.Module) -> None:
-        """Find the run's state, put it into the model, and begin to count steps."""
-        self._membership = membership
-        log = self._log = HookLog(
-            membership.config.run.name, membership.name, lambda: membership.thread.bytes_moved
-        )
-        key, port = membership.identity.peer_id.hex(), membership.thread.listening_port
-        try:
-            self._emit(In(key, membership.name, port))
-            refuse_stages(membership.config)
-            layout = Layout.of(model, membership.config.exchange.block)
-            hooks = Hooks(on_round=self._round_ended, on_waiting=log.waiting)
-            if self._job is not None:
-                session = self._job.session(membership, model, self._optimizer, layout, hooks)
-            else:
-                weights = ModelWeights(model, layout, self._optimizer)
-                session = membership.session(weights, layout, hooks)
-            self._session = session
-            self._session.start()
-        except BaseException:
-            self._drop("could not begin")
-            raise
-        self._seed = membership.own_seed()
-        # A loop without `with` that fails would leave the others to find out that it is gone.
-        atexit.register(self._go, "its program ended")
-        if self._optimizer is not None and self._when == HOOK:
-            self._hook = self._optimizer.register_step_post_hook(self._stepped)
-        log.joined(self.peers, max(0, self._session.driver.op))
-        self._emit(StateInPlace(max(0, self._session.driver.op)))
-        self._look_round()
-        self._let_go()
-
-    # ---- what the loop sees
-
-    @property
-    def round(self) -> int:
-        """As Swarm.round; after leaving, the last one."""
-        return self._round
-
-    @property
-    def state_root(self) -> str:
-        """As Swarm.state_root."""
-        return self._state_root
-
-    @property
-    def peers(self) -> int:
-        """As Swarm.peers."""
-        return self._session.num_others if self._session is not None else 0
-
-    @property
-    def should_stop(self) -> bool:
-        """As Swarm.should_stop."""
-        return self._run_is_over
-
-    @property
-    def seed(self) -> int:
-        """As Swarm.seed."""
-        return self._seed
-
-    def step(self) -> None:
-        """As Swarm.step."""
-        super().step()
-        self._count()
-
-    def log(self, *, loss: Tensor | float | None = None, samples: int | None = None) -> None:
-        """As Swarm.log."""
-        if loss is not None:
-            # On its device until somebody looks; of one per sample the mean.
-            self._loss = loss.detach().float().mean() if isinstance(loss, Tensor) else loss
-        if samples is not None:
-            self._samples = max(1, int(samples))
-
-    def finish_round(self) -> None:
-        """As Swarm.finish_round."""
-        session = self._session
-        if session is not None:
-            self._guarded(session.finish_round)
-            self._look_round()
-            self._go("finished")
-
-    def leave(self) -> None:
-        """As Swarm.leave."""
-        self._go("asked to leave")
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
-        """As Swarm.__exit__. An error of the block is not hidden by one of leaving."""
-        if self._job is not None and error is not None:
-            # The other ranks are somewhere else: nothing can be saved with them.
-            self._job.abandon()
-            self._drop(f"its loop failed: {type(error).__name__}")
-        try:
-            self._go("finished" if error is None else f"its loop failed: {type(error).__name__}")
-        except Exception:
-            if error is None:
-                raise
-            logger.warning("Leaving the run failed too.", exc_info=True)
-
-    # ---- inside
-
-    def _stepped(self, optimizer: torch.optim.Optimizer, args: object, kwargs: object) -> None:
-        """The optimizer's step hook."""
-        if self._session is not None and not _was_skipped(optimizer):
-            self._count()
-        else:
-            self._let_go()
-
-    def _count(self) -> None:
-        """One step was made: exchange if a round is due."""
-        session = self._session
-        if session is None:
-            return
-        loss = self._shown_loss(LOOK_EVERY_S)
-        self._guarded(lambda: session.stepped(self._samples, loss, self._samples))
-        self._look_round()
-        self._let_go()
-
-    def _let_go(self) -> None:
-        """Let the other ranks of a job make their next step."""
-        if self._job is not None and self._session is not None:
-            self._job.go(self._view())
-
-    def _view(self) -> View:
-        told = () if self.error is None else trouble_of(self.error)
-        return View(
-            self._round, self._state_root, self.peers, self._seed, self._run_is_over, told
-        )  # fmt: skip
-
-    def _shown_loss(self, every_s: float = 0.0) -> float | None:
-        """The newest loss, None if it is no number; one on a device is looked at only if that was
-        not done for so long, because looking waits for all that the device has yet to do."""
-        loss = self._loss
-        if loss is None:
-            return None
-        if isinstance(loss, Tensor) and loss.device.type != "cpu":
-            now_s = monotonic()
-            if now_s - self._looked_s < every_s:
-                return None
-            self._looked_s = now_s
-        value = float(loss)
-        return value if math.isfinite(value) else None
-
-    def _round_ended(self, report: RoundReport) -> None:
-        session, loss = self._session, self._shown_loss()
-        if self._log is not None:
-            self._log.round_ended(report, loss)
-        root = session.driver.root.hex() if session is not None else ""
-        self._emit(
-            RoundEnded(
-                report.round, report.outcome, report.contributors, root, report.partner.hex(),
-                report.chain.hex(), loss=loss,
-            )
-        )  # fmt: skip
-
-    def _look_round(self) -> None:
-        """Note where the run is, for when it is left; leave it when it is over."""
-        session = self._session
-        if session is None:
-            return
-        self._round = max(0, session.driver.op)
-        self._state_root = session.driver.root.hex()
-        if session.is_finished:
-            self._run_is_over = True
-            self._go("run finished")
-
-    def _guarded(self, act: Callable[[], None]) -> None:
-        """Keep the swarm's trouble from the loop, unless the loop asked for it."""
-        try:
-            act()
-        except Exception as error:
-            told = translate(error) or error
-            self.error = told
-            self._drop("failed")
-            if self._strict or (self._job is not None and self._job.is_broken):
-                raise told from error
-            words = render(told) if isinstance(told, UserError) else repr(told)
-            logger.warning("The swarm is gone, training goes on alone.\n%s", words)
-
-    def _go(self, reason: str) -> None:
-        """Leave with a checkpoint and a goodbye."""
-        session = self._session
-        if session is not None:
-            self._guarded(lambda: session.leave(reason))
-            if self._log is not None and self._session is session:
-                self._log.left(reason, self._round, session.result)
-                self._tell_left(session.result)
-            self._drop(reason)
-
-    def _tell_left(self, result: str) -> None:
-        if self._membership is not None:
-            up, down = self._membership.thread.bytes_moved
-            self._emit(Left(self._round, self._state_root, up, down, result))
-
-    def _drop(self, reason: str) -> None:
-        """End all that `enter` began. The weights stay as they are."""
-        hook, membership = self._hook, self._membership
-        self._hook = self._membership = self._session = None
-        atexit.unregister(self._go)
-        if hook is not None:
-            hook.remove()
-        if membership is not None:
-            membership.close(reason)
-        if self._job is not None:
-            self._job.over(self._view())
-
-
-class _Follower(Swarm):
-    """The swarm as a rank of a job sees it that is not rank 0."""
-
-    def __init__(
-        self,
-        job: Job,
-        model: nn.Module,
-        optimizer: torch.optim.Optimizer | None,
-        when: str,
-        *,
-        strict: bool,
-    ) -> None:
-        super().__init__(when)
-        self.error = None
-        self._job, self._strict = job, strict
-        self._hook: Any = None
-        self._view = job.follow(model, optimizer)
-        if optimizer is not None and when == HOOK and not job.is_over:
-            self._hook = optimizer.register_step_post_hook(lambda *_: self._listen())
-
-    @property
-    def round(self) -> int:
-        """As Swarm.round."""
-        return self._view.round
-
-    @property
-    def state_root(self) -> str:
-        """As Swarm.state_root."""
-        return self._view.state_root
-
-    @property
-    def peers(self) -> int:
-        """As Swarm.peers."""
-        return 0 if self._job.is_over else self._view.peers
-
-    @property
-    def should_stop(self) -> bool:
-        """As Swarm.should_stop."""
-        return self._view.is_over
-
-    @property
-    def seed(self) -> int:
-        """As Swarm.seed: one for all ranks of a job."""
-        return self._view.seed
-
-    def step(self) -> None:
-        """As Swarm.step."""
-        super().step()
-        self._listen()
-
-    def finish_round(self) -> None:
-        """As Swarm.finish_round."""
-        self.leave()
-
-    def leave(self) -> None:
-        """Leave with rank 0."""
-        while not self._job.is_over:
-            self._listen()
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
-        """Leave with rank 0; where the loop has failed torchrun ends the job."""
-        if error is None:
-            self.leave()
-
-    def _listen(self) -> None:
-        """Do what rank 0 tells, until it lets the loop go on."""
-        if self._job.is_over:
-            return
-        self._view = self._job.served()
-        if self._job.is_over and self._hook is not None:
-            self._hook.remove()
-        if self._view.trouble:
-            self.error = error_of(self._view.trouble)
-            if self._strict:
-                raise self.error
-
-
-def _was_skipped(optimizer: torch.optim.Optimizer) -> bool:
-    """Return True if a GradScaler had this step skipped inside the optimizer, as fused ones do: it
-    then hands them its findings, and calls `step` all the same."""
-    found = getattr(optimizer, "found_inf", None)
-    return isinstance(found, Tensor) and bool(found.any())

@@ -3,7 +3,8 @@
 import torch
 from torch import nn
 
-from swarmtrain.api import HOOK, STEP, _Member
+from swarmtrain.members import Member
+from swarmtrain.swarm import HOOK, STEP
 
 
 class StandIn:
@@ -39,9 +40,9 @@ class StandIn:
 
 def member_of(
     optimizer: torch.optim.Optimizer | None, *, strict: bool = False, when: str = HOOK
-) -> tuple[_Member, StandIn]:
+) -> tuple[Member, StandIn]:
     """As after joining, with 4 samples a step."""
-    member = _Member(optimizer, 4, strict=strict, when=when)
+    member = Member(optimizer, 4, strict=strict, when=when)
     session = StandIn()
     member._session = member._membership = session
     if optimizer is not None and when != STEP:

@@ -8,10 +8,11 @@ import torch
 from torch import nn
 
 import swarmtrain
-from swarmtrain.api import STEP, _check_trains, _layout_of, bare
+from swarmtrain.api import _check_trains, _layout_of, bare
 from swarmtrain.errors import UserError
 from swarmtrain.models.tensors import Layout
 from swarmtrain.peer.training.model_weights import ModelWeights
+from swarmtrain.swarm import STEP
 from tests.hook.stand_in import made, member_of
 
 OPTIMIZERS = sorted(

@@ -47,7 +47,7 @@ def test_a_loss_on_a_device_is_looked_at_once_in_a_while(monkeypatch):
             return self.item()
 
     now_s = 100.0
-    monkeypatch.setattr("swarmtrain.api.monotonic", lambda: now_s)
+    monkeypatch.setattr("swarmtrain.members.monotonic", lambda: now_s)
     member, session, model, optimizer = made()
     for _ in range(9):
         member._loss = torch.tensor(2.5).as_subclass(Far)

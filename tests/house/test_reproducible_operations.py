@@ -39,6 +39,7 @@ WHOLE_NAMES = {"torch.compile", "torch.inner", "np.inner"}
 
 LOCAL = {
     "swarmtrain.api": "the user's own loop",
+    "swarmtrain.members": "the user's own loop",
     "swarmtrain.compare": "runs on one machine, beside each other",
     "swarmtrain.data": "which text a peer trains on",
     "swarmtrain.demo": "shows, computes nothing",

@@ -16,7 +16,9 @@ import torch
 from torch import Tensor, nn
 
 import swarmtrain
-from swarmtrain.api import HOOK, _Member, hookable
+from swarmtrain.api import hookable
+from swarmtrain.members import Member
+from swarmtrain.swarm import HOOK
 from tests.e2e.e2e_rig import ROOT, Place, place
 from tests.hook.stand_in import StandIn, member_of
 
@@ -93,11 +95,11 @@ def same(ours: dict[str, Tensor], theirs: dict[str, Tensor]) -> bool:
 
 
 @pytest.fixture
-def joined(monkeypatch: pytest.MonkeyPatch) -> list[tuple[_Member, StandIn, dict[str, Any]]]:
+def joined(monkeypatch: pytest.MonkeyPatch) -> list[tuple[Member, StandIn, dict[str, Any]]]:
     """Whoever joins gets a stand-in, and what is asked for is kept."""
     kept = []
 
-    def join(model: Any, optimizer: Any, invite: Any, **options: Any) -> _Member:
+    def join(model: Any, optimizer: Any, invite: Any, **options: Any) -> Member:
         steps = [int(one["step"]) for one in optimizer.state.values() if "step" in one]
         inner = hookable(optimizer)
         member, session = member_of(inner, when=options.get("when", HOOK))
