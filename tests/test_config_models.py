@@ -13,6 +13,7 @@ from swarmtrain.config.file import canonical, from_canonical, load
 from swarmtrain.config.settings import ModelSection, RunConfig, RunSection
 from swarmtrain.errors import UserError
 from swarmtrain.models.build import build_model
+from swarmtrain_transport.errors import RemoteFault
 
 GPT2 = {"model_type": "gpt2", "vocab_size": 300, "_name_or_path": "/home/me", "auto_map": {}}
 
@@ -55,6 +56,25 @@ def test_what_is_no_models_config_is_refused_by_its_path(text: str, tmp_path: Pa
     assert told.value.code == "SWT-E620"
     with pytest.raises(UserError, match="cannot be read"):
         load(written(tmp_path, 'kind = "huggingface"\nconfig = "other.json"'))
+
+
+@pytest.mark.parametrize(
+    ("keys", "words"),
+    [
+        ({"vocab_size": 0}, "vocab_size of 1"), ({"vocab_size": "many"}, "vocab_size of 1"),
+        ({"text_config": [1]}, "vocab_size of 1"), ({"n_layer": 10**9}, "at most 2000 layers"),
+        ({"text_config": {"vocab_size": 8, "num_hidden_layers": 10**9}}, "at most 2000 layers"),
+    ],
+)  # fmt: skip
+def test_a_config_of_no_model_at_all_is_refused_wherever_it_comes_from(
+    keys: dict[str, object], words: str
+) -> None:
+    said = {"model_type": "gpt2", **keys}
+    if "n_layer" in keys:
+        said["vocab_size"] = 8
+    model = ModelSection(kind="huggingface", config=json.dumps(said))
+    with pytest.raises(RemoteFault, match=words):
+        from_canonical(canonical(RunConfig(run=RunSection(name="test"), model=model)))
 
 
 @pytest.mark.parametrize(

@@ -21,6 +21,9 @@ _MLP_RATIO = 4
 _MLP_STEP = 64
 _SIZE_MAX = 1_000_000
 
+LAYERS_MAX = 2_000
+"""Of a model that a config.json describes: more than any has, and few enough to be counted."""
+
 ParameterFacts = tuple[str, tuple[int, ...], str]
 """A parameter's name, sizes of its axes, and dtype without torch's prefix."""
 
@@ -89,7 +92,7 @@ def counted(config: RunConfig) -> RunConfig | None:
         return max(0, min(int(found), _SIZE_MAX))
 
     width, heads = size("hidden_size", "n_embd"), size("num_attention_heads", "n_head")
-    layers = size("num_hidden_layers", "n_layer")
+    layers = min(LAYERS_MAX, size("num_hidden_layers", "n_layer"))
     if not (width and heads and layers):
         return None
     is_gated = said.get("model_type") not in _UNGATED

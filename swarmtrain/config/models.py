@@ -11,7 +11,7 @@ from typing import Any
 
 import msgspec
 
-from swarmtrain.config.built_in import SIZES, kv_heads_of
+from swarmtrain.config.built_in import LAYERS_MAX, SIZES, kv_heads_of
 from swarmtrain.config.problem import Problem
 from swarmtrain.config.settings import ModelSection, RunConfig
 from swarmtrain.errors import cleaned
@@ -28,6 +28,7 @@ _FACTORY = re.compile(r"module:[A-Za-z_]\w*(\.[A-Za-z_]\w*)+", re.ASCII)
 _NAME_CHARS_MAX = 200
 _VOCABULARY_MAX = 1_048_576
 
+_LAYERS = ("num_hidden_layers", "n_layer")
 _ONLY_TRANSFORMER = ("kv_heads", "mlp_width", "norm", "rotary_base", "tied")
 
 
@@ -127,6 +128,9 @@ def _config_problems(model: ModelSection) -> Iterator[Problem]:
     inner = said.get("text_config")
     sizes = [one.get("vocab_size") for one in (said, inner) if isinstance(one, dict)]
     found = model.vocabulary or next((size for size in sizes if size is not None), None)
+    layers = [one.get(key) for one in (said, inner) if isinstance(one, dict) for key in _LAYERS]
+    if any(isinstance(count, int) and count > LAYERS_MAX for count in layers):
+        yield Problem("model.config", f"must say at most {LAYERS_MAX} layers")
     if not isinstance(found, int) or not 1 <= found <= _VOCABULARY_MAX:
         yield Problem("model.config", f"must say a vocab_size of 1 to {_VOCABULARY_MAX}", reason)
     elif model.vocabulary and model.vocabulary not in sizes:

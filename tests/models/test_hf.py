@@ -80,6 +80,8 @@ def test_a_config_makes_the_librarys_model_under_its_own_names() -> None:
         ({"model_type": "vit", "vocab_size": 48}, "vit"),
         ({**GPT2, "n_positions": 8}, "at most 8 tokens"),
         ({**GPT2, "n_head": 3}, "gpt2"),
+        ({**GPT2, "n_layer": "many"}, "gpt2"),
+        ({**GPT2, "n_embd": -16}, "gpt2"),
     ],
 )
 def test_another_models_config_is_refused_in_one_sentence(
@@ -125,7 +127,7 @@ def test_its_size_is_known_about_without_the_library(keys: dict[str, Any], share
 
 
 def test_a_model_larger_than_the_memory_is_refused_before_it_is_made() -> None:
-    huge = {**GPT2, "n_embd": 900_000, "n_layer": 900_000, "n_head": 10}
+    huge = {**GPT2, "n_embd": 900_000, "n_layer": 2_000, "n_head": 10}
     for config in (described(**huge), run(ModelSection(layers=512, width=16_384, heads=1))):
         with pytest.raises(UserError, match="of memory") as told:
             build_model(config, seed=0)
