@@ -48,4 +48,5 @@ def export(
         print(f"{of}: round {part.op}, state {part.state_root[:16]}")
     size = human_bytes(made.model_bytes)
     print(f"{to}/model.safetensors: {made.num_values} values, {size}; README.md tells of it")
-    print(f'Let it write: swarmtrain generate {to} "Once upon a time"')
+    if made.writes:
+        print(f'Let it write: swarmtrain generate {to} "Once upon a time"')

@@ -28,7 +28,10 @@ def text_of(found: Collected, history: History, num_values: int, model_sha256: s
 
 
 def _head(config: RunConfig) -> Iterator[str]:
-    yield from ("---", "tags:", "- swarmtrain", "- text-generation", "---")
+    yield from ("---", "tags:", "- swarmtrain")
+    if config.model.kind != "custom":
+        yield "- text-generation"
+    yield "---"
     yield from ("", f"# {config.run.name}", "")
     yield (
         "Trained with swarmtrain by several peers, each on its own computer, that exchanged "
@@ -41,14 +44,16 @@ def _facts(found: Collected, history: History, num_values: int) -> Iterator[str]
     config = found.config
     model, outer, data = config.model, config.outer, config.data
     yield from ("| | |", "|---|---|")
-    yield f"| model | {model.kind}, {_spaced(num_values)} parameters, context {model.context} |"
+    context = f", context {model.context}" if model.kind != "custom" else ""
+    yield f"| model | {model.kind}, {_spaced(num_values)} parameters{context} |"
     since = "" if history.is_whole else " since the oldest record that is here"
     skipped = f", {history.skipped} without a result" if history.skipped else ""
-    yield f"| rounds | {history.rounds} of {config.run.rounds} committed{skipped}{since} |"
-    yield (
-        f"| peers | {history.contributors} have work in the model, {history.peers} were let in"
-        f"{since} |"
-    )
+    end = max(config.run.rounds, found.ledger.view.rounds)
+    added = f", {end - config.run.rounds} of them added later" if end > config.run.rounds else ""
+    yield f"| rounds | {history.rounds} of {end} committed{added}{skipped}{since} |"
+    if model.initial:
+        yield f"| began with | given weights: pieces whose list has SHA-256 `{model.initial}` |"
+    yield f"| peers | {history.contributors} contributed, {history.peers} were let in{since} |"
     yield f"| tokens | {_tokens(history)} |"
     yield f"| text | {_source(data.source)} |"
     steps = f"{config.steps_per_round} inner steps between exchanges"

@@ -43,6 +43,7 @@ class Exported(msgspec.Struct, frozen=True):
         stages: what the model was made of.
         num_values: parameters.
         model_bytes, model_sha256: of the file with the weights.
+        writes: True if swarmtrain knows how to build the model.
     """
 
     format: int
@@ -52,6 +53,7 @@ class Exported(msgspec.Struct, frozen=True):
     num_values: int
     model_bytes: int
     model_sha256: str
+    writes: bool = True
 
 
 class Facts(msgspec.Struct, frozen=True):
@@ -102,7 +104,7 @@ def export(folder: Path, given: Sequence[str | Path], *, form: str = SAFETENSORS
     made = Exported(
         1, config.run.name, config_file.config_hash(config).hex(), found.parts,
         sum(tensor.numel() for tensor in found.weights.values()), len(data),
-        hashlib.sha256(data).hexdigest(),
+        hashlib.sha256(data).hexdigest(), config.model.kind != "custom",
     )  # fmt: skip
     facts = Facts(
         1, config.run.name, min(part.op for part in found.parts),

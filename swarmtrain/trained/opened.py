@@ -80,10 +80,11 @@ def _exported(folder: Path) -> Trained:
     try:
         facts = msgspec.json.decode((folder / FACTS_FILE).read_bytes(), type=Facts)
         made = msgspec.json.decode((folder / checkpoint.MANIFEST_FILE).read_bytes(), type=Exported)
-        data = (folder / checkpoint.MODEL_FILE).read_bytes()
-        if hashlib.sha256(data).hexdigest() != made.model_sha256:
+        with (folder / checkpoint.MODEL_FILE).open("rb") as file:
+            digest = hashlib.file_digest(file, "sha256")
+        if digest.hexdigest() != made.model_sha256:
             raise ValueError(f"{checkpoint.MODEL_FILE} is not the one that the manifest names")
-        weights = safetensors.torch.load(data)
+        weights = safetensors.torch.load_file(folder / checkpoint.MODEL_FILE)
         path = folder / TOKENIZER_FILE
         tokenizer = path.read_bytes() if path.is_file() else None
     except (OSError, ValueError, msgspec.MsgspecError, SafetensorError) as error:

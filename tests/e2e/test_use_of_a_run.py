@@ -44,8 +44,9 @@ def test_a_run_is_exported_used_extended_and_another_one_begins_with_it(tmp_path
         made = json.loads(ask("export", "tiny", "--to", model, "--json"))
         assert [part["op"] for part in made["stages"]] == [2]
         card = (model / "README.md").read_text()
-        assert made["stages"][0]["state_root"] in card and "1 have work in the model" in card
+        assert made["stages"][0]["state_root"] in card
         assert "| rounds | 2 of 2 committed |" in card
+        assert "| 1 contributed, 1 were let in |" in card
 
         words = ("def ", "--tokens", 40, "--temperature", 0)
         text = ask("generate", model, *words)
@@ -67,6 +68,10 @@ def test_a_run_is_exported_used_extended_and_another_one_begins_with_it(tmp_path
         assert "stays at 0.0001" in up.running.said
         proof = ask("verify", next(tmp_path.glob("**/peers/ann")), "--json")
         assert json.loads(proof)["to_op"] == 3
+
+        ask("export", "tiny", "--to", tmp_path / "later")
+        card = (tmp_path / "later" / "README.md").read_text()
+        assert "| rounds | 3 of 3 committed, 1 of them added later |" in card
 
         # Another run begins with the export, also after a restart of its coordinator.
         next_file = here.run_file(RUN.replace("tiny", "next").replace("rounds = 2", "rounds = 1"))
