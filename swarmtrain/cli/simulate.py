@@ -39,6 +39,10 @@ def simulate(
     groups: Annotated[
         int, typer.Option(min=1, max=2, help="2: some peers are in a second group, too.")
     ] = 1,
+    text: Annotated[
+        int,
+        typer.Option(min=0, max=10_000, metavar="PIECES", help="Peers also lease so much text."),
+    ] = 0,
     pipelines: Annotated[
         bool,
         typer.Option(
@@ -85,7 +89,9 @@ def simulate(
         for found in result.violations:
             say(f"seed {result.seed}, at {found.time_s:.3f} s: {found.invariant}: {found.story}")
 
-    drawn_with = {"fragments": fragments, "kind": kind.value, "groups": groups}
+    drawn_with = {
+        "fragments": fragments, "kind": kind.value, "groups": groups, "text_pieces": text
+    }  # fmt: skip
     if trace and seed is not None:
         training = drawn_training(seed, kind.value, fragments)
         run_seed(seed, peers, ops, _show, training=training, **drawn_with)

@@ -77,8 +77,8 @@ class CorpusService:
             train = train[:-1]  # all others are whole
         self._validation = tuple(map(bytes.fromhex, text.validation)) if text else ()
         # Equal pieces are one piece.
-        pieces = tuple(dict.fromkeys(map(bytes.fromhex, train)))
-        self.leases = Leases(pieces, seed=seed, most=lease_pieces_max, uses=uses or {})
+        self.pieces = tuple(dict.fromkeys(map(bytes.fromhex, train)))
+        self.leases = Leases(self.pieces, seed=seed, most=lease_pieces_max, uses=uses or {})
         self._keep = keep
 
     @property

@@ -8,7 +8,7 @@ training never waits for text: what is read then counts for nothing.
 import random
 from collections.abc import Mapping, Sequence
 
-from swarmtrain_transport.wire.messages import Leased
+from swarmtrain_transport.wire.messages import Leased, LeaseRequest
 
 Window = tuple[bytes, int]
 """A piece's hash, and the token in it at which the window begins."""
@@ -31,11 +31,21 @@ class Walk:
         self._ahead: list[Window] = []
         self._around: list[Window] = []
         self._new = 0
+        self._is_asked = False
 
     @property
     def wants_more(self) -> bool:
-        """True if half of the newest lease is read, or more."""
-        return 2 * len(self._ahead) <= self._new
+        """True if half of the newest lease is read, or more, and nobody was asked yet."""
+        return not self._is_asked and 2 * len(self._ahead) <= self._new
+
+    def ask(self, count: int) -> LeaseRequest:
+        """Return what to say to get so many pieces more. It may be said twice: it counts once."""
+        self._is_asked = True
+        return LeaseRequest(count, self.held, self.done)
+
+    def failed(self) -> None:
+        """Hear that what was leased did not come: it is asked for again."""
+        self._is_asked = False
 
     @property
     def done(self) -> tuple[Leased, ...]:
@@ -67,6 +77,7 @@ class Walk:
         self._ahead = [*reversed(new), *ahead]  # read from the end
         self._new = len(new)
         self._around = []
+        self._is_asked = False
 
     def next(self, count: int) -> list[Window]:
         """The next windows.

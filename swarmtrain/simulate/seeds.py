@@ -138,6 +138,7 @@ def world_of(
     rule: str = "",
     groups: int = 1,
     training: Training = PLAIN,
+    text_pieces: int = 0,
 ) -> World:
     """The world of a seed, with its weather, not yet started.
 
@@ -152,6 +153,7 @@ def world_of(
         rule: in the place of the mean.
         groups: 2 for a second group beside the first.
         training: of its peers.
+        text_pieces: of the text that they lease; 0 for none.
     """
     fragments = training.fragments or fragments
     digest = hashlib.sha256((_MIXED % seed).encode()).digest()
@@ -188,6 +190,7 @@ def world_of(
         strategy_name=training.strategy_name,
         ops_at_once=training.ops_at_once,
         leaves_in_turn=training.leaves_in_turn,
+        text_pieces=text_pieces,
     )
     world.scene.weather = DrawnWeather(world.swarm, world.invariants, rng, kinds)
     return world

@@ -39,16 +39,15 @@ class Reader:
             batch=batch, context=config.model.context, rng=random.Random(seed),
             width=width_of(config),
         )  # fmt: skip
-        self._is_asked = False
+        self._count = config.data.lease_pieces
 
     def ask(self) -> None:
-        """Say what was read, and ask for more. It may be said twice: it counts once."""
-        self._is_asked = True
-        self._send(self._feed.request(self._stream.walk.held, self._stream.walk.done))
+        """Say what was read, and ask for more."""
+        self._send(self._feed.request(self._stream.walk.ask(self._count)))
 
     def failed(self) -> None:
         """Hear that what was leased did not come; it is asked for again."""
-        self._is_asked = False
+        self._stream.walk.failed()
 
     @property
     def has_text(self) -> bool:
@@ -64,7 +63,7 @@ class Reader:
         """
         self._take()
         batch = self._stream.next_batch()
-        if self._stream.walk.wants_more and not self._is_asked:
+        if self._stream.walk.wants_more:
             self.ask()
         return batch
 
@@ -72,4 +71,3 @@ class Reader:
         train = self._feed.take_train()
         if train is not None:
             self._stream.hold(train)
-            self._is_asked = False

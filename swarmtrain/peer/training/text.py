@@ -76,18 +76,11 @@ class TextFeed:
     def _is_own(self) -> bool:
         return self._config.data.source == OWN_TEXT
 
-    def request(self, held: Sequence[Leased], done: Sequence[Leased]) -> LeaseRequest:
-        """Return what to say to the coordinator to get more text.
-
-        Args:
-            held: pieces that are still read.
-            done: pieces that were read to their ends.
-        """
-        wanted = LeaseRequest(self._config.data.lease_pieces, tuple(held), tuple(done))
-        if not self._is_own:
-            return wanted
+    def request(self, wanted: LeaseRequest) -> LeaseRequest:
+        """Return what to say to the coordinator to get what is wanted. Of own text nothing is said;
+        it answers with text to judge by, where there is any."""
         self._wanted = wanted
-        return LeaseRequest(1)  # it answers with text to judge by, where there is any
+        return LeaseRequest(1) if self._is_own else wanted
 
     async def fill(self, shell: PeerShell, grant: LeaseGrant) -> None:
         """Get every piece of a grant.

@@ -12,15 +12,18 @@ from swarmtrain.simulate.checks.demands import Demands
 from swarmtrain.simulate.checks.holding import holds
 from swarmtrain.simulate.checks.idle_members import IdleMembers
 from swarmtrain.simulate.checks.later_group import LaterGroup
+from swarmtrain.simulate.checks.lease_checks import LeaseChecks
 from swarmtrain.simulate.checks.lies import Lies
 from swarmtrain.simulate.checks.rules import Rules
 from swarmtrain.simulate.checks.training_checks import TrainingChecks
 from swarmtrain.simulate.processes.peer import SimPeer
+from swarmtrain.simulate.processes.reading import WINDOWS
 from swarmtrain.simulate.processes.swarm import Swarm
 from swarmtrain_transport import actions as do
 from swarmtrain_transport.errors import RemoteFault
 from swarmtrain_transport.kinds import GATHER, PAIR
 from swarmtrain_transport.links.link import PeerId
+from swarmtrain_transport.wire.messages import Leased
 from swarmtrain_transport.wire.records import (
     Attest,
     BodyReader,
@@ -56,6 +59,7 @@ class Invariants:
         rules: of single records.
         limit_s: when the first of the ops under way must have ended.
         later: what is checked of each group beside the first.
+        leases: what is checked of text.
     """
 
     def __init__(self, swarm: Swarm) -> None:
@@ -67,6 +71,7 @@ class Invariants:
         self._training = TrainingChecks(swarm, self.decided, self.demands, self.lies, self._heals)
         self.rules = Rules(swarm, self.decided, self.demands, self._training.sums)
         self.limit_s = float("inf")
+        self.leases = LeaseChecks(WINDOWS, self._violated)
         numbers = range(1, swarm.scene.conditions.groups)
         self.later = {group: LaterGroup(swarm, group, self.demands) for group in numbers}
         every: tuple[Invariants | LaterGroup, ...] = (self, *self.later.values())
@@ -316,6 +321,10 @@ class Invariants:
     def proved(self, peer: SimPeer, group: int, op: int) -> None:
         """A peer keeps a proof."""
         self._all_lies[group].proved(peer, op)
+
+    def read(self, peer: PeerId, boot: bytes, leased: Leased, first: int) -> None:
+        """A peer's process has read a window of a piece of text."""
+        self.leases.read(boot, leased, first)
 
     def died(self, peer: SimPeer) -> None:
         """A process is gone."""

@@ -59,6 +59,7 @@ class Conditions:
         is_narrow: bounds are those of `narrow`.
         stage_holders: of the second group's state, where it is kept by others, too: then it has
             fewer members; 0 for no keepers.
+        text_pieces: of the text that peers lease; 0 for none.
     """
 
     num_peers: int = 3
@@ -86,6 +87,7 @@ class Conditions:
     leaves_in_turn: bool = False
     is_narrow: bool = False
     stage_holders: int = 0
+    text_pieces: int = 0
 
     @property
     def keeps_books(self) -> bool:

@@ -1,19 +1,22 @@
 """The simulated coordinator: the production rendezvous on a pretended disk that takes time."""
 
 from collections import deque
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from functools import partial
 from typing import Protocol
 
+from swarmtrain.coordinator.corpus_service import CorpusService
+from swarmtrain.simulate.checks.lease_checks import LeaseChecks
 from swarmtrain.simulate.ground.control import ControlLanes
 from swarmtrain.simulate.ground.process import Process
 from swarmtrain.simulate.ground.scene import Scene
+from swarmtrain.simulate.processes.reading import service_of
 from swarmtrain_transport import actions as do
 from swarmtrain_transport.coordinator.planning import RunTerms
 from swarmtrain_transport.coordinator.rendezvous import Rendezvous
 from swarmtrain_transport.errors import RemoteFault
 from swarmtrain_transport.links.link import PeerId
-from swarmtrain_transport.wire.messages import Hello, PeerMessage
+from swarmtrain_transport.wire.messages import Hello, LeaseRequest, PeerMessage
 from swarmtrain_transport.wire.records import Record, Sign, Verify
 
 _NEVER_S = float("inf")
@@ -30,6 +33,10 @@ class CoordinatorWatch(Protocol):
 
     def refused(self, peer: PeerId, fault: RemoteFault) -> None:
         """Hear that it refuses a peer's message."""
+
+    @property
+    def leases(self) -> LeaseChecks:
+        """Looks on at the leases of text."""
 
 
 class SimCoordinator(Process):
@@ -72,6 +79,8 @@ class SimCoordinator(Process):
         """Counts starts; terms do not, for a restored disk may give one a second time."""
         self._has_begun = False
         """A record was on the disk: from then on an empty one has lost the ledger."""
+        self.text_uses: dict[bytes, int] = {}
+        self._texts: CorpusService | None = None
 
     def start(self) -> None:
         """A new life: replay the disk. One that holds nothing any more has lost the ledger."""
@@ -86,7 +95,17 @@ class SimCoordinator(Process):
             archive=self, more_groups=self._more_groups,
             is_lost=self._has_begun and not self.disk,
         )  # fmt: skip
+        conditions = self._scene.conditions
+        self._texts = service_of(
+            conditions.text_pieces, conditions.seed, dict(self.text_uses), self._keep_uses
+        )
+        if self._texts is not None:
+            self.watch.leases.began(self._texts.pieces)
         self._act(self.machine.start(self.now_s))
+
+    def _keep_uses(self, uses: Mapping[bytes, int]) -> None:
+        self.text_uses.update(uses)
+        self.watch.leases.used(uses)
 
     def read(self, first: int, stop: int) -> list[Record]:
         """Records that are on the disk."""
@@ -141,13 +160,25 @@ class SimCoordinator(Process):
         """A message of a connected peer."""
         assert self.machine is not None
         try:
-            self._act(self.machine.received(peer, message, self.now_s))
+            if isinstance(message, LeaseRequest):
+                self._lease(peer, message)
+            else:
+                self._act(self.machine.received(peer, message, self.now_s))
         except RemoteFault as fault:
             self.watch.refused(peer, fault)
+
+    def _lease(self, peer: PeerId, request: LeaseRequest) -> None:
+        assert self._texts is not None
+        grant = self._texts.grant(peer, request)
+        self.watch.leases.granted(peer, request.held, grant.train)
+        self._control.to_peer(peer, grant)
 
     def closed(self, peer: PeerId) -> None:
         """A peer's connection is gone."""
         assert self.machine is not None
+        if self._texts is not None:
+            self._texts.release(peer)
+            self.watch.leases.released(peer)
         self._act(self.machine.disconnected(peer, self.now_s))
 
     # ---- actions

@@ -35,6 +35,7 @@ from swarmtrain.simulate.ground.scene import Scene
 from swarmtrain.simulate.processes.credit import WatchedCredit
 from swarmtrain.simulate.processes.memory import WatchedMemory
 from swarmtrain.simulate.processes.peer_disk import PeerDisk
+from swarmtrain.simulate.processes.reading import Reading
 from swarmtrain.simulate.processes.stage import Stage
 from swarmtrain.simulate.processes.trainer import (
     PretendedTrainer,
@@ -50,7 +51,14 @@ from swarmtrain_transport.links.link import Address, PeerId
 from swarmtrain_transport.peer.local_peer import Card
 from swarmtrain_transport.peer.participant import Actions, Participant
 from swarmtrain_transport.wire.frames import Frame, FrameKind
-from swarmtrain_transport.wire.messages import Brings, CoordinatorMessage, Hello
+from swarmtrain_transport.wire.messages import (
+    Brings,
+    CoordinatorMessage,
+    Hello,
+    Leased,
+    LeaseGrant,
+    Welcome,
+)
 from swarmtrain_transport.wire.records import Record
 
 STEPS = 2
@@ -105,6 +113,9 @@ class PeerWatch(Protocol):
 
     def halted(self, peer: "SimPeer", halt: do.Halt) -> bool:
         """A peer's machine gives up; True if somebody else is to come in its place."""
+
+    def read(self, peer: PeerId, boot: bytes, leased: Leased, first: int) -> None:
+        """A peer's process has read a window of a piece of text."""
 
 
 class Host(Protocol):
@@ -203,6 +214,10 @@ class SimPeer(Process):
             if kept.manifest is not None:
                 state = kept.manifest.to_bytes(), kept.chunks.values()
                 self.machine.keep_state(*state, group)
+        self._reading = None if not conditions.text_pieces else Reading(
+            peer_id, boot, lambda wanted: host.control.to_coordinator(self, wanted), self.later,
+            self.watch,
+        )  # fmt: skip
         self.stages: dict[int, Stage] = {}
         self._ended: set[int] = set()
         self._turn = 0
@@ -383,6 +398,11 @@ class SimPeer(Process):
         self.hear(self._control, message)
 
     def _control(self, message: CoordinatorMessage) -> None:
+        if self._reading is not None and isinstance(message, LeaseGrant):
+            self._reading.granted(message)
+            return
+        if self._reading is not None and isinstance(message, Welcome):
+            self._reading.ask()
         try:
             self._act(self.machine.control(message, self.now_s))
         except RemoteFault as fault:
@@ -546,6 +566,8 @@ class SimPeer(Process):
             return
         self._is_training = False
         self.trainer.inner_step()
+        if self._reading is not None:
+            self._reading.step()
         samples = 10**9 if self.handicap.boasts else _SAMPLES // STEPS * (1 + self.number % 3)
         self._training.stepped(samples, self.now_s)
         self._after()
