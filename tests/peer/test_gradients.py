@@ -39,7 +39,7 @@ def gradient_of(model: nn.Module) -> Tensor:
 
 def plain() -> tuple[float, Tensor]:
     model, gradients = made()
-    loss = gradients.add(batch())
+    loss = gradients.make(batch())
     return loss, gradient_of(model)
 
 
@@ -47,7 +47,7 @@ def plain() -> tuple[float, Tensor]:
 def test_parts_of_any_size_give_the_gradient_of_the_whole_batch(examples: int) -> None:
     expected_loss, expected = plain()
     model, gradients = made(Ways(micro_batch=examples))
-    assert gradients.add(batch()) == pytest.approx(expected_loss, rel=1e-6)
+    assert gradients.make(batch()) == pytest.approx(expected_loss, rel=1e-6)
     assert torch.allclose(gradient_of(model), expected, rtol=1e-4, atol=1e-7)
 
 
@@ -59,7 +59,7 @@ def test_the_run_file_names_parts_and_a_peer_may_take_others() -> None:
 def test_activations_made_again_are_the_same_and_fewer_wait() -> None:
     expected_loss, expected = plain()
     model, gradients = made(activation_checkpointing=True)
-    assert gradients.add(batch()) == expected_loss
+    assert gradients.make(batch()) == expected_loss
     assert torch.equal(gradient_of(model), expected)
 
     def waiting(model: nn.Module) -> int:
@@ -74,12 +74,12 @@ def test_activations_made_again_are_the_same_and_fewer_wait() -> None:
 def test_bfloat16_computes_nearly_the_same_and_leaves_weights_as_they_are() -> None:
     expected_loss, expected = plain()
     model, gradients = made(precision="bfloat16")
-    assert gradients.add(batch()) == pytest.approx(expected_loss, rel=1e-2)
+    assert gradients.make(batch()) == pytest.approx(expected_loss, rel=1e-2)
     assert {one.dtype for one in model.parameters()} == {torch.float32}
     found = gradient_of(model)
     assert not torch.equal(found, expected)
     assert torch.nn.functional.cosine_similarity(found, expected, dim=0) > 0.99
-    assert made(precision="auto")[1].add(batch()) == expected_loss  # no GPU is seen by tests
+    assert made(precision="auto")[1].make(batch()) == expected_loss  # no GPU is seen by tests
 
 
 class Small(nn.Module):
@@ -107,7 +107,7 @@ def test_a_full_memory_offers_a_smaller_micro_batch_and_changes_nothing(error: E
     model = Small(build_model(CONFIG, seed=2), error)
     before = [one.clone() for one in model.parameters()]
     with pytest.raises(UserError, match="--micro-batch 4, or --micro-batch auto") as told:
-        Gradients(model, CONFIG, Ways()).add(batch())
+        Gradients(model, CONFIG, Ways()).make(batch())
     assert told.value.code == "SWT-E622"
     assert all(map(torch.equal, before, model.parameters()))
 
@@ -117,7 +117,7 @@ def test_an_automatic_micro_batch_halves_until_it_fits(error: Exception) -> None
     expected_loss, expected = plain()
     model = Small(build_model(CONFIG, seed=2), error)
     gradients = Gradients(model, CONFIG, Ways(micro_batch=MICRO_BATCH_AUTO))
-    assert gradients.add(batch()) == pytest.approx(expected_loss, rel=1e-6)
+    assert gradients.make(batch()) == pytest.approx(expected_loss, rel=1e-6)
     assert gradients.micro_batch == 2
     assert torch.allclose(gradient_of(model), expected, rtol=1e-4, atol=1e-7)
 
@@ -126,16 +126,20 @@ def test_an_automatic_micro_batch_goes_by_the_memory_that_is_free(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """The system would end the process, not the step."""
-    monkeypatch.setattr("psutil.virtual_memory", lambda: SimpleNamespace(available=400_000))
+
+    def free(available: int) -> SimpleNamespace:
+        return SimpleNamespace(available=available, total=10**12)
+
+    monkeypatch.setattr("psutil.virtual_memory", lambda: free(400_000))
     assert made(Ways(micro_batch=MICRO_BATCH_AUTO))[1].micro_batch in range(1, 8)
-    monkeypatch.setattr("psutil.virtual_memory", lambda: SimpleNamespace(available=0))
+    monkeypatch.setattr("psutil.virtual_memory", lambda: free(0))
     assert made(Ways(micro_batch=MICRO_BATCH_AUTO))[1].micro_batch == 1
 
 
 def test_another_error_stays_what_it_is() -> None:
     model = Small(build_model(CONFIG, seed=2), RuntimeError("mat1 and mat2 cannot be multiplied"))
     with pytest.raises(RuntimeError, match="mat1"):
-        Gradients(model, CONFIG, Ways(micro_batch=MICRO_BATCH_AUTO)).add(batch())
+        Gradients(model, CONFIG, Ways(micro_batch=MICRO_BATCH_AUTO)).make(batch())
 
 
 def test_without_a_compiler_nothing_is_compiled(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -3,10 +3,11 @@
 import json
 
 import pytest
-from torch import nn
+import torch
+from torch import Tensor, nn
 
 from swarmtrain.config.settings import InnerSection, ModelSection, RunConfig, RunSection
-from swarmtrain.options import Ways
+from swarmtrain.options import MICRO_BATCH_AUTO, Ways
 from swarmtrain.peer.training.trainer import BuiltinTrainer, judged_windows
 
 TEXT = b"for index in range(10):\n    print(index)\n" * 20
@@ -45,6 +46,26 @@ def test_every_kind_learns_and_is_judged_without_dropout(model: ModelSection) ->
         peer.inner_step()
     assert peer.evaluate() < before - 1
     assert peer.evaluate(start) == before
+
+
+def test_an_evaluation_that_does_not_fit_goes_by_smaller_parts(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    config = RunConfig(run=RunSection(name="test"), model=KINDS[0], inner=InnerSection(batch=8))
+    peer = BuiltinTrainer(
+        config, take_pieces=lambda: None, validation=[TEXT], seed=1,
+        ways=Ways(micro_batch=MICRO_BATCH_AUTO),
+    )  # fmt: skip
+    expected, forward = peer.evaluate(), peer.model.forward
+
+    def holding_three(tokens_BT: Tensor) -> Tensor:
+        if len(tokens_BT) > 3:
+            raise torch.OutOfMemoryError
+        logits: Tensor = forward(tokens_BT)
+        return logits
+
+    monkeypatch.setattr(peer.model, "forward", holding_three)
+    assert peer.evaluate() == pytest.approx(expected)
 
 
 def test_a_round_is_judged_by_no_more_than_it_trains_on() -> None:

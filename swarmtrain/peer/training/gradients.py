@@ -68,8 +68,8 @@ class Gradients:
         """Examples that go through the model at a time, at most."""
         return self._examples
 
-    def add(self, batch: Batch) -> float:
-        """Add the gradient of the batch's mean loss to the parameters'; these were None.
+    def make(self, batch: Batch) -> float:
+        """Give the parameters the gradient of the batch's mean loss, in place of the one before.
 
         Returns:
             That loss, in nats per token. It may be NaN.
@@ -77,32 +77,47 @@ class Gradients:
         Raises:
             UserError: SWT-E622, there is not enough memory; the weights are as they were.
         """
-        while (loss := self._tried(batch)) is None:
+
+        def attempt() -> float:
             for parameter in self._plain.parameters():
-                parameter.grad = None
+                parameter.grad = None  # as zero_grad would, which takes a fiftieth of a small step
+            return self._parts(batch)
+
+        return self.fitted(attempt, len(batch.x_BT))
+
+    def fitted(self, attempt: Callable[[], float], examples: int) -> float:
+        """The result of an attempt that takes `micro_batch` examples at a time. Where that is
+        automatic, it is halved until the memory holds what the attempt needs.
+
+        Args:
+            attempt: may be called again.
+            examples: that it takes in all.
+
+        Raises:
+            UserError: SWT-E622, there is not enough memory.
+        """
+        while (result := self._tried(attempt, min(self._examples, examples))) is None:
             if self._device.type == "cuda":
                 torch.cuda.empty_cache()
-            self._examples = -(-min(self._examples, len(batch.x_BT)) // 2)
+            self._examples = -(-min(self._examples, examples) // 2)
             logger.warning(
                 "The memory holds no larger part of a batch: from now on it goes through the model "
                 "by %d examples at a time.", self._examples,
             )  # fmt: skip
-        return loss
+        return result
 
-    def _tried(self, batch: Batch) -> float | None:
-        """The loss, or None if a smaller part is to be tried. What a failed one left in memory is
-        let go of with this frame."""
+    def _tried(self, attempt: Callable[[], float], examples: int) -> float | None:
+        """The result, or None if a smaller part is to be tried. What a failed attempt left in
+        memory is let go of with this frame."""
         try:
-            return self._parts(batch)
+            return attempt()
         except RuntimeError as error:
             if not is_out_of_memory(error):
                 self._refuse_compiled(error)
                 raise
-            if self._is_auto and min(self._examples, len(batch.x_BT)) > 1:
+            if self._is_auto and examples > 1:
                 return None
-            raise out_of_memory(
-                self._device, min(self._examples, len(batch.x_BT)), is_auto=self._is_auto
-            ) from None
+            raise out_of_memory(self._device, examples, is_auto=self._is_auto) from None
 
     def _parts(self, batch: Batch) -> float:
         count = len(batch.x_BT)

@@ -155,9 +155,7 @@ class BuiltinTrainer:
             NoTrainingText: as `inner_step`.
         """
         batch = self._next_batch()
-        for parameter in self._parameters.values():
-            parameter.grad = None  # as zero_grad would, which takes a fiftieth of a small step
-        loss = self._gradients.add(batch)
+        loss = self._gradients.make(batch)
         if self._config.inner.grad_clip > 0:
             nn.utils.clip_grad_norm_(self._parameters.values(), self._config.inner.grad_clip)
         self.step += 1
@@ -195,18 +193,24 @@ class BuiltinTrainer:
 
         Raises:
             ValueError: this peer has no validation text.
+            UserError: SWT-E622, there is not enough memory.
         """
         if not self._validation:
             raise ValueError("no validation text: give pieces to use_validation first")
         predict = self._predictor(vector)
-        total, count = 0.0, 0
+
+        def attempt() -> float:
+            total, count = 0.0, 0
+            with torch.no_grad():
+                for batch in self._parts_of_validation():
+                    total += _loss(predict(batch.x_BT), batch).item() * batch.y_BT.numel()
+                    count += batch.y_BT.numel()
+            return total / count
+
         self.model.eval()  # without dropout, where the model has it
-        with torch.no_grad():
-            for batch in self._parts_of_validation():
-                total += _loss(predict(batch.x_BT), batch).item() * batch.y_BT.numel()
-                count += batch.y_BT.numel()
+        loss = self._gradients.fitted(attempt, self._config.inner.batch)
         self.model.train()
-        return total / count
+        return loss
 
     def _parts_of_validation(self) -> Iterator[Batch]:
         """The validation text in batches that memory holds."""
