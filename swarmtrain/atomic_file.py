@@ -1,15 +1,22 @@
 """Files that are there whole or not at all, whenever the power goes."""
 
 import os
+from collections.abc import Iterable
 from pathlib import Path
 
 
-def write(path: Path, data: bytes, *, mode: int = 0o666, sync: bool = True) -> None:
+def write(
+    path: Path,
+    data: bytes | Iterable[bytes | bytearray | memoryview],
+    *,
+    mode: int = 0o666,
+    sync: bool = True,
+) -> None:
     """Write a file, or replace it: written aside, flushed to the disk and renamed.
 
     Args:
         path: in a folder that exists.
-        data: all of its contents.
+        data: all of its contents, or piece by piece.
         mode: of the file from its first moment, less the umask.
         sync: flush file and folder; False for what is checked by hash when it is read, and not
             missed where it is damaged.
@@ -22,7 +29,8 @@ def write(path: Path, data: bytes, *, mode: int = 0o666, sync: bool = True) -> N
     try:
         handle = os.open(aside, os.O_WRONLY | os.O_CREAT | os.O_EXCL, mode)
         with open(handle, "wb") as file:
-            file.write(data)
+            for piece in (data,) if isinstance(data, bytes) else data:
+                file.write(piece)
             if sync:
                 file.flush()
                 os.fsync(file.fileno())

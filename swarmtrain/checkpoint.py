@@ -17,9 +17,8 @@ import os
 import re
 import shutil
 import tempfile
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from functools import partial
 from pathlib import Path
 from typing import Literal
 
@@ -49,7 +48,10 @@ _WRITING_PREFIX = ".writing-"
 _REMOVED_PREFIX = ".removed-"
 _DISK_FULL = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EFBIG})
 
-WriteFile = Callable[[Path, bytes], None]
+Contents = bytes | Iterable[bytes | memoryview]
+"""Of a file: all at once, or piece by piece."""
+
+WriteFile = Callable[[Path, Contents], None]
 
 
 class CheckpointError(Exception):
@@ -159,10 +161,11 @@ class _Manifest(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_de
         return msgspec.json.format(encoded, indent=2) + b"\n"
 
 
-def write_file(path: Path, data: bytes) -> None:
+def write_file(path: Path, data: Contents) -> None:
     """Write `data` to a new file and sync it to the disk."""
     with open(path, "xb") as file:
-        file.write(data)
+        for piece in (data,) if isinstance(data, bytes) else data:
+            file.write(piece)
         file.flush()
         os.fsync(file.fileno())
 
@@ -194,11 +197,10 @@ def save(
 
     def written(folder: Path) -> dict[str, _FileFacts]:
         files: dict[str, _FileFacts] = {}
-        for name, encode in encoded.items():
-            data = encode()
-            files[name] = _FileFacts(len(data), hashlib.sha256(data).hexdigest())
-            write(folder / name, data)
-            del data  # before the next one's: each is as large as the model
+        for name, pieces in encoded.items():
+            taken = _Taken(pieces)
+            write(folder / name, taken)
+            files[name] = _FileFacts(taken.num_bytes, taken.sha256.hexdigest())
         return files
 
     names = [name for name, _ in arrays]
@@ -262,15 +264,47 @@ def _header(shapes: Mapping[str, tuple[int, ...]], metadata: Mapping[str, str] |
     return len(text).to_bytes(8, "little") + text
 
 
+def tensor_file(
+    tensors: Mapping[str, Tensor], metadata: Mapping[str, str] | None = None
+) -> Iterator[bytes | memoryview]:
+    """The bytes of `safetensors.torch.save` for float32 tensors, without a copy of them.
+
+    Args:
+        tensors: contiguous, by name, on the CPU.
+        metadata: one key at most: safetensors writes several in no fixed order.
+    """
+    if any(tensor.dtype != torch.float32 for tensor in tensors.values()):
+        raise ValueError("a file of tensors is made of float32 alone")
+    yield _header({name: tuple(one.shape) for name, one in tensors.items()}, metadata)
+    for name in sorted(tensors):
+        if (values := tensors[name].detach().reshape(-1)).numel():
+            yield values.numpy().astype("<f4", copy=False).data.cast("B")
+
+
+class _Taken:
+    """Pieces on their way into a file.
+
+    Attributes:
+        sha256: of those that were taken.
+        num_bytes: likewise.
+    """
+
+    def __init__(self, pieces: Iterable[bytes | memoryview]) -> None:
+        self.sha256 = hashlib.sha256()
+        self.num_bytes = 0
+        self._pieces = pieces
+
+    def __iter__(self) -> Iterator[bytes | memoryview]:
+        for piece in self._pieces:
+            self.sha256.update(piece)
+            self.num_bytes += len(piece)
+            yield piece
+
+
 def _write_parts(path: Path, head: bytes, parts: Iterable[memoryview]) -> _FileFacts:
-    digest, size = hashlib.sha256(), 0
-    with open(path, "xb") as file:
-        for part in itertools.chain([memoryview(head)], parts):
-            digest.update(part)
-            size += file.write(part)
-        file.flush()
-        os.fsync(file.fileno())
-    return _FileFacts(size, digest.hexdigest())
+    taken = _Taken(itertools.chain([head], parts))
+    write_file(path, taken)
+    return _FileFacts(taken.num_bytes, taken.sha256.hexdigest())
 
 
 def _saved(
@@ -404,8 +438,8 @@ def folders(directory: Path) -> list[Path]:
 
 def _encoded(
     layout: Layout, arrays: Sequence[tuple[str, Tensor]]
-) -> dict[str, Callable[[], bytes]]:
-    """Functions that make the bytes of each file, but for the manifest."""
+) -> dict[str, Iterator[bytes | memoryview]]:
+    """The bytes of each file, but for the manifest, made as they are written."""
     state = dict(arrays)
     if ANCHOR not in state or len(state) != len(arrays):
         raise ValueError(f"the state needs one array named `{ANCHOR}` and no name twice")
@@ -413,11 +447,7 @@ def _encoded(
     if anchor[layout.num_values :].view(torch.int32).any():  # as bits: -0.0 would not survive
         raise ValueError("the anchor's padding is not zero: the state would not load as it was")
     views = layout.named_views(anchor)
-    # One metadata key at most: safetensors writes several in no fixed order.
-    return {
-        MODEL_FILE: partial(safetensors.torch.save, views, metadata={"format": "pt"}),
-        OUTER_FILE: partial(safetensors.torch.save, state),
-    }
+    return {MODEL_FILE: tensor_file(views, {"format": "pt"}), OUTER_FILE: tensor_file(state)}
 
 
 def _manifest(

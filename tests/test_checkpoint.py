@@ -8,6 +8,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
+import safetensors.torch
 import torch
 from safetensors.torch import load_file
 from torch import Tensor, nn
@@ -149,7 +150,8 @@ def test_a_full_disk_leaves_the_previous_checkpoint_as_it_was(
     # failing_op 1 writes the same op again: even then the old folder must survive.
     before = save(tmp_path, op=1)
 
-    def write_until_full(path: Path, data: bytes) -> None:
+    def write_until_full(path: Path, data: checkpoint.Contents) -> None:
+        data = data if isinstance(data, bytes) else b"".join(data)
         if path.name == failing_name:
             path.write_bytes(data[: len(data) // 2])
             raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), str(path))
@@ -279,3 +281,13 @@ def test_a_manifest_names_its_group_unless_it_is_the_first(tmp_path):
     assert b'"group": 3' in (saved.path / checkpoint.MANIFEST_FILE).read_bytes()
     first = save(tmp_path, op=1)
     assert b"group" not in (first.path / checkpoint.MANIFEST_FILE).read_bytes()
+
+
+def test_a_file_of_tensors_is_made_as_safetensors_makes_it() -> None:
+    tensors = {
+        "blocks.10.w": torch.randn(3, 4), "blocks.9.w": torch.randn(2), "ä": torch.tensor(1.5),
+        "none": torch.empty(0, 3),
+    }  # fmt: skip
+    for metadata in (None, {"format": "pt"}, {"of": '{"a": "\\u00e4 "b""}'}):
+        made = b"".join(checkpoint.tensor_file(tensors, metadata))
+        assert made == safetensors.torch.save(tensors, metadata=metadata)

@@ -30,6 +30,16 @@ def check_cover(outcomes: Sequence[tuple[int, int, bool]], num_values: int) -> N
         raise ValueError(f"ranges cover {position} of {num_values} values")
 
 
+def check_decoded(outcomes: Sequence[tuple[int, int, bool]], decoded_own: DecodeOwn | None) -> None:
+    """Whoever was included must say what the others decoded.
+
+    Raises:
+        ValueError: nobody does.
+    """
+    if decoded_own is None and any(included for _, _, included in outcomes):
+        raise ValueError("error feedback needs decoded_own: what the others decoded of us")
+
+
 class ErrorFeedback:
     """The residual e of one peer.
 
@@ -45,11 +55,11 @@ class ErrorFeedback:
         self.residual = torch.zeros(num_values, dtype=dtype)  # (num_values,) e
         self._beta = beta
 
-    def corrected(self, delta: Tensor) -> Tensor:
-        """a = beta e + Delta, a new tensor: what must be encoded."""
+    def corrected(self, delta: Tensor, places: slice = slice(None)) -> Tensor:
+        """a = beta e + Delta at these places, a new tensor: what must be encoded."""
         if self._beta == 1:
-            return torch.add(self.residual, delta)
-        return torch.mul(self.residual, self._beta).add_(delta)
+            return torch.add(self.residual[places], delta)
+        return torch.mul(self.residual[places], self._beta).add_(delta)
 
     def settled(
         self,
@@ -67,9 +77,8 @@ class ErrorFeedback:
         Raises:
             ValueError: a range is included and nobody says what was decoded.
         """
+        check_decoded(outcomes, decoded_own)
         if decoded_own is None:
-            if any(included for _, _, included in outcomes):
-                raise ValueError("error feedback needs decoded_own: what the others decoded of us")
             return corrected.clone()
         residual = corrected.clone()
         for start, stop, included in outcomes:

@@ -3,8 +3,9 @@
 Every peer computes the outer step for itself and must reach the same bits, so each line below is
 one eager elementwise operation of protocol.md rule 4, in a fixed order; torch.optim.SGD is fused
 differently on different CPUs and is not used. A transform turns the mean difference into the
-direction that is subtracted, and writes its new state into buffers it is given: the state before
-the step stays whole until the caller swaps. Not here: when a step is due, or what the mean is of.
+direction that is subtracted, and writes its new state into buffers it is given: those of the old
+state, or others where that is to stay whole until the caller swaps. Not here: when a step is due,
+or what the mean is of.
 """
 
 from collections.abc import Callable
@@ -29,7 +30,7 @@ class OuterTransform:
     Attributes:
         state_names: what it remembers between steps, in order.
         update: (direction, state, state_out) -> new direction; reads `state`, fills `state_out`,
-            and may work in `direction`, which it owns.
+            which may be `state` itself, and may work in `direction`, which it owns.
     """
 
     state_names: tuple[str, ...]
@@ -122,9 +123,9 @@ def outer_step(
     Args:
         transform: the outer optimizer.
         mean: (num_values,) decoded mean difference; only read.
-        params: (num_values,) the anchor before the step; only read.
-        state: the transform's state before the step; only read.
-        params_out: (num_values,) filled; must not share memory with `params`.
+        params: (num_values,) the anchor before the step.
+        state: the transform's state before the step.
+        params_out: (num_values,) filled; `params` itself, or memory of its own.
         state_out: filled likewise.
     """
     for start in range(0, params.numel(), _PIECE_VALUES):

@@ -13,6 +13,7 @@ from torch import Tensor
 
 from swarmtrain.compare.plan import Attack
 from swarmtrain.peer.arithmetic import TensorContribution
+from swarmtrain_optimizers.strategies.base import Values
 
 SIGN_FLIP_FACTOR = -10.0
 NOISE_FACTOR = 100.0
@@ -22,7 +23,7 @@ WINDOW_TOP = 1.9
 at E_MAX = 0. Honest differences are a hundredth of it."""
 
 
-def contribution_of(attack: Attack, seed: int) -> Callable[[Tensor], TensorContribution]:
+def contribution_of(attack: Attack, seed: int) -> Callable[[Values], TensorContribution]:
     """The driver of a hostile peer: it replaces the peer's values.
 
     Args:
@@ -31,9 +32,9 @@ def contribution_of(attack: Attack, seed: int) -> Callable[[Tensor], TensorContr
     """
     generator = np.random.default_rng(seed)
 
-    def make(values: Tensor) -> TensorContribution:
+    def make(values: Values) -> TensorContribution:
         return TensorContribution(
-            _attacked(values, attack, generator).clamp(-WINDOW_TOP, WINDOW_TOP)
+            _attacked(values[:], attack, generator).clamp(-WINDOW_TOP, WINDOW_TOP)
         )
 
     return make

@@ -6,7 +6,9 @@ other side's bytes were wrong (RemoteFault), or our own values cannot be sent
 (ContributionRefused). Not here: any arithmetic, and any decision.
 """
 
-from collections.abc import Sequence
+from bisect import bisect_right
+from collections.abc import Callable, Sequence
+from itertools import pairwise
 from typing import cast
 
 import numpy as np
@@ -24,6 +26,7 @@ from swarmtrain_optimizers.codecs.base import (
 from swarmtrain_optimizers.robust import rule_named
 from swarmtrain_optimizers.robust.base import Needs, RobustRule
 from swarmtrain_optimizers.robust.rows import products_with
+from swarmtrain_optimizers.strategies.base import Values
 from swarmtrain_optimizers.subnormals import flush_tiny_
 from swarmtrain_transport.arithmetic import Buffer, ContributionRefused, Window
 from swarmtrain_transport.errors import LocalFault, RemoteFault
@@ -255,14 +258,14 @@ class TensorContribution:
     """One peer's difference for one op; a `Contribution` of the exchange.
 
     Args:
-        values: (num_values,) contiguous float32 on the CPU; nobody may change it until the op has
-            ended.
+        values: (num_values,) contiguous float32 on the CPU, or what makes parts of it when they are
+            asked for; nobody may change it until the op has ended.
         padded: length with the zeros that fill the last block; `num_values` if None.
         seed: of stochastic rounding, another one for every op and peer; None rounds to nearest.
     """
 
     def __init__(
-        self, values: Tensor, padded: int | None = None, *, seed: int | None = None
+        self, values: Values, padded: int | None = None, *, seed: int | None = None
     ) -> None:
         self._values = values
         self._seed = seed
@@ -320,30 +323,87 @@ def _stochastic(codec: Codec) -> StochasticCodec:
     return cast(StochasticCodec, codec)
 
 
-def decode_result(result: OpResult, out: Tensor | None = None) -> Tensor:
-    """The mean difference of an op, from its committed chunks.
+MakeChunk = Callable[[int, int, Tensor | None], Tensor]
+"""(start, stop, out) -> (stop - start,) float32, the values of a chunk; `out` if that is given."""
+
+
+class Chunked:
+    """A vector whose chunks are made when they are asked for, so that it is never there as a whole.
+    The newest chunk is remembered: who asks in order has each made once.
+
+    Args:
+        cuts: where chunks begin, in order, and at last the vector's length.
+        make: makes one of them.
+        zeros: (start, stop) places that are 0 whatever is made.
+    """
+
+    def __init__(
+        self, cuts: Sequence[int], make: MakeChunk, zeros: Sequence[tuple[int, int]] = ()
+    ) -> None:
+        self._cuts = cuts
+        self._make = make
+        self._zeros = zeros
+        self._newest = (-1, torch.empty(0))
+
+    def numel(self) -> int:
+        """Length of the vector."""
+        return self._cuts[-1]
+
+    def __getitem__(self, places: slice) -> Tensor:
+        """(stop - start,) float32; only read."""
+        start, stop, _ = places.indices(self.numel())
+        pieces = []
+        while start < stop:
+            index = bisect_right(self._cuts, start) - 1
+            low, high = self._cuts[index], min(stop, self._cuts[index + 1])
+            pieces.append(self._chunk(index)[start - low : high - low])
+            start = high
+        return pieces[0] if len(pieces) == 1 else torch.cat([torch.empty(0), *pieces])
+
+    def _chunk(self, index: int) -> Tensor:
+        if self._newest[0] != index:
+            start, stop = self._cuts[index], self._cuts[index + 1]
+            made = self._make(start, stop, None)
+            for low, high in self._zeros:
+                made[max(0, low - start) : max(0, high - start)] = 0
+            self._newest = index, made
+        return self._newest[1]
+
+    def write_to(self, out: Tensor) -> None:
+        """Make all of it there; `out` may be shorter than the vector."""
+        for start, stop in pairwise(self._cuts):
+            if stop <= out.numel():
+                self._make(start, stop, out[start:stop])
+            else:
+                out[start:] = self._make(start, stop, None)[: max(0, out.numel() - start)]
+
+
+def result_cuts(result: OpResult) -> tuple[int, ...]:
+    """Where the chunks of a result begin, and its length."""
+    ends = [(start, stop) for start, stop, _ in result.ranges]
+    begins = [low for start, stop in ends for low in range(start, stop, result.chunk_values)]
+    return (*begins, ends[-1][1]) if ends else (0,)
+
+
+def mean_of(result: OpResult, zeros: Sequence[tuple[int, int]] = ()) -> Chunked:
+    """The mean difference of an op, from its committed chunks, each decoded when it is asked for.
 
     Of a gather op it is the weighted mean sum_c w_c dec(c) / sum_c w_c of the contributions that
-    COMMIT names, summed in float64 in PLAN's order, rounded once to float32; |x| < 2^-100 is 0. A
-    chunk of each contribution is decoded at a time, so memory beside `out` is that of a chunk.
+    COMMIT names, summed in float64 in PLAN's order, rounded once to float32; |x| < 2^-100 is 0.
 
     Args:
         result: the op's.
-        out: contiguous float32 to write to and return, new memory if None: touching that for the
-            first time costs more than decoding. It may be shorter than the padded vector.
-
-    Returns:
-        (num_values,) float32, or `out`.
+        zeros: (start, stop) places that are 0 whatever was sent.
 
     Raises:
         RemoteFault: reason ``length``, ``scale`` or ``code``, a chunk is illegal (its owner erred,
             and its hash was agreed on all the same); or ``result``, slices do not cover the vector.
     """
-    codec = result_codec_of(result.window)
-    arithmetic = CodecArithmetic()
-    mean = torch.empty(result.num_values, dtype=torch.float32) if out is None else out
+    window, arithmetic = result.window, CodecArithmetic()
     if result.weights is not None:
-        return _decode_gathered(result, result.weights, mean)
+        return _gathered(result, result.weights, zeros)
+    codec = result_codec_of(window)
+    chunks: dict[int, Buffer] = {}
     position = 0
     for piece in result.slices:
         num_chunks = -(-(piece.stop - piece.start) // result.chunk_values)
@@ -355,35 +415,59 @@ def decode_result(result: OpResult, out: Tensor | None = None) -> Tensor:
             )
         for chunk in piece.chunks:
             stop = min(position + result.chunk_values, piece.stop)
-            arithmetic.check_result(chunk, stop - position, result.window)
-            if stop <= mean.numel():
-                codec.decode(chunk, stop - position, result.window, out=mean[position:stop])
-            else:
-                tail = codec.decode(chunk, stop - position, result.window)
-                mean[position:] = tail[: max(0, mean.numel() - position)]
+            arithmetic.check_result(chunk, stop - position, window)
+            chunks[position] = chunk
             position = stop
     if position != result.num_values:
         raise RemoteFault("result", f"slices cover {position} of {result.num_values} values")
-    return mean
+
+    def make(start: int, stop: int, out: Tensor | None) -> Tensor:
+        return codec.decode(chunks[start], stop - start, window, out)
+
+    return Chunked((*chunks, position), make, zeros)
 
 
-def _decode_gathered(result: OpResult, weights: tuple[int, ...], mean: Tensor) -> Tensor:
-    """The weighted mean of whole contributions, chunk by chunk, written to `mean`."""
+def _gathered(
+    result: OpResult, weights: tuple[int, ...], zeros: Sequence[tuple[int, int]]
+) -> Chunked:
+    """The weighted mean of whole contributions."""
     codec, arithmetic = codec_of(result.window), CodecArithmetic()
-    num_chunks = -(-result.num_values // result.chunk_values)
+    begins = range(0, result.num_values, result.chunk_values)
+    cuts = (*begins, result.num_values)
     for piece in result.slices:
-        if (piece.start, piece.stop, len(piece.chunks)) != (0, result.num_values, num_chunks):
+        if (piece.start, piece.stop, len(piece.chunks)) != (0, result.num_values, len(begins)):
             raise RemoteFault("result", f"{len(piece.chunks)} chunks are no whole contribution")
     if not weights or len(weights) != len(result.slices):
         raise RemoteFault("result", f"{len(result.slices)} contributions, {len(weights)} weights")
-    for index in range(num_chunks):
-        start = index * result.chunk_values
-        stop = min(start + result.chunk_values, result.num_values)
+    for index, start in enumerate(begins):
+        for piece in result.slices:
+            arithmetic.check(piece.chunks[index], cuts[index + 1] - start, result.window)
+
+    def make(start: int, stop: int, out: Tensor | None) -> Tensor:
+        index = start // result.chunk_values
         total = torch.zeros(stop - start, dtype=torch.float64)
         for piece, weight in zip(result.slices, weights, strict=True):
-            arithmetic.check(piece.chunks[index], stop - start, result.window)
             codec.add_(total, piece.chunks[index], weight, result.window)
         found = flush_tiny_(total.div_(sum(weights)).float())
-        here = mean[start : min(stop, mean.numel())]
-        here.copy_(found[: here.numel()])
+        return found if out is None else out.copy_(found)
+
+    return Chunked(cuts, make, zeros)
+
+
+def decode_result(result: OpResult, out: Tensor | None = None) -> Tensor:
+    """The mean difference of an op as a whole vector, see `mean_of`.
+
+    Args:
+        result: the op's.
+        out: contiguous float32 to write to and return, new memory if None: touching that for the
+            first time costs more than decoding. It may be shorter than the padded vector.
+
+    Returns:
+        (num_values,) float32, or `out`.
+
+    Raises:
+        RemoteFault: as `mean_of`.
+    """
+    mean = torch.empty(result.num_values, dtype=torch.float32) if out is None else out
+    mean_of(result).write_to(mean)
     return mean

@@ -89,11 +89,11 @@ class _Still:
 
     def read_weights(self, out: Tensor | None = None) -> Tensor:
         """(padded,) float32."""
-        return self._vector
+        return self._vector.clone()
 
     def write_weights(self, vector: Tensor) -> None:
         """Taken as they are."""
-        self._vector = vector
+        self._vector.copy_(vector)
 
 
 def _find(proof: Proof, directory: Path) -> Proof:

@@ -30,7 +30,7 @@ class Held:
         return self.vector.clone()
 
     def write_weights(self, vector: torch.Tensor) -> None:
-        self.vector = vector
+        self.vector = vector.clone()
 
 
 def driven(strategy: Strategy, gradient: float = 0.0) -> tuple[Driver, Held]:

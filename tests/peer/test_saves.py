@@ -10,7 +10,7 @@ import torch
 from swarmtrain.checkpoint import RunFacts
 from swarmtrain.peer.training.driver import Driver
 from swarmtrain.peer.training.meter import Pace
-from swarmtrain.peer.training.saves import own_arrays, own_bytes
+from swarmtrain.peer.training.saves import own_arrays, own_file
 from swarmtrain_optimizers.codecs.raw import Raw
 from swarmtrain_optimizers.strategies.diloco.strategy import DiLoCo
 from swarmtrain_transport.actions import LoadState
@@ -33,7 +33,11 @@ class Held:
         return self.vector.clone()
 
     def write_weights(self, vector: torch.Tensor) -> None:
-        self.vector = vector
+        self.vector = vector.clone()
+
+
+def own_bytes() -> bytes:
+    return b"".join(own_file(OWN, FACTS))
 
 
 def driver_of() -> Driver:
@@ -62,10 +66,10 @@ def replayed(op: int, *contributors: bytes, is_replayed: bool = True) -> OpResul
 
 
 def test_own_arrays_come_back_bit_for_bit():
-    found = own_arrays(own_bytes(OWN, FACTS), FACTS)
+    found = own_arrays(own_bytes(), FACTS)
     assert found is not None and sorted(found) == ["error_feedback", "held"]
     assert all(torch.equal(found[name], array) for name, array in OWN)
-    assert own_bytes(OWN, FACTS) == own_bytes(OWN, FACTS)
+    assert own_bytes() == own_bytes()
 
 
 @pytest.mark.parametrize(
@@ -77,11 +81,11 @@ def test_own_arrays_come_back_bit_for_bit():
     ],
 )
 def test_own_arrays_of_another_state_are_passed_over(other: RunFacts):
-    assert own_arrays(own_bytes(OWN, FACTS), other) is None
+    assert own_arrays(own_bytes(), other) is None
 
 
 def test_a_damaged_file_is_passed_over(caplog: pytest.LogCaptureFixture):
-    whole = own_bytes(OWN, FACTS)
+    whole = own_bytes()
     with caplog.at_level(logging.INFO):
         assert own_arrays(None, FACTS) is None
         for data in (b"", whole[:40], whole[:-1], whole[:-1] + b"\x55", b"\xff" * 64):

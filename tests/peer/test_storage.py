@@ -6,6 +6,7 @@ import zlib
 from collections.abc import Callable
 from pathlib import Path
 
+import msgpack
 import msgspec
 import pytest
 
@@ -15,6 +16,7 @@ from swarmtrain.errors import UserError
 from swarmtrain.peer.disk import ledger_file
 from swarmtrain.peer.disk.group_storage import (
     GroupStorage,
+    packed,
     read_result,
     result_path,
     result_paths,
@@ -222,7 +224,7 @@ FOLDERS: list[tuple[str, Callable[[GroupStorage], object]]] = [
     ("1/download/00.chunk", lambda part: part.begin_download(SMALL)),
     ("1/run.msgpack", lambda part: part.keep_run(b"run")),
     ("1/own.safetensors", lambda part: part.own()),
-    ("1/own.safetensors", lambda part: part.keep_own(b"own")),
+    ("1/own.safetensors", lambda part: part.keep_own([b"own"])),
     ("1/results/00000001.bin", lambda part: part.results()),
     ("1/results/00000001.bin", lambda part: part.keep_result(result(1))),
     ("1/results/00000001.bin", lambda part: part.forget_results(1)),
@@ -270,3 +272,12 @@ def test_a_run_is_over_with_the_last_round_of_its_run_file(tmp_path: Path) -> No
         assert [storage.is_over(committed, 7) for committed in (5, 7)] == [False, True]
         storage.of(0).keep_run(b"damaged")
         assert not storage.is_over(5, 0)
+
+
+def test_a_result_is_written_piece_by_piece_as_msgpack_packs_it():
+    chunks = (b"", b"a" * 255, memoryview(b"b" * 256), bytearray(b"c" * 65_536))
+    pieces = tuple(SliceResult(0, 1, (), chunks[:count]) for count in (4, 0, 1))
+    window = Window("int8", 1, 0, 0)
+    result = OpResult(1, window, 1, 1, pieces, b"", b"", replayed=False)
+    whole = [[bytes(chunk) for chunk in piece.chunks] for piece in pieces]
+    assert b"".join(map(bytes, packed(result))) == msgpack.packb(whole)

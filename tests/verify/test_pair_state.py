@@ -57,13 +57,13 @@ RUN = Identity.from_secrets(b"r" * 32, b"s" * 32)
 
 class Held:
     def __init__(self, vector):
-        self.vector = vector
+        self.vector = vector.clone()
 
     def read_weights(self, out=None):
-        return self.vector
+        return self.vector.clone()
 
     def write_weights(self, vector):
-        self.vector = vector
+        self.vector = vector.clone()
 
 
 @dataclasses.dataclass

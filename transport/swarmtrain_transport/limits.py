@@ -433,9 +433,10 @@ E_MAX_CEILING = 100
 RESULT_KEEP_OPS = 16
 """Results of this many ops stay in memory for joiners and for peers that fell behind."""
 
-RETAIN_MEMORY_BYTES = 256 << 20
+RETAIN_MEMORY_BYTES = 64 << 20
 """Parts of an op and results of past ones that a peer keeps in memory; the rest goes to a file. The
-results of 16 ops of 16 M values fit, so nothing is written for smaller models."""
+results of 16 ops of 4 M values fit, so nothing is written for smaller models; of a model of 40 M
+values it is the memory of two fifths of a float32 vector."""
 
 VOICES = 8
 """So many owners' words leave a contributor out, however many there are: one that is merely slow is

@@ -44,6 +44,17 @@ class Exchange:
         return self.vectors * sum(stop - start for start, stop in self.ranges)
 
 
+class Values(Protocol):
+    """A flat vector of which parts are asked for, such as a tensor. A part that is made when it is
+    asked for takes no memory before."""
+
+    def numel(self) -> int:
+        """Length of the vector."""
+
+    def __getitem__(self, places: slice, /) -> Tensor:
+        """(stop - start,) contiguous, on the CPU; only read."""
+
+
 class Strategy(Protocol):
     """One peer's side of one way to train together."""
 
@@ -75,7 +86,7 @@ class Strategy(Protocol):
 
         One of them is named ``anchor``: the weights that a newcomer begins with and that a
         checkpoint holds as the model. All are (num_values,), the live buffers: read them before
-        the next but one `apply`, never write.
+        the next `apply`, never write.
         """
 
     def load_state(self, arrays: Mapping[str, Tensor]) -> None:
@@ -135,6 +146,44 @@ class Strategy(Protocol):
 
     def skip(self) -> None:
         """End the op without a result: parameters, momentum and error feedback stay."""
+
+
+@runtime_checkable
+class StepsInPlace(Protocol):
+    """A strategy that makes its part when it is asked for, and steps piece by piece where its state
+    lies: neither difference, mean nor new state is ever there as a whole vector beside the old."""
+
+    def difference(self, weights: Tensor, op: int = 1) -> Values:
+        """As `pseudo_gradient`, but `weights` are not copied: they are the strategy's from now on.
+        What is returned holds until the op ends."""
+
+    def land(
+        self,
+        mean: Values,
+        included: Sequence[tuple[int, int, bool]],
+        weights_now: Tensor | None,
+        decoded_own: DecodeOwn | None = None,
+        *,
+        op: int = 1,
+        own_share: float | None = None,
+    ) -> Tensor:
+        """As `apply`, in place; an error that is not ValueError leaves a state that is torn.
+
+        Args:
+            mean: as in `apply`, asked for in order.
+            included: as in `apply`.
+            weights_now: as in `apply`, the strategy's from now on; None: as `difference` had them.
+            decoded_own: as in `apply`, asked in order.
+            op: as in `apply`.
+            own_share: as in `apply`.
+
+        Returns:
+            (num_values,) the weights to go on from, to be read before the next call; they may be
+            the live anchor.
+
+        Raises:
+            ValueError: as `apply`; nothing changed.
+        """
 
 
 @dataclass(frozen=True, slots=True)

@@ -2,36 +2,56 @@
 
 Every peer keeps the anchor phi and the outer optimizer's state and makes the outer step itself from
 the same decoded bytes, so there is no parameter server and nothing to broadcast. DiLoCo is made of
-this, and so are strategies that differ from it in the outer step or the codec alone. Not here: the
-exchange, and the inner optimizer, whose state stays with its peer from round to round.
+this, and so are strategies that differ from it in the outer step or the codec alone. All of it is
+done piece by piece in place: anchor, outer state, error feedback if any, and the weights as they
+were when the op began are the only whole vectors. Not here: the exchange, and the inner optimizer,
+whose state stays with its peer from round to round.
 """
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping, Sequence
 
 import torch
 from torch import Tensor
 
-from swarmtrain_optimizers.error_feedback import DecodeOwn, ErrorFeedback, check_cover
-from swarmtrain_optimizers.outer import OuterTransform
+from swarmtrain_optimizers.error_feedback import (
+    DecodeOwn,
+    ErrorFeedback,
+    check_cover,
+    check_decoded,
+)
+from swarmtrain_optimizers.outer import OuterTransform, outer_step
 from swarmtrain_optimizers.strategies.anchored import Giving
+from swarmtrain_optimizers.strategies.base import Values
 from swarmtrain_optimizers.strategies.checks import is_finite
 
 _PIECE_VALUES = 262_144
-"""Values per pass: the difference of all at once would be as large as the model."""
+"""Values per pass: temporaries stay in a cache."""
 
 
-@dataclass(frozen=True, slots=True)
-class _Pending:
-    """This peer's contribution to the op under way.
+class _Difference:
+    """This peer's contribution to the op under way, made when it is asked for.
 
-    Attributes:
+    Args:
+        anchor: (num_values,) phi, not changed while the op lasts.
         snapshot: (num_values,) theta_s, the weights when the op started.
-        contribution: (num_values,) what is encoded: Delta, or e + Delta.
+        feedback: None without it.
     """
 
-    snapshot: Tensor
-    contribution: Tensor
+    def __init__(self, anchor: Tensor, snapshot: Tensor, feedback: ErrorFeedback | None) -> None:
+        self.anchor, self.snapshot, self._feedback = anchor, snapshot, feedback
+
+    def numel(self) -> int:
+        """Length of the vector."""
+        return self.anchor.numel()
+
+    def plain(self, places: slice) -> Tensor:
+        """Delta = phi - theta_s there, a new tensor."""
+        return torch.sub(self.anchor[places], self.snapshot[places])
+
+    def __getitem__(self, places: slice) -> Tensor:
+        """Delta, with error feedback plus beta e, a new tensor: what is encoded."""
+        delta = self.plain(places)
+        return delta if self._feedback is None else self._feedback.corrected(delta, places)
 
 
 class Synchronous(Giving):
@@ -61,7 +81,7 @@ class Synchronous(Giving):
             if feedback_beta is None
             else ErrorFeedback(num_values, beta=feedback_beta, dtype=dtype)
         )
-        self._pending: _Pending | None = None
+        self._pending: _Difference | None = None
 
     @property
     def snapshot(self) -> Tensor | None:
@@ -83,19 +103,24 @@ class Synchronous(Giving):
             self._feedback.residual = arrays["error_feedback"].detach().clone()
 
     def pseudo_gradient(self, weights: Tensor, op: int = 1) -> Tensor:
-        """Delta = phi - theta, with error feedback plus beta e; kept, as the weights are.
+        """Delta = phi - theta, with error feedback plus beta e; the weights are kept.
 
         Raises:
             RuntimeError: the last op was ended by neither `apply` nor `skip`.
         """
+        return self.difference(weights.detach().clone(), op)[:]
+
+    def difference(self, weights: Tensor, op: int = 1) -> Values:
+        """As `pseudo_gradient`, made when it is asked for; see `StepsInPlace`.
+
+        Raises:
+            RuntimeError: the last op was ended by neither `land`, `apply` nor `skip`.
+        """
         if self._pending is not None:
             raise RuntimeError("an op is under way: end it with apply() or skip() first")
         self._check(weights, "weights")
-        snapshot = weights.detach().clone()
-        delta = torch.sub(self._anchor, snapshot)
-        contribution = delta if self._feedback is None else self._feedback.corrected(delta)
-        self._pending = _Pending(snapshot, contribution)
-        return contribution
+        self._pending = _Difference(self._anchor, weights.detach(), self._feedback)
+        return self._pending
 
     def apply(
         self,
@@ -117,24 +142,56 @@ class Synchronous(Giving):
         """
         self._check(mean, "mean")
         self._check(weights_now, "weights_now")
-        now = weights_now.detach()
-        residual = self._settled(included, decoded_own)
-        self._step(mean, op)
-        del mean  # of the size of the model, as all that follows
+        return self.land(mean, included, weights_now.detach().clone(), decoded_own, op=op).clone()
+
+    def land(
+        self,
+        mean: Values,
+        included: Sequence[tuple[int, int, bool]],
+        weights_now: Tensor | None,
+        decoded_own: DecodeOwn | None = None,
+        *,
+        op: int = 1,
+        own_share: float | None = None,
+    ) -> Tensor:
+        """As `apply`, in place; see `StepsInPlace`.
+
+        Raises:
+            ValueError: as `apply`; nothing changed.
+        """
+        if mean.numel() != self._num_values:
+            raise ValueError(f"mean has {mean.numel()} values, wanted {self._num_values}")
+        if weights_now is not None:
+            self._check(weights_now, "weights_now")
+        outer, pending = self._outer_of(op), self._pending
+        if pending is None:
+            return self._carry(mean, outer, weights_now)
+        check_cover(included, self._num_values)
+        if self._feedback is not None:
+            check_decoded(included, decoded_own)
+        if weights_now is not None and torch.equal(weights_now, pending.snapshot):
+            weights_now = None
         # Nothing below can fail: from here on the op counts.
-        if self._pending is None:
-            self._dropped = ()
-            weights = self._carried(now)
-        else:
-            self._dropped = self._exclusions.record(included)
-            weights = self._landed(self._pending, included, now)
-        if residual is not None and self._feedback is not None:
-            for start, stop in self._dropped:
-                residual[start:stop] = 0
-            self._feedback.residual = residual
-        self._swap()
+        self._dropped = self._exclusions.record(included)
+        waits = self._feedback is None and not all(here for _, _, here in included)
+        is_anchor = weights_now is None and not waits and not self._dropped
+        for piece in self._pieces():
+            delta = pending.plain(piece) if waits else None
+            if self._feedback is not None:
+                self._settle(pending, included, decoded_own, piece)
+            self._step_in_place(outer, mean, piece)
+            if is_anchor:
+                continue
+            weights = self._landed(delta, included, piece)
+            if weights_now is not None:
+                weights.add_(weights_now[piece] - pending.snapshot[piece])
+            for start, stop in _within(self._dropped, piece):
+                # NaN minus NaN is no step: without this, dropping would not heal what it is for.
+                part, anchor = weights[start:stop], self._anchor[piece][start:stop]
+                weights[start:stop] = torch.where(torch.isfinite(part), part, anchor)
+            pending.snapshot[piece] = weights
         self._pending = None
-        return weights
+        return self._anchor if is_anchor else pending.snapshot
 
     def skip(self) -> None:
         """End the op without a result; what was pending is computed anew for the next one."""
@@ -146,39 +203,63 @@ class Synchronous(Giving):
             self._feedback.drop()
         return super().drop_broken(weights)
 
-    def _settled(
+    def _pieces(self) -> Iterator[slice]:
+        for start in range(0, self._num_values, _PIECE_VALUES):
+            yield slice(start, min(start + _PIECE_VALUES, self._num_values))
+
+    def _step_in_place(self, outer: OuterTransform, mean: Values, piece: slice) -> None:
+        anchor, state = self._anchor[piece], tuple(array[piece] for array in self._state)
+        outer_step(outer, mean[piece], anchor, state, anchor, state)
+
+    def _carry(self, mean: Values, outer: OuterTransform, weights: Tensor | None) -> Tensor:
+        """theta of a peer that did not contribute: it moves along with the anchor. Where it was the
+        anchor it becomes the new one, exactly."""
+        if weights is None:
+            raise ValueError("a peer that contributed nothing must say where its weights are")
+        self._dropped = ()
+        for piece in self._pieces():
+            old, now = self._anchor[piece].clone(), weights[piece]
+            self._step_in_place(outer, mean, piece)
+            new = self._anchor[piece]
+            weights[piece] = torch.where(now == old, new, now + (new - old))
+        return weights
+
+    def _settle(
         self,
+        pending: _Difference,
         included: Sequence[tuple[int, int, bool]],
         decoded_own: DecodeOwn | None,
-    ) -> Tensor | None:
-        """The residual after this op, or None when there is none to settle."""
-        if self._pending is None:
-            return None
-        check_cover(included, self._num_values)
-        if self._feedback is None:
-            return None
-        return self._feedback.settled(self._pending.contribution, included, decoded_own)
+        piece: slice,
+    ) -> None:
+        """The residual of a piece after the op; the anchor there is still the old one."""
+        residual = pending[piece]
+        if decoded_own is not None:
+            given = [(start, stop) for start, stop, here in included if here]
+            for start, stop in _within(given, piece):
+                residual[start:stop].sub_(decoded_own(piece.start + start, piece.start + stop))
+        for start, stop in _within(self._dropped, piece):
+            residual[start:stop] = 0
+        assert self._feedback is not None
+        self._feedback.residual[piece] = residual
 
     def _landed(
-        self, pending: _Pending, included: Sequence[tuple[int, int, bool]], now: Tensor
+        self, delta: Tensor | None, included: Sequence[tuple[int, int, bool]], piece: slice
     ) -> Tensor:
-        """theta of a peer that contributed; the new anchor is still in the spare buffer."""
-        weights = self._spare_anchor.clone()
-        if self._feedback is None:
-            for start, stop, was_included in included:
-                if not was_included:
-                    # Local rebase: theta <- phi' - Delta, the work goes into the next Delta.
-                    weights[start:stop].sub_(pending.contribution[start:stop])
-        for start, stop in self._dropped:
-            weights[start:stop] = self._spare_anchor[start:stop]
-        if not torch.equal(now, pending.snapshot):
-            for start in range(0, self._num_values, _PIECE_VALUES):
-                piece = slice(start, start + _PIECE_VALUES)
-                weights[piece].add_(now[piece] - pending.snapshot[piece])
-        for start, stop in self._dropped:
-            # NaN minus NaN is no step: without this, dropping would not heal what it is there for.
-            part, anchor = weights[start:stop], self._spare_anchor[start:stop]
-            weights[start:stop] = torch.where(torch.isfinite(part), part, anchor)
+        """theta of a piece where no step was made meanwhile; the anchor is the new one.
+
+        Args:
+            delta: the piece's Delta, where what is left out is not in error feedback.
+            included: as in `apply`.
+            piece: which.
+        """
+        weights = self._anchor[piece].clone()
+        if delta is not None:
+            out = [(start, stop) for start, stop, here in included if not here]
+            for start, stop in _within(out, piece):
+                # Local rebase: theta <- phi' - Delta, the work goes into the next Delta.
+                weights[start:stop].sub_(delta[start:stop])
+        for start, stop in _within(self._dropped, piece):
+            weights[start:stop] = self._anchor[piece][start:stop]
         return weights
 
     def _forget(self) -> None:
@@ -186,3 +267,11 @@ class Synchronous(Giving):
         self._pending = None
         if self._feedback is not None:
             self._feedback.drop()
+
+
+def _within(ranges: Sequence[tuple[int, int]], piece: slice) -> Iterator[tuple[int, int]]:
+    """The parts of these ranges that lie in a piece, counted from its begin."""
+    for start, stop in ranges:
+        low, high = max(start, piece.start), min(stop, piece.stop)
+        if low < high:
+            yield low - piece.start, high - piece.start

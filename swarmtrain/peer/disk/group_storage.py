@@ -9,7 +9,7 @@ make the same way again and prove where it leads.
 import errno
 import shutil
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -18,6 +18,7 @@ import msgpack
 from swarmtrain import atomic_file
 from swarmtrain.errors import UserError, disk_full, translate
 from swarmtrain_transport import limits
+from swarmtrain_transport.arithmetic import Buffer
 from swarmtrain_transport.blocks.manifest import StateManifest
 from swarmtrain_transport.kinds import PAIR
 from swarmtrain_transport.ledger.fold import COMMITS_KEPT
@@ -97,14 +98,13 @@ class GroupStorage:
         self.forget_results(result.op - (_HALVES_MAX if is_half else _RESULT_FILES_MAX))
         if not result.slices:
             return  # a pair op that had nothing for this peer
-        data = msgpack.packb([list(piece.chunks) for piece in result.slices])
         # One comes with every round, which no disk shall slow down; a damaged one is not believed.
-        write(result_path(self.directory, result.op), data, sync=False)
+        write(result_path(self.directory, result.op), packed(result), sync=False)
         if is_half and result.chain:
             write(link_path(self.directory, result.op), result.chain)
             self._forget(range(result.op - COMMITS_KEPT + 1), _LINK)
 
-    def keep_own(self, data: bytes) -> None:
+    def keep_own(self, data: Iterable[Buffer]) -> None:
         """Keep what is this peer's own beside its newest checkpoint.
 
         Raises:
@@ -198,7 +198,7 @@ class GroupStorage:
         shutil.rmtree(self.directory / DOWNLOAD, ignore_errors=True)
 
 
-def write(path: Path, data: bytes, *, sync: bool = True) -> None:
+def write(path: Path, data: bytes | Iterable[Buffer], *, sync: bool = True) -> None:
     """Write a file of a state directory, whole or not at all.
 
     Raises:
@@ -243,6 +243,25 @@ def read_result(path: Path) -> list[list[bytes]] | None:
     """Chunks per slice of a kept result, None if the file is not one. Nothing vouches for the
     chunks but their hashes."""
     return parse_result(path.read_bytes())
+
+
+def packed(result: OpResult) -> Iterator[Buffer]:
+    """The file of a result, msgpack, piece by piece: a list of slices, each a list of chunks."""
+    packer = msgpack.Packer()
+    yield packer.pack_array_header(len(result.slices))
+    for piece in result.slices:
+        yield packer.pack_array_header(len(piece.chunks))
+        for chunk in piece.chunks:
+            yield _bin_header(len(chunk))
+            yield chunk
+
+
+def _bin_header(size: int) -> bytes:
+    """msgpack's own for bytes of this length: the packer has none without their contents."""
+    for code, width in ((0xC4, 1), (0xC5, 2)):
+        if size < 1 << 8 * width:
+            return bytes([code]) + size.to_bytes(width, "big")
+    return b"\xc6" + size.to_bytes(4, "big")
 
 
 def parse_result(data: bytes) -> list[list[bytes]] | None:

@@ -25,7 +25,7 @@ from swarmtrain.peer.ranks.ranks import Ranks
 from swarmtrain.peer.training.driver import Driver, Weights
 from swarmtrain.peer.training.own_work import OwnPart, is_lost
 from swarmtrain.peer.training.state_image import Put, StateImage
-from swarmtrain_optimizers.strategies.base import Strategy
+from swarmtrain_optimizers.strategies.base import Strategy, Values
 from swarmtrain_optimizers.strategies.checks import is_finite
 from swarmtrain_transport import limits
 from swarmtrain_transport.actions import LoadState
@@ -230,7 +230,7 @@ class RankDriver(Driver):
         arrays, self._incoming = self._incoming, {}
         return arrays
 
-    def _is_lost(self, values: Tensor, included: Sequence[tuple[int, int, bool]] = ()) -> bool:
+    def _is_lost(self, values: Values, included: Sequence[tuple[int, int, bool]] = ()) -> bool:
         """Broken work of one rank is broken work of all."""
         flag = torch.tensor([is_lost(values, included)])
         return bool(self._ranks.any(flag))

@@ -12,7 +12,7 @@ from typing import Protocol
 
 from torch import Tensor
 
-from swarmtrain.peer.arithmetic import TensorContribution, decode_result
+from swarmtrain.peer.arithmetic import TensorContribution, decode_result, mean_of
 from swarmtrain.peer.training.ahead import Known
 from swarmtrain.peer.training.own_work import (
     OwnContribution,
@@ -28,8 +28,10 @@ from swarmtrain_optimizers.strategies.base import (
     KnowsAhead,
     OpKind,
     StepsAlone,
+    StepsInPlace,
     Strategy,
     SwarmFacts,
+    Values,
 )
 from swarmtrain_optimizers.strategies.checks import is_finite
 from swarmtrain_transport.actions import LoadState
@@ -44,7 +46,7 @@ class Weights(Protocol):
         """(padded,) float32 on the CPU."""
 
     def write_weights(self, vector: Tensor) -> None:
-        """Go on from these weights, (padded,) float32."""
+        """Go on from these weights, (padded,) float32; only read, and not kept."""
 
 
 @dataclass(slots=True)
@@ -59,7 +61,7 @@ class _Given:
     """
 
     part: OwnPart
-    values: Tensor
+    values: Values
     steps: int
     samples: int
 
@@ -76,14 +78,15 @@ class Driver:
         snapshot_rounds: state is copied for joiners after every so many ops, and after every one
             where ops go by pairs.
         contribution: makes what is given to an op from its values.
-        decode: the mean of a committed result.
+        decode: the mean of a committed result; None decodes it as the strategy takes it.
         read_gradient: (padded,) float32, of the step that was made last; only a strategy that
             takes gradients needs it, and then that step has left the weights alone.
         seed_of: seed of stochastic rounding in an op; None rounds to nearest.
         put: where copies of the state go; None for memory.
 
     Attributes:
-        op: newest op whose outcome is in the strategy, -1 before the first state.
+        op: newest op whose outcome is in the strategy, -1 before the first state and while one
+            takes the place of another.
         steps: inner steps since the last READY that had an outcome; since that READY's own
             steps where the strategy's results have a later place.
         included: whether our part was in the last committed op, for people.
@@ -106,8 +109,8 @@ class Driver:
         layout: bytes,
         num_values: int,
         snapshot_rounds: int,
-        contribution: Callable[[Tensor], OwnContribution] = TensorContribution,
-        decode: Callable[[OpResult], Tensor] = decode_result,
+        contribution: Callable[[Values], OwnContribution] = TensorContribution,
+        decode: Callable[[OpResult], Tensor] | None = None,
         read_gradient: Callable[[], Tensor] | None = None,
         seed_of: Callable[[int], int] | None = None,
         put: Put | None = None,
@@ -237,7 +240,11 @@ class Driver:
     def contribute(self) -> OwnPart:
         """Take the difference for the next op; it stays until `end_op` or `skip`."""
         op = self.op + len(self._given) + 1
-        values = self._strategy.pseudo_gradient(self._read(), op)
+        values: Values
+        if isinstance(self._strategy, StepsInPlace):
+            values = self._strategy.difference(self._read(), op)
+        else:
+            values = self._strategy.pseudo_gradient(self._read(), op)
         meanwhile = self._strategy.weights_under_way()
         if meanwhile is not None:
             self._weights.write_weights(meanwhile)
@@ -259,7 +266,7 @@ class Driver:
         start, values = strategy.known_ahead()
         return self.op + 1, Known(start, TensorContribution(values))
 
-    def _contributed(self, values: Tensor, op: int) -> OwnContribution:
+    def _contributed(self, values: Values, op: int) -> OwnContribution:
         if self._seed_of is None:
             return self._contribution(values)
         return TensorContribution(values, seed=self._seed_of(op))
@@ -280,18 +287,18 @@ class Driver:
         Raises:
             RemoteFault: reason ``manifest``: the state's arrays are not this strategy's.
         """
-        arrays = self._arrays(action)
-        self._strategy.load_state(arrays)
+        self._strategy.load_state(self._arrays(action))
         self._take_back(action)
-        self._weights.write_weights(arrays["anchor"].clone())
+        self._weights.write_weights(dict(self._strategy.state_arrays())["anchor"])
         self.samples_so_far, self.round_samples = action.samples, 0
         self._reset(action.op)
         return self._image(action.op, copy=True)
 
     def _arrays(self, action: LoadState) -> dict[str, Tensor]:
-        return arrays_of(self._strategy, action, self._num_values)
+        strategy, in_place = self._strategy, isinstance(self._strategy, StepsInPlace)
+        return arrays_of(strategy, action, self._num_values, in_place=in_place)
 
-    def _is_lost(self, values: Tensor, included: Sequence[tuple[int, int, bool]] = ()) -> bool:
+    def _is_lost(self, values: Values, included: Sequence[tuple[int, int, bool]] = ()) -> bool:
         return is_lost(values, included)
 
     def _without_broken(self, weights: Tensor) -> Tensor:
@@ -330,34 +337,16 @@ class Driver:
         if self.is_paired and not result.slices:
             return self._end_without_partner(result.op)
         self._drop_taken_back(result)
+        given = self._given[0] if self._given else None
         # A replayed op had no part of this process: what bears our name there was given by an
         # earlier life of this peer, and our own difference still waits.
         included = [
             (start, stop, not result.replayed and self._me in named)
             for start, stop, named in result.ranges
         ]
-        given = self._given[0] if self._given else None
-        own = given.part.contribution if given is not None else None
-        decoded = None
-        if own is not None:
-
-            def decoded(start: int, stop: int) -> Tensor:
-                values = decoded_own(own, result, start, stop)
-                for low, high in self._padding(result.op):
-                    values[max(0, low - start) : max(0, high - start)] = 0
-                return values
-
-        contributors = max((len(named) for _, _, named in result.ranges), default=0)
-        weights = self._strategy.apply(
-            # Not kept here: it is let go as soon as the step is made.
-            self._without_padding(self._decode(result), result.op),
-            included,
-            self._weights.read_weights(),
-            decoded,
-            op=result.op,
-            own_share=1 / contributors if contributors else None,
-        )
-        if given is not None and self._is_lost(given.values, included):
+        is_broken = given is not None and self._is_lost(given.values, included)
+        weights = self._stepped(result, included, given)
+        if is_broken:
             weights = self._without_broken(weights)
         self._weights.write_weights(weights)
         self.included = given is not None and any(here for _, _, here in included)
@@ -365,6 +354,36 @@ class Driver:
             self._ended(result.op)
         self.op = result.op
         return self._image(result.op, copy=self._is_copied(result.op))
+
+    def _stepped(
+        self, result: OpResult, included: list[tuple[int, int, bool]], given: _Given | None
+    ) -> Tensor:
+        """The strategy's step with a committed result, and the weights to go on from."""
+        strategy, op = self._strategy, result.op
+        decoded = None
+        if given is not None:
+            own = decoded_own(given.part.contribution, result, self._padding(op))
+
+            def decoded(start: int, stop: int) -> Tensor:
+                return own[start:stop]
+
+        contributors = max((len(named) for _, _, named in result.ranges), default=0)
+        own_share = 1 / contributors if contributors else None
+        if not isinstance(strategy, StepsInPlace):
+            return strategy.apply(
+                # Not kept here: it is let go as soon as the step is made.
+                self._without_padding((self._decode or decode_result)(result), op),
+                included, self._weights.read_weights(), decoded, op=op, own_share=own_share,
+            )  # fmt: skip
+        mean: Values
+        if self._decode is None:
+            mean = mean_of(result, self._padding(op))
+        else:
+            mean = self._without_padding(self._decode(result), op)
+        is_still = given is not None and given.steps == self.steps
+        now = None if is_still else self._weights.read_weights()
+        self.op = -1  # whatever ends this in the middle, a torn state is nobody's
+        return strategy.land(mean, included, now, decoded, op=op, own_share=own_share)
 
     def _end_without_partner(self, op: int) -> StateImage:
         """A pair op that has nothing for this peer: nobody was left for it, its pair was not
@@ -420,8 +439,7 @@ class Driver:
 
     def settle(self) -> None:
         """The run is over: its weights take the place of steps that no round will merge."""
-        anchor = dict(self._strategy.state_arrays())["anchor"]
-        self._weights.write_weights(anchor.clone())
+        self._weights.write_weights(dict(self._strategy.state_arrays())["anchor"])
         self._reset(self.op)
 
     def _delay(self, op: int) -> int:

@@ -10,13 +10,16 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
-import torch
 from torch import Tensor
 
-from swarmtrain_optimizers.strategies.base import DropsBroken, Strategy
+from swarmtrain.peer.arithmetic import Chunked, result_cuts
+from swarmtrain_optimizers.strategies.base import DropsBroken, Strategy, Values
 from swarmtrain_optimizers.strategies.checks import is_finite
 from swarmtrain_transport.arithmetic import Contribution, Window
 from swarmtrain_transport.result import OpResult
+
+_PIECE_VALUES = 262_144
+"""Values looked at at a time."""
 
 
 class OwnContribution(Contribution, Protocol):
@@ -36,16 +39,24 @@ class OwnPart:
     samples: int
 
 
-def decoded_own(own: OwnContribution, result: OpResult, start: int, stop: int) -> Tensor:
-    """Decode our part of one slice as the others do, (stop - start,), chunk by chunk."""
-    pieces = [
-        own.decoded(low, min(low + result.chunk_values, stop), result.window)
-        for low in range(start, stop, result.chunk_values)
-    ]
-    return torch.cat(pieces) if pieces else torch.empty(0)
+def decoded_own(
+    own: OwnContribution, result: OpResult, zeros: Sequence[tuple[int, int]] = ()
+) -> Chunked:
+    """Our part of an op as the others decode it, (num_values,), each chunk when it is asked for.
+
+    Args:
+        own: our part.
+        result: of the op.
+        zeros: (start, stop) places that are 0 whatever was sent.
+    """
+
+    def make(start: int, stop: int, out: Tensor | None) -> Tensor:
+        return own.decoded(start, stop, result.window)
+
+    return Chunked(result_cuts(result), make, zeros)
 
 
-def is_lost(values: Tensor, included: Sequence[tuple[int, int, bool]] = ()) -> bool:
+def is_lost(values: Values, included: Sequence[tuple[int, int, bool]] = ()) -> bool:
     """Return True if a part can never be sent and was not: where all went well this costs nothing.
 
     Args:
@@ -53,7 +64,11 @@ def is_lost(values: Tensor, included: Sequence[tuple[int, int, bool]] = ()) -> b
         included: (start, stop, True if it is in the result); empty where there is no result.
     """
     was_sent = bool(included) and all(here for _, _, here in included)
-    return not was_sent and not is_finite(values)
+    if was_sent:
+        return False
+    size = values.numel()
+    pieces = (slice(start, start + _PIECE_VALUES) for start in range(0, size, _PIECE_VALUES))
+    return not all(is_finite(values[piece]) for piece in pieces)
 
 
 def without_broken(strategy: Strategy, weights: Tensor) -> Tensor:

@@ -9,7 +9,7 @@ import hashlib
 import json
 import logging
 import math
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 
 import safetensors.torch
 from safetensors import SafetensorError
@@ -81,7 +81,7 @@ class Saves:
         return image
 
     def _newest(self) -> checkpoint.LoadedCheckpoint | None:
-        return checkpoint.latest(self._storage.checkpoints)
+        return checkpoint.latest(self._storage.checkpoints, mapped=True)
 
     def _bring(self, found: checkpoint.LoadedCheckpoint, driver: Driver) -> StateImage:
         """A checkpoint's state in the driver."""
@@ -96,7 +96,7 @@ class Saves:
     def _keep_own(self, facts: checkpoint.RunFacts, driver: Driver) -> None:
         own = driver.strategy.local_arrays()
         if own:
-            self._storage.keep_own(own_bytes(own, facts))
+            self._storage.keep_own(own_file(own, facts))
 
     def save(self, op: int, driver: Driver) -> checkpoint.Checkpoint:
         """The state after `op`, and what is this peer's own then.
@@ -125,12 +125,13 @@ class Saves:
         return saved
 
 
-def own_bytes(arrays: Sequence[tuple[str, Tensor]], facts: checkpoint.RunFacts) -> bytes:
-    """A file of a peer's own arrays beside the checkpoint of these facts."""
+def own_file(
+    arrays: Sequence[tuple[str, Tensor]], facts: checkpoint.RunFacts
+) -> Iterator[bytes | memoryview]:
+    """A file of a peer's own arrays beside the checkpoint of these facts, piece by piece."""
     tensors = {name: array.contiguous() for name, array in arrays}
     said = json.dumps({**_said(facts), "sha256": _digest(tensors)}, sort_keys=True)
-    data: bytes = safetensors.torch.save(tensors, metadata={_KEY: said})
-    return data
+    return checkpoint.tensor_file(tensors, {_KEY: said})
 
 
 def own_arrays(data: bytes | None, facts: checkpoint.RunFacts) -> dict[str, Tensor] | None:

@@ -71,19 +71,31 @@ def image_of(
     return StateImage(op, manifest, tuple(memoryview(chunk) for chunk in chunks))
 
 
-def arrays_of(strategy: Strategy, action: LoadState, num_values: int) -> dict[str, Tensor]:
+def arrays_of(
+    strategy: Strategy, action: LoadState, num_values: int, *, in_place: bool = False
+) -> dict[str, Tensor]:
     """The arrays of a downloaded or restored state, (padded,) float32 by name.
+
+    Args:
+        strategy: whose.
+        action: the state.
+        num_values: values of the model without padding.
+        in_place: True to write them where the strategy's own lie.
 
     Raises:
         RemoteFault: reason ``manifest``: they are not this strategy's.
     """
-    names = [name for name, _ in strategy.state_arrays()]
+    own = dict(strategy.state_arrays())
+    names = list(own)
     specs = action.manifest.arrays
     if [spec.name for spec in specs] != names or any(
         spec.num_values != num_values for spec in specs
     ):
         raise RemoteFault("manifest", f"the state holds {specs}, this strategy {names}")
-    arrays = {name: torch.zeros(strategy.num_values, dtype=torch.float32) for name in names}
+    if in_place:
+        arrays = own
+    else:
+        arrays = {name: torch.zeros(strategy.num_values, dtype=torch.float32) for name in names}
     position = 0
     for chunk in action.chunks:  # one after the other: a copy of the whole would be as large
         values = np.frombuffer(chunk, dtype="<f4").astype(np.float32, copy=False)

@@ -12,6 +12,7 @@ import torch
 from torch import Tensor
 
 from swarmtrain.peer.arithmetic import TensorContribution, codec_of, decode_result
+from swarmtrain_optimizers.strategies.base import Values
 from swarmtrain_transport.arithmetic import Buffer, ContributionRefused, Window
 from swarmtrain_transport.result import OpResult
 
@@ -75,11 +76,11 @@ class WholeContribution:
     """A `Contribution` that encodes and decodes everything at once and remembers it.
 
     Args:
-        values: (num_values,) contiguous float32.
+        values: (num_values,) contiguous float32, read at once.
     """
 
-    def __init__(self, values: Tensor) -> None:
-        self._values = values
+    def __init__(self, values: Values) -> None:
+        self._values = values[:]
         self._window: Window | None = None
         self._scales = b""
         self._bytes = b""

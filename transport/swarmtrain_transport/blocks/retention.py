@@ -59,12 +59,11 @@ class Kept:
             OSError: they are in the file and cannot be read.
         """
         length = self.num_bytes - start if num_bytes is None else num_bytes
-        if self._data is None:
+        data = self._data
+        if data is None:
             assert self._retention is not None
             return self._retention.spill_get(self._place + start, length)
-        if length == self.num_bytes:
-            return self._data
-        return memoryview(self._data)[start : start + length]
+        return data if length == self.num_bytes else memoryview(data)[start : start + length]
 
     def cool(self) -> None:
         """They will hardly be asked for again."""
