@@ -4,10 +4,11 @@
 
 A vector is the model's values as float32. Two peers train some rounds on loopback; the second one
 downloads the state, leaves after two rounds and comes back from its checkpoint. In each phase the
-kernel's peak of resident memory counts (VmHWM, reset at its begin, Linux alone), less pages of
-files, less what the process had before it made its model, less parameters, gradients and inner
-optimizer state as they lie in memory then. During inner steps the memory after a step counts:
-activations are the model's own. Exit status 1 above the bar.
+most resident memory counts that was seen every few milliseconds (RssAnon, Linux alone), less what
+the process had before it made its model, less parameters, gradients and inner optimizer state as
+they lie in memory then. Pages of files are not in it: the system takes them back when it likes.
+During inner steps the memory between two steps counts: activations are the model's own. Exit
+status 1 above the bar.
 """
 
 import argparse
@@ -16,6 +17,7 @@ import os
 import subprocess
 import sys
 import tempfile
+import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -23,6 +25,8 @@ from pathlib import Path
 from typing import Any
 
 BAR_VECTORS = 4.5
+
+LOOK_S = 0.003
 
 ROUNDS = 4
 STAYS_ROUNDS = 2
@@ -45,7 +49,9 @@ inner_steps = {steps}
 codec = "{codec}"
 start_peers = 2
 min_contributors = 2
-wait_ready_s = 60.0
+wait_ready_s = 120.0
+deadline_floor_s = 120.0
+deadline_cap_s = 240.0
 [checkpoint]
 every_rounds = 1
 """
@@ -62,20 +68,26 @@ class Meter:
     def __init__(self) -> None:
         self.peaks: dict[str, float] = {}
         self._stack = ["start"]
-        self._base = 0
+        self._base = self._most = 0
         self.owned: Callable[[], int] = lambda: 0
+        threading.Thread(target=self._look, daemon=True).start()
+
+    def _look(self) -> None:
+        while True:
+            self._most = max(self._most, resident())
+            time.sleep(LOOK_S)
 
     def begin(self) -> None:
         """What is here now is the interpreter's and its libraries'."""
-        self._base = _anonymous()[1]
-        _reset()
+        self._base = self._most = resident()
 
     def _note(self) -> None:
-        peak, now = _anonymous()
+        now = resident()
         phase = self._stack[-1]
-        found = (now if phase == "inner steps" else peak) - self._base - self.owned()
+        most = now if phase == "inner steps" else max(now, self._most)
+        found = most - self._base - self.owned()
         self.peaks[phase] = max(self.peaks.get(phase, 0), found)
-        _reset()
+        self._most = 0
 
     def switch(self, phase: str) -> None:
         """The phase that lasts until another one begins."""
@@ -107,17 +119,10 @@ class Meter:
         setattr(owner, name, timed)
 
 
-def _anonymous() -> tuple[int, int]:
-    """Peak since the last reset and memory now, both without pages of files."""
-    lines = Path("/proc/self/status").read_text().splitlines()
-    kib = {key: int(words.split()[0]) for key, _, words in (line.partition(":") for line in lines)
-           if words.endswith("kB")}  # fmt: skip
-    files = kib["RssFile"] + kib["RssShmem"]
-    return 1024 * (kib["VmHWM"] - files), 1024 * kib["RssAnon"]
-
-
-def _reset() -> None:
-    Path("/proc/self/clear_refs").write_text("5")
+def resident() -> int:
+    """Bytes of this process in memory, without pages of files."""
+    _, _, rest = Path("/proc/self/status").read_text().partition("RssAnon:")
+    return 1024 * int(rest.split()[0])
 
 
 def watch(meter: Meter) -> None:

@@ -31,7 +31,7 @@ def check_cover(outcomes: Sequence[tuple[int, int, bool]], num_values: int) -> N
 
 
 def check_decoded(outcomes: Sequence[tuple[int, int, bool]], decoded_own: DecodeOwn | None) -> None:
-    """Whoever was included must say what the others decoded.
+    """Refuse a peer that was included and does not say what the others decoded.
 
     Raises:
         ValueError: nobody does.

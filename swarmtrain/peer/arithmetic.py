@@ -379,7 +379,7 @@ class Chunked:
 
 
 def result_cuts(result: OpResult) -> tuple[int, ...]:
-    """Where the chunks of a result begin, and its length."""
+    """Places at which the chunks of a result begin, and its length."""
     ends = [(start, stop) for start, stop, _ in result.ranges]
     begins = [low for start, stop in ends for low in range(start, stop, result.chunk_values)]
     return (*begins, ends[-1][1]) if ends else (0,)

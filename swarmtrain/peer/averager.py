@@ -35,6 +35,7 @@ from swarmtrain_optimizers.strategies.facts import OpKind
 from swarmtrain_transport import actions as do
 from swarmtrain_transport import limits
 from swarmtrain_transport.blocks.manifest import ArraySpec, StateManifest
+from swarmtrain_transport.blocks.retention import Piece
 from swarmtrain_transport.hashing import content_hash
 from swarmtrain_transport.links.link import PeerId
 from swarmtrain_transport.peer.participant import Actions, Participant
@@ -48,7 +49,7 @@ _SAMPLES = 1
 
 _FLOAT_BYTES = 4
 
-_Made = tuple[StateManifest, tuple[bytes, ...]]
+_Made = tuple[StateManifest, tuple[Piece, ...]]
 
 
 @dataclass(frozen=True, slots=True)
@@ -343,7 +344,7 @@ class _Image:
         return self._made[0]
 
     @property
-    def chunks(self) -> tuple[bytes, ...] | None:
+    def chunks(self) -> tuple[Piece, ...] | None:
         """Bytes of the result, where others may have them."""
         return self._made[1] if self._is_kept else None
 

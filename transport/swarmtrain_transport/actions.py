@@ -16,6 +16,7 @@ from swarmtrain_transport.wire.messages import FIRST_GROUP, CoordinatorMessage, 
 
 if TYPE_CHECKING:
     from swarmtrain_transport.blocks.manifest import StateManifest
+    from swarmtrain_transport.blocks.retention import Piece
     from swarmtrain_transport.result import OpResult
     from swarmtrain_transport.wire.records import Record
 
@@ -82,7 +83,7 @@ class LoadState(msgspec.Struct, frozen=True):
 
     op: int
     manifest: "StateManifest"
-    chunks: tuple[bytes, ...]
+    chunks: "tuple[Piece, ...]"
     samples: int = 0
     group: int = FIRST_GROUP
 

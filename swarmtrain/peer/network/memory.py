@@ -16,6 +16,17 @@ _LARGE_BYTES = 32 * 1024 * 1024
 """The largest value that glibc takes; larger blocks, such as models, still come and go."""
 
 
+def give_back() -> None:
+    """Give what is free between blocks in use back to the system, after much has come and gone.
+
+    Elsewhere than with glibc nothing is done.
+    """
+    if sys.platform.startswith("linux"):
+        trim = getattr(ctypes.CDLL(None), "malloc_trim", None)
+        if trim is not None:
+            trim(0)
+
+
 def keep_freed_chunks() -> None:
     """Ask glibc to reuse blocks of up to 32 MiB, and to keep up to 256 MiB that are free.
 

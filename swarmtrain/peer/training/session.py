@@ -17,6 +17,7 @@ from swarmtrain.config.settings import RunConfig
 from swarmtrain.errors import UserError, cleaned
 from swarmtrain.models.tensors import Layout
 from swarmtrain.peer.disk.group_storage import GroupStorage
+from swarmtrain.peer.network.memory import give_back
 from swarmtrain.peer.network.shell import ForTrainer, PeerShell
 from swarmtrain.peer.network.thread import PeerThread
 from swarmtrain.peer.training.driver import Driver
@@ -52,6 +53,10 @@ from swarmtrain_transport.wire.messages import (
     Waiting,
     Welcome,
 )
+
+_LARGE_VALUES = 4 << 20
+"""Values of a model from which on freed memory goes back to the system after each round: as many
+bytes of parts and results as a round has are then more than the process itself."""
 
 _GLANCE_S = 0.25
 """Pause between two looks of a waiting trainer whether it should go on instead."""
@@ -113,6 +118,7 @@ class Session:
         self._layout = layout
         self._saves = saves or Saves(storage, config, layout)
         self._hooks = hooks
+        self._is_large = layout.padded >= _LARGE_VALUES
         self._clock = clock
         self._meter = Meter(clock)
         self._phase = "starting"
@@ -374,6 +380,7 @@ class Session:
             # With the results that follow, the way back after a power cut.
             self._saves.save(image.op, self.driver)
         self._storage.end_download()
+        give_back()
         if self._hooks.on_state is not None:
             self._hooks.on_state(image.op)
 
@@ -382,6 +389,8 @@ class Session:
             self._hooks.on_round(action.report)
         if action.result is not None:
             self._keep_state(action.result)
+        if self._is_large:
+            give_back()
 
     def _keep_state(self, result: OpResult) -> None:
         """A checkpoint, where one is due: of a shared state one peer's is enough, but what is each

@@ -20,7 +20,7 @@ from swarmtrain_transport.blocks.manifest import (
     describe_state,
     manifest_of,
 )
-from swarmtrain_transport.blocks.retention import Piece
+from swarmtrain_transport.blocks.retention import Piece, bytes_of
 from swarmtrain_transport.errors import RemoteFault
 
 Put = Callable[[Iterable[memoryview], int], tuple[Piece, ...] | None]
@@ -98,7 +98,7 @@ def arrays_of(
         arrays = {name: torch.zeros(strategy.num_values, dtype=torch.float32) for name in names}
     position = 0
     for chunk in action.chunks:  # one after the other: a copy of the whole would be as large
-        values = np.frombuffer(chunk, dtype="<f4").astype(np.float32, copy=False)
+        values = np.frombuffer(bytes_of(chunk), dtype="<f4").astype(np.float32, copy=False)
         while len(values):
             index, start = divmod(position, num_values)
             here = values[: num_values - start]

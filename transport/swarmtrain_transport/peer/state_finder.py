@@ -19,7 +19,7 @@ from swarmtrain_transport.actions import (
 from swarmtrain_transport.arithmetic import Buffer
 from swarmtrain_transport.blocks.fetch import Fetcher
 from swarmtrain_transport.blocks.manifest import StateManifest, StateSync
-from swarmtrain_transport.blocks.retention import Piece, bytes_of
+from swarmtrain_transport.blocks.retention import Piece
 from swarmtrain_transport.blocks.state_download import Download
 from swarmtrain_transport.hashing import content_hash
 from swarmtrain_transport.ledger.fold import GroupView
@@ -186,8 +186,7 @@ class StateFinder:
             text = "A peer has begun the run with other weights than the organiser's"
             return [Halt("SWT-E453", f"{text}: state {genesis.state_root.hex()[:16]}.")]
         if self._is_own_good(own_op, manifest.root):
-            own = tuple(map(bytes_of, chunks))
-            return [LoadState(own_op, manifest, own, self._view.samples.after(own_op), group)]
+            return [LoadState(own_op, manifest, chunks, self._view.samples.after(own_op), group)]
         if self._sync is None:
             self._sync = StateSync(
                 self._fetcher, self.download, self._donors(), self._candidates(),
