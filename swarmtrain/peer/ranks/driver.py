@@ -31,7 +31,7 @@ from swarmtrain_transport import limits
 from swarmtrain_transport.actions import LoadState
 from swarmtrain_transport.arithmetic import Window
 from swarmtrain_transport.blocks.manifest import ArraySpec, StateManifest
-from swarmtrain_transport.blocks.retention import Piece
+from swarmtrain_transport.blocks.retention import Piece, bytes_of
 from swarmtrain_transport.errors import RemoteFault
 from swarmtrain_transport.hashing import content_hash
 from swarmtrain_transport.links.link import PeerId
@@ -325,7 +325,7 @@ class LeadDriver(RankDriver):
             raise RemoteFault("manifest", f"the state holds {action.manifest.arrays}, not {wanted}")
         self.fresh()
         for pieces, chunk in zip(self._chunks(), action.chunks, strict=True):
-            values = torch.frombuffer(bytearray(chunk), dtype=torch.float32)
+            values = torch.frombuffer(bytearray(bytes_of(chunk)), dtype=torch.float32)
             for index, start, stop in pieces:
                 self.put(index, start, stop, values[: stop - start])
                 values = values[stop - start :]
