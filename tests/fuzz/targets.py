@@ -6,6 +6,7 @@ the coverage-guided fuzzer beside this file.
 """
 
 import dataclasses
+import json
 import math
 import struct
 import tempfile
@@ -24,6 +25,7 @@ from swarmtrain.peer.arithmetic import CodecArithmetic, codec_of
 from swarmtrain.peer.disk import identity_file, ledger_file
 from swarmtrain.peer.disk.group_storage import parse_result
 from swarmtrain.pipeline.activations import ActivationCodec, Boundary
+from swarmtrain.weights_file import head_bytes, places_in
 from swarmtrain_optimizers.codecs import CODECS
 from swarmtrain_optimizers.codecs.base import IllegalPayload
 from swarmtrain_transport import limits
@@ -396,6 +398,13 @@ def _ledger_targets() -> dict[str, Target]:
     }
 
 
+def _weights_head() -> bytes:
+    """The beginning of a safetensors file, with its head where a decoder is given it."""
+    place = {"dtype": "F32", "shape": [2, 3], "data_offsets": [0, 24]}
+    head = json.dumps({"__metadata__": {"format": "pt"}, "a": place}).encode()
+    return len(head).to_bytes(8, "little") + head
+
+
 def _file_targets() -> dict[str, Target]:
     invite = Invite("127.0.0.1", 8400, "tiny", bytes(range(32)), bytes(range(16)))
     segments = (ledger_file.segment_of([RECORD, JOINED]) * 2, ledger_file.segment_of([]))
@@ -412,6 +421,11 @@ def _file_targets() -> dict[str, Target]:
             (b'[run]\nname = "a"\n[exchange]\nblock = 64\n',),
         ),
         "ledger-file": Target(ledger_file.parse, (), segments),
+        "weights-head": Target(
+            lambda data: places_in(data[8 : 8 + head_bytes(data[:8])], 1 << 40),
+            (ValueError,),
+            (_weights_head(),),
+        ),
         "result-file": Target(parse_result, (), (msgspec.msgpack.encode([[b"a", b"b"], [b"c"]]),)),
         "identity": Target(
             _in_file(identity_file.load), (identity_file.IdentityDamaged,), (_identity_bytes(),)
