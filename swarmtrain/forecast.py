@@ -345,22 +345,28 @@ def _hop_s(net: Net, num_bytes: int) -> float:
 
 def _exchange_s(config: RunConfig, served: _Served) -> float:
     """Seconds of the slowest stage's exchange. Stages exchange side by side."""
-    codec = facts_of(config.exchange.codec)
-    value_bytes = codec.bytes_per_value(config.exchange.block)
     worst = 0.0
     for stage, parameters in enumerate(stage_parameters(config)):
         nets = [NETS[peer.link] for peer, one in served if stage in (one.span or ())]
-        others = len(nets) - 1
-        if not others:
-            continue
-        times = {OpKind.GATHER: others, OpKind.PAIR: 2}.get(
-            config.facts.kind or OpKind.MEAN, 2 * others / len(nets)
-        )
-        num_bytes = times * num_values_of(parameters) * value_bytes / config.outer.fragments
-        for net in nets:
-            moving_s = num_bytes / min(net.up_bytes_s, net.down_bytes_s)
-            worst = max(worst, moving_s + _ROUND_TRIPS * net.round_trip_s)
+        num_values = num_values_of(parameters)
+        for net in nets if len(nets) > 1 else ():
+            worst = max(worst, exchange_s(config, num_values, len(nets), net))
     return worst
+
+
+def exchange_bytes(config: RunConfig, num_values: int, peers: int) -> float:
+    """Bytes that each of two peers or more sends in an exchange of so many values, and receives."""
+    times = {OpKind.GATHER: peers - 1, OpKind.PAIR: 2}.get(
+        config.facts.kind or OpKind.MEAN, 2 * (peers - 1) / peers
+    )
+    value_bytes = facts_of(config.exchange.codec).bytes_per_value(config.exchange.block)
+    return times * num_values * value_bytes / config.outer.fragments
+
+
+def exchange_s(config: RunConfig, num_values: int, peers: int, net: Net) -> float:
+    """Seconds of such an exchange over this link."""
+    moving_s = exchange_bytes(config, num_values, peers) / min(net.up_bytes_s, net.down_bytes_s)
+    return moving_s + _ROUND_TRIPS * net.round_trip_s
 
 
 # ---- for people

@@ -10,13 +10,16 @@ from swarmtrain.cli.arguments import AsJson
 
 
 def plan(
-    run_file: Annotated[Path, typer.Argument(metavar="RUN.TOML", help="The run's settings.")],
+    run_file: Annotated[
+        Path | None,
+        typer.Argument(metavar="RUN.TOML", help="The run's settings.", show_default=False),
+    ] = None,
     peers: Annotated[
         str,
         typer.Option(
             metavar="PEERS", help="Who would join, in this order: 20*laptop@dsl,2*gpu@fibre."
         ),
-    ],
+    ] = "",
     measured: Annotated[
         Path | None,
         typer.Option(
@@ -32,6 +35,13 @@ def plan(
             help="How many of them serve each stage now: 5,1,1. Tells which moves follow.",
         ),
     ] = "",
+    costs: Annotated[
+        bool,
+        typer.Option(
+            "--costs",
+            help="Tell in place of a plan what each size of model costs: memory, bytes, seconds.",
+        ),
+    ] = False,
     as_json: AsJson = False,
 ) -> None:
     """Tell who would serve which stages, how much memory that takes, how fast the run would be and
@@ -40,11 +50,21 @@ def plan(
     from dataclasses import asdict
 
     from swarmtrain import forecast as plans
-    from swarmtrain import forecast_moves
+    from swarmtrain import forecast_costs, forecast_moves
     from swarmtrain.config import file as config_file
     from swarmtrain.data.places import settle
     from swarmtrain.errors import misuse
 
+    if costs:
+        sizes = forecast_costs.costs()
+        lines = forecast_costs.in_words(sizes)
+        print(json.dumps([asdict(one) for one in sizes]) if as_json else "\n".join(lines))
+        return
+    if run_file is None or not peers:
+        raise misuse(
+            "A plan is of a run file and of peers.",
+            'Give both: swarmtrain plan run.toml --peers "4*laptop@dsl"; or --costs alone.',
+        )
     config, _ = settle(config_file.load(run_file), run_file.parent)
     named = plans.parse_peers(peers)
     if now and measured is not None:

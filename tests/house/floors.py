@@ -41,7 +41,7 @@ SWARMTRAIN = (
     "crowd",
     "simulate verify",
     "compare",
-    "swarm members api api_stages forecast forecast_moves trained",
+    "swarm members api api_stages forecast forecast_costs forecast_moves trained",
     "integrations",
     "measured",
     "local_run",
