@@ -35,6 +35,26 @@ def of(text: str, config: RunConfig | None = None) -> Forecast:
     return forecast(config or config_of(), parse_peers(text))
 
 
+def test_costs_of_sizes_are_those_of_the_page(capsys: pytest.CaptureFixture[str]) -> None:
+    page = Path(__file__).parents[1] / "docs" / "requirements.md"
+    assert main(["plan", "--costs"]) == 0
+    told = capsys.readouterr().out
+    assert f"```text\n{told}```" in page.read_text(), "paste what swarmtrain plan --costs prints"
+    assert main(["plan", "--costs", "--json"]) == 0
+    tiny, *_ = json.loads(capsys.readouterr().out)
+    four = next(one for one in tiny["exchanges"] if one["peers"] == 4 and one["mbit_s"] == 20)
+    # Each gives three quarters of the model to others and gets as much of the mean; a scale of two
+    # bytes for 1 024 values; four round trips of 50 ms.
+    by_hand = 2 * 3 / 4 * tiny["parameters"] * (1 + 2 / 1024)
+    assert four["num_bytes"] == pytest.approx(by_hand, abs=1)
+    assert four["seconds"] == pytest.approx(by_hand * 8 / 20e6 + 0.2)
+
+
+def test_a_plan_without_peers_says_what_is_missing(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["plan", "run.toml"]) == 2
+    assert "SWT-E610" in capsys.readouterr().err
+
+
 def test_peers_are_named_by_machine_and_link() -> None:
     assert parse_peers("2*laptop@dsl, gpu@fibre") == (
         Peer("laptop", "dsl"), Peer("laptop", "dsl"), Peer("gpu", "fibre"),

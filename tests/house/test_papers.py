@@ -7,9 +7,9 @@ from source import ROOT, report, text_files
 
 PAPERS = (
     "README.md", "ARCHITECTURE.md", "docs/protocol.md", "docs/run-file.md", "CONTRIBUTING.md",
-    "SECURITY.md", "CHANGELOG.md", "docs/running.md", "docs/strategies.md", "docs/pipelines.md",
+    "SECURITY.md", "CHANGELOG.md", "docs/organiser.md", "docs/strategies.md", "docs/pipelines.md",
     "benchmarks/README.md", "benchmarks/RESULTS.md", "docs/decisions.md", "docs/data.md",
-    "docs/hooks.md",
+    "docs/hooks.md", "docs/volunteer.md", "docs/requirements.md", "docs/comparison.md",
     "LICENSE",
 )  # fmt: skip
 
