@@ -34,8 +34,8 @@ def _head(config: RunConfig) -> Iterator[str]:
     yield "---"
     yield from ("", f"# {config.run.name}", "")
     yield (
-        "Trained with swarmtrain by several peers, each on its own computer, that exchanged "
-        "differences of their weights."
+        "Trained with swarmtrain: peers train each on their own computer, and exchange differences "
+        "of their weights."
     )
     yield ""
 
@@ -50,7 +50,8 @@ def _facts(found: Collected, history: History, num_values: int) -> Iterator[str]
     skipped = f", {history.skipped} without a result" if history.skipped else ""
     end = max(config.run.rounds, found.ledger.view.rounds)
     added = f", {end - config.run.rounds} of them added later" if end > config.run.rounds else ""
-    yield f"| rounds | {history.rounds} of {end} committed{added}{skipped}{since} |"
+    state = ", the run goes on" if history.rounds < end else ""
+    yield f"| rounds | {history.rounds} of {end} committed{added}{skipped}{state}{since} |"
     if model.initial:
         yield f"| began with | given weights: pieces whose list has SHA-256 `{model.initial}` |"
     yield f"| peers | {history.contributors} contributed, {history.peers} were let in{since} |"
@@ -66,6 +67,8 @@ def _facts(found: Collected, history: History, num_values: int) -> Iterator[str]
 
 
 def _tokens(history: History) -> str:
+    if not history.rounds:
+        return "none: these are the first weights"
     if not history.tokens:
         return "not known: the ledger does not count them"
     if history.are_counted:
