@@ -6,7 +6,8 @@
         examples/torchrun_fsdp.py NAME                              # one peer of two processes
     SWARMTRAIN_INVITE='swarm://...' python examples/plain_loop.py   # beside it, a plain one
 
-The model and the data are those of examples/plain_loop.py.
+The model and the data are those of examples/plain_loop.py. For --max-restarts set
+TORCH_DISABLE_SHARE_RDZV_TCP_STORE=1, see docs/torchrun.md.
 """
 
 import sys
