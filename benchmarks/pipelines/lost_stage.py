@@ -1,11 +1,12 @@
 """All members of a stage killed at once: rounds made again, and seconds until the run goes on.
 
-    python benchmarks/pipelines/lost_stage.py [--rounds 8] [--replaced] [--json]
+    python benchmarks/pipelines/lost_stage.py [--rounds 8] [--json]
 
 `swarmtrain up` and `swarmtrain join` on loopback, three stages of two peers each. After some rounds
-both peers of the stage in the middle are killed in the same moment. Nobody comes in their place
-(a peer of another stage is sent there), or two do with --replaced. Exit status 1 if more than one
-round is made again, the run does not end, or peers of a stage do not hold the same.
+both peers of the stage in the middle are killed in the same moment, and two others join, which have
+the stage's state from its keepers. Exit status 1 if more than one round is made again, the run does
+not end, or peers of a stage do not hold the same. `goes_on_s` are the seconds until a round that has
+begun since then is booked.
 """
 
 import argparse
@@ -43,9 +44,8 @@ def lost_stage(options: argparse.Namespace, folder: Path) -> dict[str, Any]:
                 killed_s, booked = time.monotonic(), len(diary.booked)
                 for name in lost:
                     run.kill(name)
-                    if options.replaced:
-                        paced = ("--pass-seconds", str(options.pass_seconds), "--json-events")
-                        run.join(f"{name}-again", "--span", str(LOST), *paced)
+                    paced = ("--pass-seconds", str(options.pass_seconds), "--json-events")
+                    run.join(f"{name}-again", "--span", str(LOST), *paced)
     rounds, twice = doubted(folder / "up")
     same, different = roots(folder)
     return {
@@ -59,5 +59,4 @@ if __name__ == "__main__":
     parser = parser_of(__doc__)
     parser.add_argument("--pass-seconds", type=float, default=0.05, help="of a fast peer's pass")
     parser.add_argument("--rounds", type=int, default=8, help="of the run")
-    parser.add_argument("--replaced", action="store_true", help="two peers join in their place")
     sys.exit(told(parser.parse_args(), lost_stage, "{}: {}".format))
