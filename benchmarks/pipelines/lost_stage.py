@@ -3,10 +3,10 @@
     python benchmarks/pipelines/lost_stage.py [--rounds 8] [--json]
 
 `swarmtrain up` and `swarmtrain join` on loopback, three stages of two peers each. After some rounds
-both peers of the stage in the middle are killed in the same moment, and two others join, which have
+both peers of the stage in the middle are killed in the same moment, and two others join, which take
 the stage's state from its keepers. Exit status 1 if more than one round is made again, the run does
-not end, or peers of a stage do not hold the same. `goes_on_s` are the seconds until a round that has
-begun since then is booked.
+not end, or peers of a stage do not hold the same. `goes_on_s` are the seconds until a round that
+has begun since then is booked.
 """
 
 import argparse
