@@ -131,6 +131,7 @@ class CorpusService:
         except KeyError:
             return None
         except OSError as exc:
-            logger.error("A piece of text cannot be given out: %s.", exc)
+            logger.error("A piece of text is left out from now on: %s.", exc)
+            self.leases.withdraw(piece_hash)
             return None
         return pack_piece(plain)

@@ -139,6 +139,19 @@ class Leases:
         if len(self._next) > _STALE_MAX * (len(self._turns) + HELD_MAX * self._most):
             self._order()
 
+    def withdraw(self, piece: bytes) -> None:
+        """Forget a piece that cannot be read any more: there is one less from now on."""
+        turn = self._turns.pop(piece, None)
+        if turn is None:
+            return
+        self._with[turn] -= 1
+        if not self._with[turn]:
+            del self._with[turn]
+        del self._holders[piece]
+        for lease in self._leases.values():
+            lease.pop(piece, None)
+        self._order()
+
     def _hold(self, peer: PeerId, pieces: Mapping[bytes, int]) -> None:
         for piece in pieces:
             self._holders[piece] += 1

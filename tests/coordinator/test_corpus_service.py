@@ -99,3 +99,15 @@ def test_samples_of_another_kind_than_the_runs_text_are_not_capped() -> None:
     own = CorpusService(None, seed=1, lease_pieces_max=4, piece_samples=10)
     custom = CorpusService(Pieces(), seed=1, lease_pieces_max=4)
     assert own.believed(A, boast) is boast and custom.believed(A, boast) is boast
+
+
+def test_a_piece_whose_file_was_changed_is_left_out(monkeypatch: pytest.MonkeyPatch) -> None:
+    pieces = Pieces()
+    texts = CorpusService(pieces, seed=5, lease_pieces_max=4)
+
+    def changed(piece_hash: str) -> bytes:
+        raise OSError("a file has other contents")
+
+    monkeypatch.setattr(pieces, "piece", changed)
+    assert texts.packed_piece(bytes.fromhex(pieces.train[0])) is None
+    assert texts.progress == Progress(1, 0, 9)

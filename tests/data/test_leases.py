@@ -186,3 +186,16 @@ def test_a_request_does_not_look_at_all_pieces(monkeypatch: pytest.MonkeyPatch):
         peer = PeerId(bytes([number % 3]) * 32)
         text.count(peer, text.grant(peer, 1))
     assert looks < 10 * 12_000 and len(text._next) <= 6 * 5000
+
+
+def test_a_piece_that_cannot_be_read_any_more_is_leased_to_nobody():
+    text = leases(count=3)
+    (held, *_) = text.grant(A, 3)
+    text.withdraw(held.piece)
+    text.withdraw(b"unknown")
+    assert text.progress.pieces == 2 and not text.count(A, (held,))
+    assert held.piece not in names(text.grant(B, 4)) and len(text.held(A)) == 2
+    text.release(A)
+    for piece in pieces(3):
+        text.withdraw(piece)
+    assert text.grant(B, 4) == () and text.progress.pieces == 0

@@ -12,6 +12,9 @@ import lz4.block
 from swarmtrain.control_lane import LENGTH_BYTES
 from swarmtrain.errors import UserError
 
+NOT_GIVEN = "SWT-E501"
+"""Error id for a piece that the coordinator does not have, or not for us."""
+
 
 class PieceRefused(UserError):
     """A piece of text is not to be had, or is not what its name says."""
@@ -67,8 +70,8 @@ def not_as_named(what: str) -> PieceRefused:
 def not_given(status: int) -> PieceRefused:
     """The error for a piece that the coordinator does not give out."""
     return PieceRefused(
-        "SWT-E501",
+        NOT_GIVEN,
         f"The coordinator does not give out a piece that it leased (HTTP {status}).",
-        "It may have been started again with another text.",
-        "Ask the organiser whether the coordinator's Python was changed.",
+        "Its text was changed while the run was on, or it was started again with another one.",
+        "Ask the organiser to bring the old files back.",
     )

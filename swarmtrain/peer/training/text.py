@@ -22,6 +22,7 @@ from swarmtrain.data.stored import StoredText
 from swarmtrain.data.tokenizer import FILE, FILE_BYTES_MAX
 from swarmtrain.errors import UserError, translate
 from swarmtrain.peer.network.shell import PeerShell
+from swarmtrain.peer.network.text_download import NOT_GIVEN, PieceRefused
 from swarmtrain_transport.links.link import PeerId
 from swarmtrain_transport.wire.messages import Leased, LeaseGrant, LeaseRequest
 
@@ -101,7 +102,7 @@ class TextFeed:
             granted = own.leases.grant(_ME, wanted.count, wanted.held)
             train = {one: _own_piece(own.text, one.piece) for one in granted}
         else:
-            train = {one: await self._piece(shell, one.piece) for one in granted}
+            train = await self._fetched(shell, granted)
         self._kept = {one.piece: data for one, data in train.items()}
         self._delivery = _Delivery(train, self._validation)
 
@@ -132,6 +133,23 @@ class TextFeed:
         pieces, config = tuple(map(bytes.fromhex, text.train)), self._config
         most = config.data.lease_pieces
         return _Own(text, Leases(pieces, seed=config.run.seed, most=most, uses={}))
+
+    async def _fetched(self, shell: PeerShell, granted: Sequence[Leased]) -> dict[Leased, bytes]:
+        """The pieces of a grant, without those that the coordinator cannot read any more, unless
+        that is all of them."""
+        train: dict[Leased, bytes] = {}
+        refusal: PieceRefused | None = None
+        for one in granted:
+            try:
+                train[one] = await self._piece(shell, one.piece)
+            except PieceRefused as error:
+                if error.code != NOT_GIVEN:
+                    raise
+                refusal = error
+                logger.warning("A piece of text is left out: %s", error.what)
+        if refusal is not None and not train:
+            raise refusal
+        return train
 
     async def _piece(self, shell: PeerShell, digest: bytes) -> bytes:
         if digest in self._kept:
