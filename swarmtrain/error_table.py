@@ -206,6 +206,12 @@ _ROWS = (
         "the model. The file stays where it is until the run has its first state.",
     ),
     ErrorKind(
+        "SWT-E460", "The device is not there", EXIT_MUST_CHANGE,
+        "join --device names a card or chip that torch does not find. The message lists what it\n"
+        "finds. A card needs its driver and a build of torch for it: the plain build on Linux\n"
+        "has CUDA, the one of the index \"cpu\" has not. --device auto takes what is there.",
+    ),
+    ErrorKind(
         "SWT-E501", "The other side broke the protocol", EXIT_PROTOCOL,
         "A message was refused because it could not be meant so. Usually the two sides run\n"
         "different builds; else somebody sends hostile data. Compare `swarmtrain --version`.",

@@ -68,6 +68,8 @@ class UpOptions:
 
 MICRO_BATCH_AUTO = -1
 
+DEVICE_AUTO = "auto"
+
 
 @dataclass(frozen=True, slots=True)
 class Ways:
@@ -78,11 +80,13 @@ class Ways:
         micro_batch: examples that go through the model at a time; 0 as the run file says,
             MICRO_BATCH_AUTO as the memory holds.
         compile: let torch compile the model.
+        device: that the model is on: ``cpu``, ``cuda``, ``cuda:N``, ``mps``, or DEVICE_AUTO.
     """
 
     modules: frozenset[str] = frozenset()
     micro_batch: int = 0
     compile: bool = False
+    device: str = "cpu"
 
 
 AS_WRITTEN = Ways()
@@ -287,6 +291,17 @@ def parse_micro_batch(text: str) -> int:
             "Give the examples that go through the model at a time, as 4; or auto.",
         )
     return int(text)
+
+
+def parse_device(text: str) -> str:
+    """Read a device's name: "auto", "cpu", "cuda", "cuda:N" or "mps".
+
+    Raises:
+        UserError: SWT-E610.
+    """
+    if re.fullmatch(r"auto|cpu|mps|cuda(:[0-9]{1,3})?", text) is None:
+        raise misuse(f"{cleaned(text)!r} is no device.", "Give auto, cpu, cuda, cuda:1 or mps.")
+    return text
 
 
 def parse_room(text: str) -> int:

@@ -15,12 +15,14 @@ from swarmtrain.cli.log import say
 from swarmtrain.cli.situation import Situation
 from swarmtrain.errors import UserError, misuse
 from swarmtrain.options import (
+    DEVICE_AUTO,
     Endpoint,
     JoinOptions,
     Ways,
     check_name,
     default_endpoint,
     parse_advertised,
+    parse_device,
     parse_endpoint,
     parse_micro_batch,
     parse_room,
@@ -114,6 +116,13 @@ MicroBatch = Annotated[
         "stays the same.",
     ),
 ]  # fmt: skip
+Device = Annotated[
+    str,
+    typer.Option(
+        metavar="auto|cpu|cuda:N|mps", parser=read_by(parse_device),
+        help="Where the model is trained; auto is a card, where torch finds one.",
+    ),
+]  # fmt: skip
 Compile = Annotated[
     bool, typer.Option("--compile", help="Let torch compile the model: faster steps, later.")
 ]
@@ -172,6 +181,7 @@ def join(
     state_dir: StateDir = None,
     threads: Annotated[int, typer.Option(min=1, max=1024, help="Threads for training.")] = 1,
     micro_batch: MicroBatch = 0,
+    device: Device = DEVICE_AUTO,
     compile_model: Compile = False,
     module: Module = None,
     yes: Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")] = False,
@@ -205,7 +215,7 @@ def join(
             freeze_in_round=freeze_in_round, json_events=json_events, waits=wait,
             span=span, memory_bytes=memory, keep_bytes=keep,
             pass_s=pass_seconds, data=own_text,
-            ways=Ways(frozenset(module or ()), micro_batch, compile_model),
+            ways=Ways(frozenset(module or ()), micro_batch, compile_model, device),
         ),
         say=say, emit=events.write,
     )  # fmt: skip

@@ -14,6 +14,7 @@ import torch
 from torch import Tensor, nn
 
 from swarmtrain.config.built_in import layout_digest
+from swarmtrain.models.copies import to_device, to_host
 
 _COMPILED = "_orig_mod."
 """Prefix that torch.compile gives to the names of a module's parameters."""
@@ -106,8 +107,7 @@ class Layout:
         vector = torch.empty(self.padded, dtype=torch.float32) if out is None else out
         views = self.named_views(vector)
         with torch.no_grad():
-            for name, parameter in self._matching(model).items():
-                views[name].copy_(parameter)
+            to_host((views[name], one) for name, one in self._matching(model).items())
             vector[self.num_values :].zero_()
         return vector
 
@@ -119,8 +119,8 @@ class Layout:
         """
         parameters = self._matching(model)
         with torch.no_grad():
-            for name, view in self.named_views(vector).items():
-                parameters[name].copy_(view)
+            views = self.named_views(vector)
+            to_device((view, parameters[name]) for name, view in views.items())
 
     def named_views(self, vector: Tensor) -> dict[str, Tensor]:
         """Each parameter's values as a float32 view into `vector`, (padded,), in its own shape.

@@ -28,7 +28,8 @@ from swarmtrain.events import (
     RoundEnded,
     StateInPlace,
 )
-from swarmtrain.options import JoinOptions
+from swarmtrain.models.device import device_of
+from swarmtrain.options import DEVICE_AUTO, JoinOptions
 from swarmtrain.peer.disk.shelf import free_bytes
 from swarmtrain.peer.membership import Membership
 from swarmtrain.peer.network.control import CoordinatorUnreachable
@@ -139,6 +140,11 @@ def _lived(
         if own is None:
             _check_built_in(membership.config)
         if own is not None or membership.config.pipeline.num_stages > 1:
+            if options.ways.device not in ("cpu", DEVICE_AUTO):
+                device_of(options.ways.device)  # what is not there at all is told first
+                events.say(
+                    "The model is in stages, which train on the processor: --device changes nothing."
+                )
             if options.ways.micro_batch or options.ways.compile:
                 events.say(
                     "The model is in stages, whose parts the run file says: --micro-batch and "

@@ -26,6 +26,7 @@ from swarmtrain.data.batches import (
 from swarmtrain.inner_optimizer import make_optimizer
 from swarmtrain.models.build import build_model
 from swarmtrain.models.byte_transformer import generate
+from swarmtrain.models.device import device_of
 from swarmtrain.models.tensors import Layout
 from swarmtrain.options import AS_WRITTEN, Ways
 from swarmtrain.peer.training.gradients import Gradients, memory_told
@@ -64,7 +65,8 @@ class BuiltinTrainer:
 
     Raises:
         ValueError: the model section is not one that can be built.
-        UserError: SWT-E102, E621 and E623, the model cannot be made here; E624, nor be compiled.
+        UserError: SWT-E102, E621 and E623, the model cannot be made here; E624, nor be compiled;
+            E460, there is no such device; E622, not enough memory on it.
     """
 
     def __init__(
@@ -84,9 +86,11 @@ class BuiltinTrainer:
         self._rng = random.Random(seed)
         self._stream: ByteStream | None = None
         self._validation = self._make_validation(validation)
-        self.model = build_model(config, seed, modules=ways.modules)
+        self._device = device_of(ways.device)
+        model = build_model(config, seed, modules=ways.modules)
+        with memory_told(self._device):
+            self.model = model.to(self._device)
         self._parameters = dict(self.model.named_parameters())
-        self._device = next(self.model.parameters()).device
         self.layout = Layout.of(self.model, config.exchange.block)
         self.step = 0
         self.num_samples = 0
@@ -219,7 +223,7 @@ class BuiltinTrainer:
             for x_BT, y_BT in zip(
                 torch.split(batch.x_BT, size), torch.split(batch.y_BT, size), strict=True
             ):
-                yield Batch(x_BT, y_BT)
+                yield Batch(x_BT.to(self._device), y_BT.to(self._device))
 
     def write_text(
         self,
@@ -250,13 +254,15 @@ class BuiltinTrainer:
         return written.decode("utf-8", errors="replace")
 
     def _predictor(self, vector: Tensor | None) -> Callable[[Tensor], Tensor]:
-        if vector is None:
+        if vector is None and self._device.type == "cpu":
             return self.model
-        views = self.layout.named_views(vector)
+        views = {} if vector is None else self.layout.named_views(vector)
+        weights = {name: view.to(self._device) for name, view in views.items()}
 
         def predict(tokens_BT: Tensor) -> Tensor:
-            logits_BTV: Tensor = functional_call(self.model, views, (tokens_BT,))
-            return logits_BTV
+            there_BT = tokens_BT.to(self._device)
+            logits_BTV: Tensor = functional_call(self.model, weights, (there_BT,))
+            return logits_BTV.to(tokens_BT.device)
 
         return predict
 
