@@ -143,7 +143,7 @@ def _lived(
             if options.ways.device not in ("cpu", DEVICE_AUTO):
                 device_of(options.ways.device)  # what is not there at all is told first
                 events.say(
-                    "The model is in stages, which train on the processor: --device changes nothing."
+                    "The model is in stages, which train on the processor; --device has no effect."
                 )
             if options.ways.micro_batch or options.ways.compile:
                 events.say(
