@@ -62,7 +62,7 @@ class Sender:
     ) -> None:
         self._me = me
         self._view = view
-        self._contribution = contribution
+        self._contribution: Contribution | None = contribution
         self._run_tag = run_tag
         self._is_waiting = is_waiting
         self._retention = retention or Retention()
@@ -92,6 +92,7 @@ class Sender:
         key = (slice_index, chunk)
         if key in self._parts:
             return self._parts[key].read()
+        assert self._contribution is not None, "the op is over"
         start, stop = chunk_range(self._view.plan, slice_index, chunk)
         part = self._contribution.encode(start, stop, self._window)
         if self._arithmetic is not None:
@@ -115,10 +116,11 @@ class Sender:
         return self._parts[slice_index, chunk].num_bytes
 
     def release(self) -> None:
-        """The op has an outcome, nothing is sent any more."""
+        """The op has an outcome, nothing is sent any more. The values go at once: they are as large
+        as the model, and whoever holds this may be collected late."""
         for kept in self._parts.values():
             kept.release()
-        self._parts = {}
+        self._parts, self._contribution = {}, None
 
     @property
     def slice_roots(self) -> tuple[bytes, ...] | None:
