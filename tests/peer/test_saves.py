@@ -146,3 +146,12 @@ def test_whom_to_keep_pace_with_is_the_fastest_but_no_boaster():
     assert fastest_of([1.0, 1.0, 0.5, 0.25]) == 1.0
     assert fastest_of([None, 0.0, 2.0]) == 2.0
     assert fastest_of([1.0, 1.0, 1e9]) == 16.0
+
+
+def test_what_was_given_before_a_replay_has_spent_it_moves_along_with_the_anchor():
+    driver = returned(torch.ones(SIZE))
+    driver.stepped(8)
+    driver.contribute()
+    driver.end_op(replayed(6, ME))
+    assert driver.op == 6 and not residual(driver).any()
+    assert dict(driver.strategy.state_arrays())["anchor"].tolist() == [1.5] * SIZE

@@ -314,14 +314,17 @@ class Driver:
             except ValueError:  # another version's: going on without is always right
                 self._has_kept = False
 
-    def _drop_taken_back(self, result: OpResult) -> None:
-        """A later op had our part after all: what came back was spent there (rule 9)."""
+    def _drop_taken_back(self, result: OpResult) -> bool:
+        """A later op had our part after all: what came back was spent there (rule 9), and what was
+        given since was made with it. True if that is so."""
         named = any(self._me in piece.contributors for piece in result.slices)
-        if self._has_kept and result.replayed and named:
+        is_spent = self._has_kept and result.replayed and named
+        if is_spent:
             state = {name: array.clone() for name, array in self._strategy.state_arrays()}
             self._strategy.load_state(state)
         if named or not result.replayed:
             self._has_kept = False
+        return is_spent
 
     def end_op(self, result: OpResult) -> StateImage:
         """Outer step with a committed result, and weights by protocol.md rules 9 and 10.
@@ -336,7 +339,7 @@ class Driver:
         self.is_alone = self.is_paired and not result.slices and self.is_waiting
         if self.is_paired and not result.slices:
             return self._end_without_partner(result.op)
-        self._drop_taken_back(result)
+        is_spent = self._drop_taken_back(result)
         given = self._given[0] if self._given else None
         # A replayed op had no part of this process: what bears our name there was given by an
         # earlier life of this peer, and our own difference still waits.
@@ -345,7 +348,7 @@ class Driver:
             for start, stop, named in result.ranges
         ]
         is_broken = given is not None and self._is_lost(given.values, included)
-        weights = self._stepped(result, included, given)
+        weights = self._stepped(result, included, given, is_dropped=is_spent)
         if is_broken:
             weights = self._without_broken(weights)
         self._weights.write_weights(weights)
@@ -356,9 +359,21 @@ class Driver:
         return self._image(result.op, copy=self._is_copied(result.op))
 
     def _stepped(
-        self, result: OpResult, included: list[tuple[int, int, bool]], given: _Given | None
+        self,
+        result: OpResult,
+        included: list[tuple[int, int, bool]],
+        given: _Given | None,
+        *,
+        is_dropped: bool,
     ) -> Tensor:
-        """The strategy's step with a committed result, and the weights to go on from."""
+        """The strategy's step with a committed result, and the weights to go on from.
+
+        Args:
+            result: of the op.
+            included: as `Strategy.apply`.
+            given: our part of it.
+            is_dropped: the strategy has dropped that part.
+        """
         strategy, op = self._strategy, result.op
         decoded = None
         if given is not None:
@@ -380,7 +395,7 @@ class Driver:
             mean = mean_of(result, self._padding(op))
         else:
             mean = self._without_padding(self._decode(result), op)
-        is_still = given is not None and given.steps == self.steps
+        is_still = given is not None and given.steps == self.steps and not is_dropped
         now = None if is_still else self._weights.read_weights()
         self.op = -1  # whatever ends this in the middle, a torn state is nobody's
         return strategy.land(mean, included, now, decoded, op=op, own_share=own_share)
