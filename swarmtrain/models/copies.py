@@ -113,7 +113,7 @@ class _Buffer:
 
     def under_way(self, wanted: Tensor | None, stream: torch.cuda.Stream) -> None:
         """A copy has begun; `wanted` takes what it brings."""
-        self._wanted, self._event = wanted, torch.cuda.Event()
+        self._wanted, self._event = wanted, torch.cuda.Event()  # type: ignore[no-untyped-call]
         self._event.record(stream)
 
     def settle(self) -> None:
