@@ -62,7 +62,7 @@ class _Lane:
 
     def __init__(self, device: torch.device) -> None:
         self._device = device
-        self._stream = torch.cuda.Stream(device)
+        self._stream = torch.cuda.Stream(device)  # type: ignore[no-untyped-call]
         # What the card was asked for before, such as a step, comes first.
         self._stream.wait_stream(torch.cuda.current_stream(device))
         pinned = [torch.empty(PIECE_VALUES, pin_memory=True) for _ in range(2)]
