@@ -2,9 +2,9 @@
 
     python benchmarks/devices.py [--device auto] [--values 124000000] [--dtype float32] [--json]
 
-Reading and writing are `Layout.read` and `Layout.write`, as at the begin and the end of an
-exchange; on a card they include waiting for the last byte. Encoding and decoding are the codec's, on
-one core. How long a step takes alone and joined tells `steps.py`.
+Reading and writing are `Layout.read` and `Layout.write`, as at both ends of an exchange; on a card
+they include waiting for the last byte. Encoding and decoding are the codec's, on one core. How long
+a step takes alone and joined tells `steps.py`.
 """
 
 import argparse
@@ -12,11 +12,12 @@ import json
 import statistics
 import time
 from collections.abc import Callable
+from typing import Any
 
 import torch
-from swarmtrain.models.device import device_of
 from torch import nn
 
+from swarmtrain.models.device import device_of
 from swarmtrain.models.tensors import Layout
 from swarmtrain_optimizers.codecs.int8 import Int8
 from swarmtrain_transport.arithmetic import Window
@@ -37,7 +38,7 @@ def rate(work: Callable[[], object], values: int, repeat: int, device: torch.dev
     return values / statistics.median(seconds[1:])
 
 
-def measure(options: argparse.Namespace) -> dict[str, object]:
+def measure(options: argparse.Namespace) -> dict[str, Any]:
     """Figures of one device and size."""
     device, dtype = device_of(options.device), getattr(torch, options.dtype)
     layers = [

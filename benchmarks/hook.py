@@ -3,8 +3,8 @@
     python benchmarks/hook.py [--steps 2000] [--json]
 
 One peer of a real run on loopback. Its model is next to nothing, so that the hook is seen and not
-the model: what the hook does there is counting, looking into its inbox and telling the network side how
-far it is, whatever the model is. Steps in which a round ends do not count.
+the model: there the hook counts, looks into its inbox and tells the network side how far it is,
+whatever the model is. Steps in which a round ends do not count.
 """
 
 import argparse
