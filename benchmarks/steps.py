@@ -112,16 +112,18 @@ def joined_peer(folder: Path, run_file: Path) -> Iterator[Steps]:
         coordinator.communicate(timeout=30)
 
 
-def rates(ways: dict[str, Steps], steps: int, repeat: int, tokens: int) -> dict[str, list[float]]:
+def rates(
+    ways: dict[str, Steps], steps: int, repeat: int, tokens: int, clock: Callable[[], float]
+) -> dict[str, list[float]]:
     """Tokens a second of each, in turns; one turn before does not count."""
     found: dict[str, list[float]] = {name: [] for name in ways}
     for turn in range(repeat + 1):
         for name, step in ways.items():
-            begin = time.perf_counter()
+            begin = clock()
             for _ in range(steps):
                 step()
             if turn:
-                found[name].append(steps * tokens / (time.perf_counter() - begin))
+                found[name].append(steps * tokens / (clock() - begin))
     return found
 
 
@@ -129,6 +131,10 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--repeat", type=int, default=9)
     parser.add_argument("--steps", type=int, default=40)
+    parser.add_argument(
+        "--cpu", action="store_true",
+        help="by processor time of the training thread, not by the clock: for a busy machine",
+    )  # fmt: skip
     parser.add_argument("--json", action="store_true", help="print one JSON object")
     options = parser.parse_args()
     with tempfile.TemporaryDirectory(prefix="swarmtrain-steps-") as made:
@@ -146,7 +152,8 @@ def main() -> int:
                 "joined peer": joined,
             }
             tokens = config.inner.batch * config.model.context
-            found = rates(ways, options.steps, options.repeat, tokens)
+            clock = time.thread_time if options.cpu else time.perf_counter
+            found = rates(ways, options.steps, options.repeat, tokens, clock)
     medians = {name: statistics.median(each) for name, each in found.items()}
     # Turn by turn, so that what else the machine did falls out.
     shares = {
