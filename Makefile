@@ -16,7 +16,7 @@ PIP := trap 'exit 130' INT TERM; \
   PIP_REQUIRE_VIRTUALENV=1 $(BIN)/python -m pip --disable-pip-version-check install
 OR_STAY := || { rm -f $(UNFINISHED); exit 1; }
 
-.PHONY: demo test tests-of-processes tests-of-parts setup lint clean distclean
+.PHONY: demo test tests-of-processes tests-of-parts test-no-torch setup lint clean distclean
 
 demo: setup
 	@$(BIN)/swarmtrain demo $(ARGS)
@@ -36,6 +36,27 @@ tests-of-processes: setup
 
 tests-of-parts: setup
 	@$(BIN)/python -m pytest -q tests $(addprefix --ignore=,tests/house $(PROCESSES)) --durations=12
+
+# What needs no torch holds on every Python from 3.11 on: transport, coordinator, settings, ledger
+# and its stories. An environment of its own, made anew each time, without torch and numpy.
+#   make test-no-torch PYTHON=python3.13
+BARE := .venv-no-torch
+TORCHLESS := tests/transport tests/coordinator tests/why tests/local_run \
+  tests/emulate/test_course.py tests/emulate/test_emulate_links.py tests/house/test_imports.py \
+  $(addprefix tests/test_,$(addsuffix .py,atomic_file config environment errors events \
+  file_descriptors lines repeats run_file_page tables))
+WITHOUT_TORCH = $(BARE)/bin/python -c 'import tomllib; \
+  project = tomllib.load(open("pyproject.toml", "rb"))["project"]; \
+  wanted = project["dependencies"] + project["optional-dependencies"]["dev"]; \
+  unwanted = ("torch", "numpy", "safetensors", "ruff", "mypy", "types-"); \
+  print(*(one for one in wanted if not one.startswith(unwanted)), sep="\n")'
+
+test-no-torch:
+	@$(PYTHON) -m venv --clear $(BARE)
+	@$(WITHOUT_TORCH) >$(BARE)/wanted.txt
+	@$(BARE)/bin/python -m pip --disable-pip-version-check install -qq \
+	  --constraint constraints.txt --requirement $(BARE)/wanted.txt
+	@PYTHONPATH="$(CURDIR):$(CURDIR)/transport:$(CURDIR)/optimizers" $(BARE)/bin/python -m pytest -q $(TORCHLESS)
 
 lint: setup
 	@echo "== ruff check"
@@ -94,4 +115,4 @@ clean:
 	@find swarmtrain transport optimizers tests -name __pycache__ -prune -exec rm -rf {} +
 
 distclean: clean
-	@rm -rf $(VENV)
+	@rm -rf $(VENV) $(BARE)

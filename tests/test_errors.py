@@ -104,6 +104,7 @@ def test_faults_of_other_parts_get_their_id(fault, code):
 
 @pytest.mark.parametrize("name", errors.NAMED)
 def test_errors_that_are_known_by_name_exist_and_keep_their_words(name):
+    pytest.importorskip("torch")
     module, _, kind = name.rpartition(".")
     fault = getattr(importlib.import_module(module), kind)("the file is cut off")
     error = translate(fault)

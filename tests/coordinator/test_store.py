@@ -84,7 +84,7 @@ def in_another_process(code: str, directory: Path) -> subprocess.CompletedProces
 
 
 def environment() -> dict[str, str]:
-    paths = [ROOT, ROOT / "transport"]
+    paths = [ROOT, ROOT / "transport", ROOT / "optimizers"]
     return os.environ | {"PYTHONPATH": os.pathsep.join(map(str, paths))}
 
 

@@ -189,6 +189,7 @@ def test_every_reason_has_words() -> None:
 
 
 def test_the_command_reads_a_peers_own_ledger(tmp_path, capsys) -> None:
+    pytest.importorskip("torch")
     chain = run_of("otter", "lynx", "crane")
     chain.add(chain.plan())
     chain.add(Skip(1, "deadline"))
