@@ -259,6 +259,9 @@ FIELD_VALUES = {
         st.dictionaries(st.binary(max_size=40), st.tuples(st.floats(0, 9), st.floats(-1, 1))),
     ),
     dict[bytes, str]: st.dictionaries(st.binary(max_size=40), st.text(max_size=9), max_size=4),
+    tuple[messages.Leased, ...]: st.lists(
+        st.builds(messages.Leased, st.binary(max_size=40), st.integers(0, 2**32)), max_size=5
+    ).map(tuple),
     tuple[messages.Applied, ...]: st.lists(
         st.builds(messages.Applied, st.integers(0, 99), st.binary(max_size=40)), max_size=3
     ).map(tuple),
