@@ -260,7 +260,8 @@ class Swarm:
         key = (member.machine.view.first.rewinds, op)
         assert member.is_new(key, manifest.root)
         self._carry(member, member.machine.applied(op, manifest, chunks, self.now_s))
-        self._ready(member, op)
+        if member.machine.applied_op == op:  # else the next result is in place already
+            self._ready(member, op)
 
     def _ready(self, member: Member, op: int) -> None:
         contribution = member.difference(op + 1)

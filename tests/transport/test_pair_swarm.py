@@ -1,7 +1,7 @@
 """Pair ops among whole machines: every message is encoded, every order is possible."""
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from swarmtrain_transport.ledger.pairing import contributors_of
@@ -48,6 +48,7 @@ def test_the_odd_one_steps_alone_and_everybody_reports_a_state_of_its_own(seed):
 
 
 @given(st.integers(0, 10_000), st.integers(0, 900), st.sampled_from(["death", "restart", "join"]))
+@example(1124, 0, "death")  # a result followed at once on the state of a joiner
 @settings(max_examples=12, deadline=None)
 def test_whatever_happens_the_run_ends_and_partners_agree(seed, steps, what):
     swarm = PairSwarm(seed, start_peers=2, rounds=4)
