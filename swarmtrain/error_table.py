@@ -266,10 +266,10 @@ _ROWS = (
         "checks it. Bring back the old run file, or start a new run in another --state-dir.",
     ),
     ErrorKind(
-        "SWT-E607", "This run brings its own training loop", EXIT_MUST_CHANGE,
-        "Its model is of kind `custom`, which never travels over the network. Take part from a\n"
-        "Python program: with swarmtrain.join(model, optimizer, invite=...), or where the model\n"
-        "is in stages with swarmtrain.join_stages(model, batches, invite=...).",
+        "SWT-E607", "Peers bring the model or the data of this run", EXIT_MUST_CHANGE,
+        "Data (data.source `own`): join with --data PATH. A model of kind `custom` never travels:\n"
+        "take part from a Python program, with swarmtrain.join(model, optimizer, invite=...), or\n"
+        "where it is in stages with swarmtrain.join_stages(model, batches, invite=...).",
     ),
     ErrorKind(
         "SWT-E608", "The run file is of another schema", EXIT_MUST_CHANGE,

@@ -194,7 +194,7 @@ def _announce(options: UpOptions, directory: Path, invite: Invite) -> None:
     if invite.is_loopback:
         say(
             "This invite names the machine that reads it, so it works on this machine only.\n"
-            "For others: --listen 0.0.0.0:8400 --public-host NAME."
+            f"For others: --listen 0.0.0.0:{invite.port} --public-host NAME."
         )
     if sys.stdout.isatty():
         say(

@@ -196,7 +196,9 @@ class DataSection(_Section, frozen=True):
             "`bytes`, `ids`, or a `tokenizer.json`",
         ),
     ] = BYTES
-    field: Annotated[str, _said("what holds the text of a JSONL line or a dataset's row")] = "text"
+    field: Annotated[
+        str, _said("what holds the text of a JSONL line or a dataset's row", "a name")
+    ] = "text"
     documents: Annotated[
         int, _between(0, INTEGER_MAX, "documents of JSONL or a dataset to read; 0: all")
     ] = 0

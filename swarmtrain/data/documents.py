@@ -33,7 +33,7 @@ _CHUNK_CHARS = 1 << 18
 
 _ASK = (
     "A source is a folder or a file of UTF-8 text, JSONL (.jsonl), tokens (.bin), hf:NAME, "
-    'or one of "python-stdlib" and "own". Paths are relative to the run file.'
+    'or one of "python-stdlib" and "own". Paths in a run file are relative to it.'
 )
 
 Document = Iterable[str]
@@ -89,7 +89,7 @@ def find(place: str) -> Source:
         return Source(place, Kind.DATASET, _files(folder) if folder.is_dir() else ())
     files = _files(Path(place))
     if not files and not Path(place).exists():
-        raise UserError("SWT-E820", f"There is no text at {place}.", "No run was started.", _ASK)
+        raise UserError("SWT-E820", f"There is no text at {place}.", "Nothing was trained.", _ASK)
     of_kind: dict[Kind, list[File]] = {kind: [] for kind in (Kind.TEXT, Kind.LINES, Kind.TOKENS)}
     for file in files:
         of_kind[_ENDINGS.get(Path(file.path).suffix.lower(), Kind.TEXT)].append(file)

@@ -126,7 +126,7 @@ def open_text(
     text = StoredText(index, piece_bytes_of(config))
     if places.source and not text.train:
         raise too_little("all of it repeats what is set aside to judge by", config)
-    skipped = f"; {text.skipped} files that are no text were skipped" if text.skipped else ""
+    skipped = _skipped(text.skipped)
     size = human_bytes(text.num_bytes) + (" of tokens" if config.data.tokenizer != BYTES else "")
     tell(
         f"Text: {size} in {len(text.train)} pieces to train on and {len(text.validation)} to"
@@ -212,7 +212,7 @@ def _whole_files(source: Source, share: float) -> Parts:
             "SWT-E821",
             f"{seen if skipped else 'No file'} at {source.place}.",
             "Models train on text; other files are skipped.",
-            "Save the text as UTF-8, or name another file or folder as data.source.",
+            "Save the text as UTF-8, or name another file or folder.",
         )
     return Parts(parts.train, parts.validation, skipped)
 
@@ -254,5 +254,11 @@ def too_little(what: str, config: RunConfig) -> UserError:
         f" {config.model.context + 1} tokens.",
         "Some of the text is set aside to judge the model by, unless data.validation names other"
         " text for that.",
-        "Give more text, or make model.context smaller.",
+        "Give more text; or, in a run file of your own, make model.context smaller.",
     )
+
+
+def _skipped(count: int) -> str:
+    if count == 1:
+        return "; 1 file that is no text was skipped"
+    return f"; {count} files that are no text were skipped" if count else ""

@@ -63,6 +63,9 @@ def test_what_is_no_text_is_skipped_and_counted(tmp_path: Path, folder: Path):
     said: list[str] = []
     text = opened(tmp_path, folder, said)
     assert text.skipped == 2 and "2 files that are no text were skipped" in said[-1]
+    (folder / "latin.txt").unlink()
+    opened(tmp_path, folder, said)
+    assert "; 1 file that is no text was skipped" in said[-1]
 
 
 @pytest.mark.parametrize(
