@@ -138,7 +138,7 @@ def build_model(section: ModelSection, seed: int) -> nn.Module:
         described.use_cache = False
         with torch.random.fork_rng(devices=[]):
             torch.manual_seed(seed)
-            model: nn.Module = AutoModelForCausalLM.from_config(  # type: ignore[no-untyped-call]
+            model: nn.Module = AutoModelForCausalLM.from_config(
                 described, trust_remote_code=False, dtype=torch.float32
             )
     except Exception as error:  # whatever a library makes of a stranger's config
