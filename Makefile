@@ -56,7 +56,8 @@ test-no-torch:
 	@$(WITHOUT_TORCH) >$(BARE)/wanted.txt
 	@$(BARE)/bin/python -m pip --disable-pip-version-check install -qq \
 	  --constraint constraints.txt --requirement $(BARE)/wanted.txt
-	@PYTHONPATH="$(CURDIR):$(CURDIR)/transport:$(CURDIR)/optimizers" $(BARE)/bin/python -m pytest -q $(TORCHLESS)
+	@PYTHONPATH="$(CURDIR):$(CURDIR)/transport:$(CURDIR)/optimizers" $(BARE)/bin/python -m pytest -q \
+	  $$(grep -rLE '^(import|from) (torch|numpy|safetensors)' --include='test_*.py' $(TORCHLESS))
 
 lint: setup
 	@echo "== ruff check"
