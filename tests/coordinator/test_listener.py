@@ -210,6 +210,18 @@ class Closed(asyncio.Transport):
     def get_protocol(self) -> asyncio.BaseProtocol:
         raise AttributeError("'NoneType' object has no attribute '_app_protocol'")
 
+    def abort(self) -> None:
+        raise AttributeError("'NoneType' object has no attribute '_abort'")
+
+
+def test_a_line_whose_tls_was_closed_twice_is_ended_by_its_socket() -> None:
+    ours, theirs = socket.socketpair()
+    with ours, theirs:
+        line = porch.Line(ours, asyncio.Protocol(), lambda *_: None, lambda *_: None)
+        line.connection_made(Closed())
+        line.abort()
+        assert theirs.recv(1) == b""
+
 
 def test_a_request_whose_line_has_closed_meanwhile_has_none() -> None:
     assert porch.line_of(Closed()) is None

@@ -83,9 +83,11 @@ class Line(asyncio.Protocol):
     def abort(self) -> None:
         """End it now, without a goodbye."""
         if self._transport is not None:
-            self._transport.abort()
-            return
-        # TLS is under way: its end is told by the socket, in whichever state it is.
+            # Closed twice, a TLS transport of asyncio's knows its protocol no more.
+            with contextlib.suppress(AttributeError):
+                self._transport.abort()
+                return
+        # TLS is under way, or half gone: its end is told by the socket, in whichever state it is.
         with contextlib.suppress(OSError):
             self._stream.shutdown(socket.SHUT_RDWR)
 
