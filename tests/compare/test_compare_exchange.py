@@ -1,5 +1,6 @@
 """Exchanges of a comparison, which are those of a run: what moves, what is lost, what it costs."""
 
+from copy import copy
 from dataclasses import replace
 from functools import partial
 
@@ -56,7 +57,10 @@ class Watched(Exchange):
                 return ended[0]
 
     def gives(self, peer, part) -> None:
-        self.given.setdefault(part.part.op, {})[peer.peer] = part.part
+        # A part is made when it is asked for, of an anchor that the round will change.
+        kept = replace(part.part, contribution=copy(part.part.contribution))
+        kept.contribution._values = kept.contribution._values[:].clone()
+        self.given.setdefault(part.part.op, {})[peer.peer] = kept
         super().gives(peer, part)
 
     def bodies(self, kind) -> list:

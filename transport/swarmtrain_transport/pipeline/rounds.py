@@ -145,7 +145,7 @@ class Rounds:
     _pace: orders.Pace = field(default_factory=orders.Pace)
     _norms: dict[int, float] = field(default_factory=dict)
     _under_way: _Step = field(default_factory=lambda: _Step(set(), 0.0))
-    _shares: Shares = field(init=False)
+    _shares: Shares = field(default_factory=Shares)
     _asked: dict[Process, int] = field(default_factory=dict)
     _asked_of_closing: dict[Process, int] = field(default_factory=dict)
     _closed_s: float = 0.0
@@ -159,9 +159,6 @@ class Rounds:
     _is_booked: bool = False
     _now_s: float = 0.0
     _actions: list[Action] = field(default_factory=list)
-
-    def __post_init__(self) -> None:
-        self._shares = Shares(self.share)
 
     @property
     def has_begun(self) -> bool:
@@ -471,7 +468,7 @@ class Rounds:
         self.step = self.attempt = self._voided = 0
         self._lost_alone.clear()
         self._is_running, self._began_s = True, self._now_s
-        self._shares.divide(sources, self._now_s)
+        self._shares.divide(sources, self.share, self._now_s)
         shares = self._shares.given
         self._asked = {one: share * max(1, self.steps) for one, share in shares.items()}
         self._under_way = _Step(set(sources), self._now_s)

@@ -17,33 +17,34 @@ from swarmtrain_transport.pipeline.route import Process
 class Shares:
     """Shares of the round that is under way, or of its step.
 
-    Args:
-        usual: micro-batches that a source makes on average.
-
     Attributes:
         given: to each source of the round.
     """
 
-    usual: int
     given: dict[Process, int] = field(default_factory=dict)
     _paces: dict[Process, float] = field(default_factory=dict)
     _began_s: dict[Process, float] = field(default_factory=dict)
+    _usual: int = 0
     _ends_s: float = -math.inf
 
-    def divide(self, sources: Iterable[Process], now_s: float) -> None:
-        """A round begins: share its micro-batches out by what each source brought to its end in a
-        second of the last round. By the coordinator's own clock, as far as the middle source
-        allows; one that has shown nothing counts as the middle one."""
+    def divide(self, sources: Iterable[Process], usual: int, now_s: float) -> None:
+        """A round begins: share its micro-batches out, of which a source makes so many on average.
+
+        By what each source brought to its end in a second of the last round, by the coordinator's
+        own clock and as far as the middle source allows; one that has shown nothing counts as the
+        middle one.
+        """
+        self._usual = usual
         names = sorted(sources)
         self._began_s = dict.fromkeys(names, now_s)
         known = self._known(names)
         middle = median_low(known) if known else math.inf
         if middle == math.inf:
-            self.given, self._ends_s = dict.fromkeys(names, self.usual), -math.inf
+            self.given, self._ends_s = dict.fromkeys(names, usual), -math.inf
             return
         least, most = middle / limits.PACE_SPREAD, middle * limits.PACE_SPREAD
         weights = {one: min(max(self._paces.get(one, middle), least), most) for one in names}
-        total, whole = self.usual * len(names), sum(weights.values())
+        total, whole = usual * len(names), sum(weights.values())
         parts = {one: total * weight / whole for one, weight in weights.items()}
         self.given = {one: max(1, int(part)) for one, part in parts.items()}
         by_rest = sorted(parts, key=lambda one: (self.given[one] - parts[one], one))
@@ -61,7 +62,7 @@ class Shares:
         known, left_s = self._known(self._paces), self._ends_s - now_s
         if not known or left_s <= 0 or process in self.given:
             return 0
-        share = min(int(median_high(known) * left_s), self.usual)
+        share = min(int(median_high(known) * left_s), self._usual)
         if share:
             self.given[process], self._began_s[process] = share, now_s
         return share
