@@ -67,7 +67,7 @@ def test_who_was_in_a_run_that_is_finished_does_not_wait_for_its_coordinator(tmp
     monkeypatch.setattr(patience, "PAUSE_FIRST_S", 0.0)
     monkeypatch.setattr(patience, "PAUSE_MAX_S", 0.0)
     # No run file asks for no rounds; a ledger without any is quicker made than one with some.
-    monkeypatch.setattr(PeerStorage, "is_over", lambda storage, committed: committed == 0)
+    monkeypatch.setattr(PeerStorage, "is_over", lambda storage, committed, rounds: committed == 0)
     done = RunConfig(
         run=RunSection(name="run", rounds=0), model=ModelSection(kind="custom"),
         data=DataSection(source="own"),

@@ -21,7 +21,9 @@ X, Y = digest_of(1), digest_of(2)
 
 
 def fetcher() -> Fetcher:
-    return Fetcher(list)
+    found = Fetcher(list)
+    found.is_hasty = True
+    return found
 
 
 def test_holders_are_asked_in_the_order_given() -> None:

@@ -26,8 +26,14 @@ def hash_of(data: bytes) -> bytes:
 BIG, SMALL = chunk_of(1, 3 * PIECE + 5), chunk_of(2, 7)
 
 
-def begun(*donors: bytes) -> Download:
+def hasty() -> Download:
     download = Download(list)
+    download.is_hasty = True
+    return download
+
+
+def begun(*donors: bytes) -> Download:
+    download = hasty()
     download.set_donors(donors)
     download.want(hash_of(BIG), len(BIG))
     return download
@@ -84,7 +90,7 @@ def test_a_silent_donors_pieces_go_to_another_and_are_welcome_from_it_all_the_sa
 
 
 def test_a_piece_that_one_donor_is_slow_with_is_asked_of_a_second_but_no_third() -> None:
-    download = Download(list)
+    download = hasty()
     download.set_donors((A, B, C))
     download.want(hash_of(SMALL), len(SMALL))
     download.want(hash_of(BIG), len(BIG))
@@ -105,7 +111,7 @@ def test_a_piece_that_one_donor_is_slow_with_is_asked_of_a_second_but_no_third()
 
 def test_a_piece_of_a_donor_that_was_never_heard_is_asked_of_another_after_a_second() -> None:
     """A newcomer asks a peer that has died and is not yet out of the roster: 15 s."""
-    download = Download(list)
+    download = hasty()
     download.set_donors((A, B, C))
     download.want(hash_of(SMALL), len(SMALL))
     (dead,) = download.requests(0.0)
@@ -119,7 +125,7 @@ def test_a_piece_of_a_donor_that_was_never_heard_is_asked_of_another_after_a_sec
 
 
 def test_who_is_known_to_be_alive_is_asked_for_the_first_piece() -> None:
-    download = Download(list)
+    download = hasty()
     download.set_donors((A, B))
     download.met(B, 0.0)
     download.met(STRANGER, 0.0)
@@ -159,7 +165,7 @@ def test_a_chunk_of_two_givers_with_a_wrong_hash_is_fetched_from_one_alone() -> 
 
 
 def test_the_window_grows_while_pieces_do_not_queue_and_shrinks_when_they_do() -> None:
-    download = Download(list)
+    download = hasty()
     download.set_donors((A,))
     data = chunk_of(3, 400 * PIECE)
     download.want(hash_of(data), len(data))
@@ -198,7 +204,7 @@ def test_after_any_story_an_honest_donor_brings_everything(
     story: list[tuple[str, int, bytes]],
 ) -> None:
     blobs = {hash_of(data): data for data in (BIG, SMALL, chunk_of(4, PIECE))}
-    download = Download(list)
+    download = hasty()
     download.set_donors((A, B))
     for digest, data in blobs.items():
         download.want(digest, len(data))

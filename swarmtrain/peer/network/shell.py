@@ -235,6 +235,8 @@ class PeerShell:
             make: makes the peer of the pipeline.
         """
         self._make_stages = make
+        if self._participant is not None:
+            self._participant.make_haste()
         self._guarded(self._begin_stages)
 
     def part_made(self, end: End) -> None:

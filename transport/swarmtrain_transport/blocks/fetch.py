@@ -5,8 +5,8 @@ times its delay, and it has time as long as something comes from it. A holder th
 stays silent is passed over; when all were, the round begins again after a pause, because holders
 come to hold things. A silent one comes last for other wants too, and while others answer it is
 asked only every few rounds, or a dead holder would cost its time-out again and again. One of whom
-nothing was ever heard comes after those who were, and has less time. Bytes count only if their hash
-is wanted.
+nothing was ever heard comes after those who were, and has less time, for a peer in haste. Bytes
+count only if their hash is wanted.
 """
 
 import math
@@ -101,9 +101,12 @@ class Fetcher:
 
     Attributes:
         wants: what is wanted, by hash.
+        is_hasty: somebody waits for us: holders that may be dead come last and have less time, at
+            the price of blobs that come twice.
     """
 
     def __init__(self, shuffle: Callable[[Sequence[PeerId]], list[PeerId]]) -> None:
+        self.is_hasty = False
         self._shuffle = shuffle
         self.wants: dict[bytes, _Want] = {}
         self._holders: defaultdict[PeerId, _Holder] = defaultdict(_Holder)
@@ -246,8 +249,8 @@ class Fetcher:
         return self._is_stranger(want.asked) and bool(others) and want.hurries < _HURRIES_MAX
 
     def _is_stranger(self, peer: PeerId) -> bool:
-        """Return True if nothing was ever heard of a holder."""
-        return self._holders[peer].heard_s == -math.inf
+        """Return True if nothing was ever heard of a holder, which matters in haste alone."""
+        return self.is_hasty and self._holders[peer].heard_s == -math.inf
 
     def _pass_over(self, want: _Want) -> None:
         assert want.asked is not None

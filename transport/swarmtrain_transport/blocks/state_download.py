@@ -110,10 +110,12 @@ class Download:
     Attributes:
         rounds: how often some chunk was lacking at every donor that answers.
         chunks: what is wanted, by hash.
+        is_hasty: somebody waits for us: a donor that may be dead comes last, and costs little.
     """
 
     def __init__(self, shuffle: Callable[[Sequence[PeerId]], list[PeerId]]) -> None:
         self.rounds = 0
+        self.is_hasty = False
         self._shuffle = shuffle
         self._donors: dict[PeerId, _Donor] = {}
         self._liars: set[PeerId] = set()
@@ -204,7 +206,7 @@ class Download:
     def met(self, peer: PeerId, now_s: float) -> None:
         """Something else came from this peer: it is alive."""
         donor = self._donors.get(peer)
-        if donor is not None and donor.is_stranger:
+        if self.is_hasty and donor is not None and donor.is_stranger:
             donor.heard(now_s)
 
     # ---- what to ask
@@ -223,7 +225,8 @@ class Download:
         free = [peer for peer in self._donors if now_s >= self._donors[peer].silent_until_s]
         free = self._shuffle(free or list(self._donors))
         free = [peer for peer in free if now_s >= self._donors[peer].not_before_s]
-        free.sort(key=lambda peer: self._donors[peer].is_stranger)  # who may be dead comes last
+        if self.is_hasty:
+            free.sort(key=lambda peer: self._donors[peer].is_stranger)
         asks: list[Ask] = []
         while free:
             free = [peer for peer in free if self._ask_one(peer, now_s, asks)]
@@ -285,6 +288,8 @@ class Download:
         """A piece that another donor is slow with, the one asked for the longest time first. Donors
         that may be dead are passed over sooner, also by one that may be dead itself."""
         usual_s = donor.window.usual_s
+        if not usual_s and not self.is_hasty:
+            return None
         patience_s = max(_LATE_FACTOR * usual_s, limits.FETCH_RETRY_S)
         before_s = now_s - (patience_s if usual_s else limits.FIRST_ASK_S)
         late: dict[Key, float] = {}
@@ -296,7 +301,7 @@ class Download:
                     fresh.add(key)
                 else:
                     late[key] = asked_s
-                    num_alive[key] += not other.is_stranger
+                    num_alive[key] += not (self.is_hasty and other.is_stranger)
         for key in sorted(late, key=lambda found: (late[found], found)):
             chunk = self.chunks[key[0]]
             if num_alive[key] <= 1 and chunk.suits(peer) and key not in fresh:

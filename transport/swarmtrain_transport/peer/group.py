@@ -228,6 +228,10 @@ class GroupPeer(GroupPart):
         self.blobs.rewound(op)
         return [do.Rewound(op, self.view.group)]
 
+    def make_haste(self) -> None:
+        """Others wait for what this peer does not have yet: bytes that come twice are cheaper."""
+        self._fetcher.is_hasty = self.states.download.is_hasty = True
+
     # ---- what others send
 
     def arrived(self, peer: PeerId, digest: bytes, body: Buffer, now_s: float) -> Actions:

@@ -95,6 +95,7 @@ class Participant:
         self.stats = LocalStats()
         self.groups: dict[int, GroupPeer] = {}
         self.keepers: dict[int, Keeper] = {}
+        self._is_hasty = False
         self._parts: list[GroupPeer | Keeper] = []
         self._arithmetic, self._sign, self._verify, self._shuffle = (
             arithmetic, sign, verify, shuffle,
@@ -125,6 +126,8 @@ class Participant:
         )  # fmt: skip
         if keeper is not None:
             group.states.take_over(*keeper.hand_over())
+        if self._is_hasty:
+            group.make_haste()
 
     def _enter_keeper(self, number: int) -> None:
         self.keepers[number] = Keeper(
@@ -135,6 +138,13 @@ class Participant:
     def _sort_parts(self) -> None:
         self._parts = [*self.groups.values(), *self.keepers.values()]
         self._serving.shelves = [part.blobs for part in self._parts]
+
+    def make_haste(self) -> None:
+        """Serve in a run where others wait for each newcomer, as in one whose model is in
+        stages."""
+        self._is_hasty = True
+        for group in self.groups.values():
+            group.make_haste()
 
     # ---- what the shell asks
 
