@@ -14,7 +14,7 @@ from swarmtrain.peer.arithmetic import ChunkSum
 from swarmtrain.simulate.enumeration import Case
 from swarmtrain.simulate.faults.plan import COORDINATOR
 from swarmtrain.simulate.processes.coordinator import SimCoordinator
-from swarmtrain_optimizers.strategies import anchored
+from swarmtrain_optimizers.strategies import synchronous
 from swarmtrain_optimizers.strategies.diloco import strategy as diloco
 from swarmtrain_optimizers.strategies.diloco.strategy import DiLoCo
 from swarmtrain_transport.collective.receiver import Receiver
@@ -198,17 +198,18 @@ def a_restarted_peer_is_taken_for_the_one_that_died():
 def excluded_work_is_restored_twice():
     """Keep it as error feedback, and put it back into the weights as well."""
 
-    def make(landed):
-        def both(self, pending, included, now):
-            weights = landed(self, pending, included, now)
-            for start, stop, was_included in included:
+    def make(land):
+        def both(self, mean, included, *rest, **more):
+            has_given = self._pending is not None and self._feedback is not None
+            weights = land(self, mean, included, *rest, **more).clone()
+            for start, stop, was_included in included if has_given else ():
                 if not was_included:
-                    weights[start:stop] -= pending.contribution[start:stop]
+                    weights[start:stop] -= self._feedback.residual[start:stop]
             return weights
 
         return both
 
-    return replaced(DiLoCo, "_landed", make)
+    return replaced(DiLoCo, "land", make)
 
 
 def skip_loses_error_feedback():
@@ -250,7 +251,10 @@ def one_peer_steps_with_torch_sgd() -> Iterator[None]:
 
         return fused
 
-    with replaced(diloco, "nesterov", make_nesterov), replaced(anchored, "outer_step", make_step):
+    with (
+        replaced(diloco, "nesterov", make_nesterov),
+        replaced(synchronous, "outer_step", make_step),
+    ):
         yield
 
 

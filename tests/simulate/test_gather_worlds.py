@@ -74,12 +74,12 @@ def test_who_is_left_out_of_commit_without_need_is_noticed(monkeypatch):
 
 
 def test_a_mean_of_other_weights_is_noticed(monkeypatch):
-    right = arithmetic._decode_gathered
+    right = arithmetic._gathered
 
-    def wrong(result, weights, mean):
-        return right(result, (1, *weights[1:]), mean)
+    def wrong(result, weights, zeros):
+        return right(result, (1, *weights[1:]), zeros)
 
-    monkeypatch.setattr(arithmetic, "_decode_gathered", wrong)
+    monkeypatch.setattr(arithmetic, "_gathered", wrong)
     assert "I3" in found(range(0, 3))
 
 

@@ -265,7 +265,9 @@ def error_feedback_outlives_its_state():
 
 def error_feedback_is_sent_twice():
     def make(corrected):
-        return lambda self, delta: corrected(self, delta) + self.residual
+        return lambda self, delta, places=slice(None): (
+            corrected(self, delta, places) + self.residual[places]
+        )
 
     return replaced(ErrorFeedback, "corrected", make)
 
