@@ -40,6 +40,11 @@ def test_a_peer_that_dies_on_its_way_to_another_stage_is_waited_for_until_it_is_
     assert not run_seed(20767).invariant
 
 
+def test_a_hostile_member_may_spoil_what_it_was_sent_after_an_end_has_the_permission():
+    """It sends a copy on, lets an end ask for the permission, and drops the copy."""
+    assert not run_seed(51240).invariant
+
+
 def test_a_seed_gives_the_same_routes_in_every_process():
     program = (
         "from swarmtrain.simulate.pipelines.seeds import run_seed\n"

@@ -9,7 +9,7 @@ routes suspects nobody who is honest. P7 is of the stages' groups (`checks.keepi
 """
 
 from collections import Counter
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Set
 
 from swarmtrain.simulate.pipelines.process import JUDGED, Passed, SimProcess
 from swarmtrain_transport import limits
@@ -106,7 +106,7 @@ class Ledger:
 
     def booked(
         self, books: Books, ever: Mapping[Key, set[Process]],
-        *, is_harsh: bool, is_calm: bool, has_hostile: bool,
+        *, is_harsh: bool, is_calm: bool, has_hostile: bool, sent_on: Set[MicroBatch],
     ) -> None:  # fmt: skip
         """The coordinator has the books of a round.
 
@@ -117,7 +117,9 @@ class Ledger:
             is_calm: the round began long after the last fault.
             has_hostile: others' micro-batches may come to a hostile member: it may lose some, but
                 has no permission of those that it was not sent.
+            sent_on: those that it sent on.
         """
+        on_its_way = {(Process(m.source, m.boot), m.number) for m in sent_on}
         reports = self._reports.pop(books.round, {})
         counts: Counter[Key] = Counter()
         for process in books.processes:
@@ -129,7 +131,7 @@ class Ledger:
                 if self._ever[m, stage] > 1:
                     raise BrokenInvariant("P1", f"{m} is counted twice in stage {stage}")
         seen = {key[:2] for key in counts}
-        for source in books.processes:
+        for source in sorted(books.processes):
             if source.peer == self._hostile:
                 continue
             made = reports[source][0].made
@@ -140,6 +142,7 @@ class Ledger:
                 self._ends(
                     (source, number), lost.get(number), counts, ever, books.processes,
                     is_harsh=is_harsh, is_calm=is_calm, has_hostile=has_hostile,
+                    is_on_its_way=(source, number) in on_its_way,
                 )  # fmt: skip
         strange = [key for key in seen if key[0] in books.processes]
         if strange:
@@ -157,7 +160,7 @@ class Ledger:
     def _ends(
         self, name: tuple[Process, int], reason: Reason | None,
         counts: Mapping[Key, int], ever: Mapping[Key, set[Process]], here: Iterable[Process],
-        *, is_harsh: bool, is_calm: bool, has_hostile: bool,
+        *, is_harsh: bool, is_calm: bool, has_hostile: bool, is_on_its_way: bool,
     ) -> None:  # fmt: skip
         """One micro-batch has ended: whole, lost, or partial by a named death."""
         stages = [s for s in range(self._num_stages) if counts.get((*name, s))]
@@ -168,7 +171,7 @@ class Ledger:
             if not gone:
                 raise BrokenInvariant("P2", f"{name} came back, stage {stage} is without it")
         is_whole = reason is None and len(stages) == self._num_stages
-        is_taken = reason is Reason.GRANTED and not stages
+        is_taken = reason is Reason.GRANTED and not stages and not is_on_its_way
         is_spoiled = has_hostile and reason is not None and not is_taken
         if is_calm and has_hostile:
             self.totals["made beside a hostile member"] += 1

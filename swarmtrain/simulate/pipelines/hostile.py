@@ -42,6 +42,8 @@ class Hostile(SimProcess):
 
     Attributes:
         lied: micro-batches that it has given a wrong gradient for.
+        sent_on: others' micro-batches that it has sent on: an end may have the permission of them
+            although it has dropped them itself.
     """
 
     def __init__(
@@ -51,6 +53,7 @@ class Hostile(SimProcess):
         super().__init__(ground, me, span, rules, pass_s)
         self._habits = habits
         self.lied: set[MicroBatch] = set()
+        self.sent_on: set[MicroBatch] = set()
         self._members: Mapping[PeerId, orders.Member] = {}
         self._seen: dict[PeerId, MicroBatch] = {}
         self._sent: dict[PeerId, msg.Forward] = {}
@@ -117,6 +120,7 @@ class Hostile(SimProcess):
             self.lied.add(request.message.micro_batch)
         if isinstance(request.message, msg.Forward):
             self._sent[request.peer] = request.message
+            self.sent_on.add(request.message.micro_batch)
         super()._send(request)
 
     def _does(self, habit: str) -> bool:

@@ -480,7 +480,14 @@ class World:
         spans = self._spans[books.round]
         has_hostile = any(who.peer == self._hostile and span.last for who, span in spans.items())
         self.ledger.booked(
-            books, self._ever, is_harsh=is_harsh, is_calm=is_calm, has_hostile=has_hostile
+            books,
+            self._ever,
+            is_harsh=is_harsh,
+            is_calm=is_calm,
+            has_hostile=has_hostile,
+            sent_on={
+                m for one in self._lives_of_all if isinstance(one, Hostile) for m in one.sent_on
+            },
         )
         self._check_suspects(books)
         self._calm_rounds += is_calm
