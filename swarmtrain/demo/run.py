@@ -29,7 +29,7 @@ from swarmtrain.error_table import EXIT_BUG, EXIT_DONE
 from swarmtrain.errors import Interrupted, UserError
 from swarmtrain.local_run.asking import asking
 from swarmtrain.local_run.place import COORDINATOR, Place
-from swarmtrain.local_run.processes import Processes, tail
+from swarmtrain.local_run.processes import Kill, Processes, Say, Start, tail
 from swarmtrain.local_run.signals import noted
 from swarmtrain.options import DemoOptions
 from swarmtrain.verify.coordinator_state import read_records
@@ -140,13 +140,13 @@ class _Demo:
     def _grant(self, wishes: list[story.Wish], processes: Processes) -> story.Fail | None:
         for wish in wishes:
             match wish:
-                case story.Say():
+                case Say():
                     self._say(wish.text)
                 case story.Invite():
                     processes.hand_invite(wish.name, self._invite)
-                case story.Kill():
+                case Kill():
                     processes.kill(wish.name)
-                case story.StartPeer():
+                case Start():
                     self._start_peer(processes, wish.name)
                 case story.Fail():
                     return wish

@@ -25,7 +25,7 @@ from swarmtrain.events import (
     Waiting,
 )
 from swarmtrain.local_run.place import COORDINATOR
-from swarmtrain.local_run.processes import Ended, Heard
+from swarmtrain.local_run.processes import Ended, Heard, Kill, Say, Start
 from swarmtrain.pipeline.costs import span_words
 from swarmtrain_transport.coordinator.status import CoordinatorStatus
 
@@ -39,29 +39,8 @@ peers go after half of this time."""
 
 
 @dataclass(frozen=True, slots=True)
-class Say:
-    """Tell the people who watch."""
-
-    text: str
-
-
-@dataclass(frozen=True, slots=True)
 class Invite:
     """Give this peer the invite."""
-
-    name: str
-
-
-@dataclass(frozen=True, slots=True)
-class Kill:
-    """End this peer's process as a power cut would."""
-
-    name: str
-
-
-@dataclass(frozen=True, slots=True)
-class StartPeer:
-    """Start this peer's process; it waits for its invite."""
 
     name: str
 
@@ -74,7 +53,7 @@ class Fail:
     name: str
 
 
-Wish = Say | Invite | Kill | StartPeer | Fail
+Wish = Say | Invite | Start | Kill | Fail
 
 
 class Killed(msgspec.Struct, frozen=True, omit_defaults=True):
@@ -259,7 +238,7 @@ class Story:
         wishes: list[Wish] = []
         if not self._is_started:
             self._is_started = True
-            wishes.append(StartPeer(newcomer))
+            wishes.append(Start(newcomer))
         if ended_round < KILL_ROUND or self._is_invited:
             return wishes
         if self.facts.killed is None:
@@ -301,7 +280,7 @@ class Story:
         else:
             fine = event.status == 0 and name in self.facts.left
         if not fine:
-            return [Fail(f"{name} ended unexpectedly ({_ending(event.status)}).", name)]
+            return [Fail(f"{name} ended unexpectedly ({event.words}).", name)]
         if set(self._cast.survivors) <= self.facts.left.keys() and self._founders_left_s is None:
             self._founders_left_s = now_s
         self.is_over = self._all_left()
@@ -352,7 +331,3 @@ def _happened(facts: Facts, what: str) -> Iterable[tuple[str, int]]:
     for event in events:
         if event.event == what and event.peer in facts.names:
             yield facts.names[event.peer], event.round
-
-
-def _ending(status: int) -> str:
-    return f"signal {-status}" if status < 0 else f"exit status {status}"

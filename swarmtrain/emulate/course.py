@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from swarmtrain.console.lines import counted
 from swarmtrain.events import Finished, In, Left, Ready, RoundEnded, StateInPlace
 from swarmtrain.local_run.place import COORDINATOR
-from swarmtrain.local_run.processes import Ended, Heard
+from swarmtrain.local_run.processes import Ended, Heard, Kill, Say, Start
 from swarmtrain_transport.coordinator.status import CoordinatorStatus, PeerStatus
 
 HINT_S = 60.0
@@ -25,27 +25,6 @@ _LINES_EVERY_S = 1.0
 
 
 @dataclass(frozen=True, slots=True)
-class Say:
-    """Tell the people who watch."""
-
-    text: str
-
-
-@dataclass(frozen=True, slots=True)
-class Begin:
-    """Start this peer's process, with the invite in its environment."""
-
-    name: str
-
-
-@dataclass(frozen=True, slots=True)
-class Kill:
-    """End this peer's process as a power cut would."""
-
-    name: str
-
-
-@dataclass(frozen=True, slots=True)
 class Fail:
     """The emulation is over. `name` is the process to look at, `code` an id of the error table."""
 
@@ -54,7 +33,7 @@ class Fail:
     name: str
 
 
-Wish = Say | Begin | Kill | Fail
+Wish = Say | Start | Kill | Fail
 
 
 @dataclass(slots=True)
@@ -185,7 +164,7 @@ class Course:
             case Finished():
                 self._finish(event.result)
             case Ended() if not (self._is_finished and event.status == 0) and not self.is_over:
-                text = f"The coordinator has ended ({ending(event.status)})."
+                text = f"The coordinator has ended ({event.words})."
                 return [Fail("SWT-E650", text, COORDINATOR)]
         return []
 
@@ -207,10 +186,10 @@ class Course:
 
     # ---- of a peer
 
-    def _begin(self, peer: PeerFacts) -> Begin:
+    def _begin(self, peer: PeerFacts) -> Start:
         peer.is_running, peer.state, peer.has_left = True, "starting", False
         peer.earlier, peer.moved = (peer.bytes_up, peer.bytes_down), (0, 0)
-        return Begin(peer.name)
+        return Start(peer.name)
 
     def _in_place(self, peer: PeerFacts, event: StateInPlace, now_s: float) -> list[Wish]:
         peer.is_in_place, peer.state = True, "training"
@@ -266,7 +245,7 @@ class Course:
             if not peer.has_joined:
                 return [self._never_joined(peer, event)]
             if event.status != 0:
-                text = f"The program of {peer.name} has failed ({ending(event.status)})."
+                text = f"The program of {peer.name} has failed ({event.words})."
                 return [Fail("SWT-E650", text, peer.name)]
         if not peer.has_left:
             peer.state = "ended"
@@ -275,7 +254,7 @@ class Course:
 
     def _never_joined(self, peer: PeerFacts, event: Ended) -> Fail:
         if event.status != 0:
-            text = f"The program of {peer.name} failed before it joined ({ending(event.status)})."
+            text = f"The program of {peer.name} failed before it joined ({event.words})."
             return Fail("SWT-E650", text, peer.name)
         return Fail(
             "SWT-E651", f"The program of {peer.name} has ended and never joined.", peer.name
@@ -299,8 +278,3 @@ class Course:
     def is_finished(self) -> bool:
         """True if the run's last round is committed."""
         return self._is_finished
-
-
-def ending(status: int) -> str:
-    """Tell how a process has ended."""
-    return f"signal {-status}" if status < 0 else f"exit status {status}"

@@ -24,7 +24,7 @@ from swarmtrain.errors import Interrupted, UserError
 from swarmtrain.events import In, Ready
 from swarmtrain.local_run.asking import asking
 from swarmtrain.local_run.place import COORDINATOR, Place
-from swarmtrain.local_run.processes import Processes, tail
+from swarmtrain.local_run.processes import Kill, Processes, Say, Start, tail
 from swarmtrain.local_run.signals import noted
 from swarmtrain.options import EmulateOptions
 from swarmtrain_optimizers.strategies.facts import OpKind
@@ -151,11 +151,11 @@ class _Emulation:
         wishes += self._course.tick(time.monotonic())
         for wish in wishes:
             match wish:
-                case course.Say():
+                case Say():
                     self._say(wish.text)
-                case course.Begin():
+                case Start():
                     self._start(wish.name, processes, links)
-                case course.Kill():
+                case Kill():
                     processes.kill(wish.name)
                 case course.Fail():
                     return wish

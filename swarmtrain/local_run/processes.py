@@ -21,6 +21,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
+from typing import IO
 
 from swarmtrain.events import Event, parse
 from swarmtrain.local_run import marks
@@ -33,6 +34,32 @@ class Ended:
     """The process is gone. A negative status is the signal that ended it."""
 
     status: int
+
+    @property
+    def words(self) -> str:
+        """How it ended, for people."""
+        return f"signal {-self.status}" if self.status < 0 else f"exit status {self.status}"
+
+
+@dataclass(frozen=True, slots=True)
+class Say:
+    """A wish of whoever decides about processes: tell the people who watch."""
+
+    text: str
+
+
+@dataclass(frozen=True, slots=True)
+class Start:
+    """Another one: start this peer's process."""
+
+    name: str
+
+
+@dataclass(frozen=True, slots=True)
+class Kill:
+    """Another one: end this peer's process as a power cut would."""
+
+    name: str
 
 
 Heard = Event | Ended | CoordinatorStatus
@@ -322,9 +349,7 @@ def _wait(
     return left
 
 
-def _close_quietly(stream: object) -> None:
+def _close_quietly(stream: IO[bytes]) -> None:
     """Close a pipe whose other end may be gone with unread bytes in between."""
-    try:
-        stream.close()  # type: ignore[attr-defined]
-    except BrokenPipeError:
-        return
+    with contextlib.suppress(BrokenPipeError):
+        stream.close()

@@ -12,11 +12,12 @@ from swarmtrain.demo.setting import KILL_ROUND, PARTS, STAGES, Cast, write_run_f
 from swarmtrain.demo.stages.report import StagesReport, in_words, shortcoming, stages_report
 from swarmtrain.demo.stages.story import StagesStory
 from swarmtrain.demo.stages.view import picture_of
-from swarmtrain.demo.story import Facts, Invite, Kill, Say, StartPeer, Wish
+from swarmtrain.demo.story import Facts, Invite, Wish
 from swarmtrain.demo.view import Row, Scene
 from swarmtrain.errors import UserError
 from swarmtrain.events import Evaluated, Frozen, In, Left, RoundEnded, Serving, StateInPlace
 from swarmtrain.local_run.place import Place
+from swarmtrain.local_run.processes import Kill, Say, Start
 from swarmtrain.options import DEMO_PIPELINE_PEERS, DemoOptions, parse_span
 from swarmtrain.pipeline.costs import under_way_of
 from swarmtrain_transport.coordinator.status import (
@@ -125,7 +126,7 @@ def test_one_dies_among_micro_batches_and_the_newcomer_comes_when_that_round_is_
     told.begin()
     for number in range(1, KILL_ROUND):
         told.round(number)
-    assert StartPeer("newt") in told.wishes
+    assert Start("newt") in told.wishes
     wishes = told.hear("otter", Frozen(KILL_ROUND, "passes", 0, 0, 4))
     assert wishes[0] == Kill("otter")
     assert "with 4 micro-batches on their way" in told.said[-1]

@@ -5,10 +5,7 @@ from swarmtrain.demo.story import (
     STALL_S,
     Fail,
     Invite,
-    Kill,
     Killed,
-    Say,
-    StartPeer,
     Story,
     Wish,
     joined,
@@ -16,7 +13,7 @@ from swarmtrain.demo.story import (
 )
 from swarmtrain.events import Evaluated, Frozen, In, Left, Ready, RoundEnded, StateInPlace
 from swarmtrain.local_run.place import COORDINATOR
-from swarmtrain.local_run.processes import Ended
+from swarmtrain.local_run.processes import Ended, Kill, Say, Start
 from swarmtrain_transport.coordinator.status import CoordinatorStatus, RoundEvent
 
 CAST = Cast(("badger", "crane", "otter"), "otter", "newt")
@@ -83,13 +80,13 @@ def test_the_victim_is_killed_when_it_reports_that_it_stopped():
 def test_the_newcomer_starts_after_round_two_and_is_invited_after_round_three():
     told = Told()
     told.up_to_round(2)
-    assert StartPeer("newt") in told.wishes
+    assert Start("newt") in told.wishes
     assert Invite("newt") not in told.wishes
     told.hear("otter", Frozen(3, "scatter", 4, 9))
     told.hear("badger", RoundEnded(3, "merged", 2))
     told.hear("crane", RoundEnded(3, "merged", 2))
     assert told.wishes.count(Invite("newt")) == 1
-    assert told.wishes.count(StartPeer("newt")) == 1
+    assert told.wishes.count(Start("newt")) == 1
 
 
 def test_a_third_round_without_a_death_is_a_failure():

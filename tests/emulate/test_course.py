@@ -2,11 +2,11 @@
 
 import pytest
 
-from swarmtrain.emulate.course import HINT_S, PATIENCE_S, Begin, Course, Fail, Kill, Say
+from swarmtrain.emulate.course import HINT_S, PATIENCE_S, Course, Fail
 from swarmtrain.emulate.report import are_equal, in_words, make_report
 from swarmtrain.events import Finished, In, Left, Ready, RoundEnded, StateInPlace
 from swarmtrain.local_run.place import COORDINATOR
-from swarmtrain.local_run.processes import Ended
+from swarmtrain.local_run.processes import Ended, Kill, Say, Start
 
 NAMES = ("badger", "crane", "otter")
 
@@ -15,7 +15,7 @@ def begun(seed: int = 0, kill_every_s: float = 10.0) -> Course:
     """All have joined at 0 s and hold the first state."""
     course = Course(NAMES, seed=seed, kill_every_s=kill_every_s, now_s=0.0)
     wishes = course.hear(COORDINATOR, Ready("swarm://x"), 0.0)
-    assert wishes == [Begin(name) for name in NAMES]
+    assert wishes == [Start(name) for name in NAMES]
     for name in NAMES:
         course.hear(name, In(f"key of {name}", name), 0.0)
         course.hear(name, StateInPlace(0), 0.0)
@@ -34,7 +34,7 @@ def test_the_same_seed_kills_the_same_peers_and_nobody_before_their_time():
             (victim,) = killed(course, 10.0 * turn)
             found.append(victim)
             wishes = course.hear(victim, Ended(-9), 10.0 * turn)
-            assert Begin(victim) in wishes
+            assert Start(victim) in wishes
             course.hear(victim, In("key", victim), 10.0 * turn)
             course.hear(victim, StateInPlace(turn), 10.0 * turn)
         return found

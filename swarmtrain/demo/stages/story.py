@@ -1,8 +1,9 @@
 """The course of a demo whose model is in stages: rounds end when all stages have their result."""
 
 from swarmtrain.demo.setting import STAGES, Cast
-from swarmtrain.demo.story import Say, Story, Wish
+from swarmtrain.demo.story import Story, Wish
 from swarmtrain.events import Frozen, RoundEnded, Serving, StateInPlace
+from swarmtrain.local_run.processes import Say
 from swarmtrain.pipeline.costs import span_words
 
 _OVER = frozenset({"merged", "left-out", "followed"})
