@@ -6,10 +6,10 @@ import safetensors.torch
 import torch
 
 from swarmtrain.config.settings import ModelSection
-from swarmtrain.models.byte_transformer import build_model, generate
+from swarmtrain.models.byte_transformer import NUM_BYTE_VALUES, build_model
+from swarmtrain.trained.writing import Taste, written
 
 _PROMPT = b"\n\ndef "
-_TEMPERATURE = 0.8
 _NUM_BYTES = 240
 
 
@@ -25,10 +25,8 @@ def write_lines(model_path: Path, section: ModelSection, seed: int) -> str:
     model = build_model(section, seed=0)
     model.load_state_dict(safetensors.torch.load_file(model_path))
     model.eval()
-    written = generate(
-        model, _PROMPT, num_bytes=_NUM_BYTES, context=section.context,
-        temperature=_TEMPERATURE, seed=seed,
-    )  # fmt: skip
-    text = (_PROMPT + written).decode("utf-8", errors="replace")
+    taste = Taste(seed=seed)
+    new = written(model, _PROMPT, _NUM_BYTES, section.context, taste, NUM_BYTE_VALUES)
+    text = (_PROMPT + bytes(new)).decode("utf-8", errors="replace")
     lines = [line.rstrip() for line in text.split("\n") if line.strip()]
     return "\n".join("".join(c if c.isprintable() else "?" for c in line) for line in lines)

@@ -11,8 +11,7 @@ Not here: training, and any other size than the run file asks for.
 Legend of shapes: B windows, T bytes, C width, H heads, D width of one head, V byte values.
 """
 
-from collections.abc import Callable, Iterator
-from functools import partial
+from collections.abc import Iterator
 
 import torch
 import torch.nn.functional as F
@@ -20,7 +19,8 @@ from torch import Tensor, nn
 
 from swarmtrain.config.built_in import built_in_parameters
 from swarmtrain.config.settings import ModelSection
-from swarmtrain.models.cache import Follow, KeyValues
+from swarmtrain.models.cache import Follow
+from swarmtrain.models.decoder import Decoder
 
 NUM_BYTE_VALUES = 256
 
@@ -38,7 +38,7 @@ TABLE_STD = 0.02
 """The same for embedding and head: small enough that the first loss is close to ln 256."""
 
 
-class ByteTransformer(nn.Module):
+class ByteTransformer(Decoder):
     """Logits of the next byte for every position.
 
     Args:
@@ -52,40 +52,19 @@ class ByteTransformer(nn.Module):
     """
 
     def __init__(self, *, layers: int, width: int, heads: int, context: int) -> None:
-        super().__init__()
         if min(layers, width, heads, context) < 1:
             raise ValueError("[model] layers, width, heads and context must all be at least 1")
         if width % (2 * heads) != 0:
             raise ValueError(f"[model] width {width} must be a multiple of 2 x heads = {2 * heads}")
-        self.context = context
-        self.embedding = nn.Embedding(NUM_BYTE_VALUES, width)
-        self.blocks = nn.ModuleList(_Block(width, heads) for _ in range(layers))
-        self.norm = nn.LayerNorm(width, bias=False)
-        # An own head, not the transposed table: 4 % more parameters, and a first loss of ln 256.
-        self.head = nn.Linear(width, NUM_BYTE_VALUES, bias=False)
-        cos_TC, sin_TC = rotary_tables(context, width, heads)
-        self.register_buffer("_cos_TC", cos_TC, persistent=False)
-        self.register_buffer("_sin_TC", sin_TC, persistent=False)
-        self._cos_TC: Tensor
-        self._sin_TC: Tensor
-
-    def forward(self, tokens_BT: Tensor, cache: KeyValues | None = None) -> Tensor:
-        """(B, T) int64 in 0..255 -> (B, T, V) logits. Tokens follow those of the cache, which then
-        has them too; all together are at most the context."""
-        first = cache.length if cache is not None else 0
-        stop = first + tokens_BT.shape[1]
-        if stop > self.context:
-            raise ValueError(f"{stop} bytes are more than the context of {self.context}")
-        cos_TC, sin_TC = self._cos_TC[first:stop], self._sin_TC[first:stop]
-        hidden_BTC = self.embedding(tokens_BT)
-        if cache is None:
-            for block in self.blocks:
-                hidden_BTC = block(hidden_BTC, cos_TC, sin_TC)
-        else:
-            for layer, block in enumerate(self.blocks):
-                hidden_BTC = block(hidden_BTC, cos_TC, sin_TC, partial(cache.follow, layer))
-        logits_BTV: Tensor = self.head(self.norm(hidden_BTC))
-        return logits_BTV
+        super().__init__(
+            context,
+            nn.Embedding(NUM_BYTE_VALUES, width),
+            [_Block(width, heads) for _ in range(layers)],
+            nn.LayerNorm(width, bias=False),
+            # Not the transposed table: 4 % more parameters, and a first loss of ln 256.
+            nn.Linear(width, NUM_BYTE_VALUES, bias=False),
+            rotary_tables(context, width, heads),
+        )
 
 
 class _Block(nn.Module):
@@ -174,45 +153,6 @@ def initial_values(section: ModelSection, seed: int) -> Iterator[tuple[str, Tens
         else:
             std = INIT_STD if name.startswith("blocks.") else TABLE_STD
             yield name, torch.empty(shape).normal_(mean=0.0, std=std, generator=generator)
-
-
-def generate(
-    predict: Callable[[Tensor], Tensor],
-    prompt: bytes,
-    *,
-    num_bytes: int,
-    context: int,
-    temperature: float,
-    seed: int,
-) -> bytes:
-    """Let a model write on.
-
-    Args:
-        predict: a model: (1, T) int64 -> (1, T, V) logits.
-        prompt: at least one byte.
-        num_bytes: bytes to write.
-        context: longest T that the model takes; older bytes are forgotten.
-        temperature: 0 takes the likeliest byte each time, 1 draws as the model believes.
-        seed: of the draws.
-
-    Returns:
-        The bytes after the prompt, `num_bytes` of them.
-    """
-    if not prompt:
-        raise ValueError("the prompt must hold at least one byte")
-    if temperature < 0:
-        raise ValueError(f"temperature must not be negative, not {temperature}")
-    generator = torch.Generator().manual_seed(seed)
-    written = list(prompt)
-    with torch.no_grad():
-        for _ in range(num_bytes):
-            logits_V = predict(torch.tensor([written[-context:]]))[0, -1].float()
-            if temperature == 0:
-                written.append(int(logits_V.argmax()))
-            else:
-                chances_V = torch.softmax(logits_V / temperature, dim=-1)
-                written.append(int(torch.multinomial(chances_V, 1, generator=generator)))
-    return bytes(written[len(prompt) :])
 
 
 def rotary_tables(context: int, width: int, heads: int) -> tuple[Tensor, Tensor]:

@@ -13,7 +13,6 @@ Legend of shapes: B windows, T tokens, C width, H heads, D width of one head, V 
 import hashlib
 import math
 from collections.abc import Iterator
-from functools import partial
 
 import torch
 import torch.nn.functional as F
@@ -27,7 +26,8 @@ from swarmtrain.config.built_in import (
     tokens_of,
 )
 from swarmtrain.config.settings import ModelSection
-from swarmtrain.models.cache import Follow, KeyValues
+from swarmtrain.models.cache import Follow
+from swarmtrain.models.decoder import Decoder
 
 NORM_EPS = 1e-5
 """Added to the mean square under a norm's root, as Llama 2 has it."""
@@ -37,7 +37,7 @@ INIT_STD = 0.02
 the root of how many add: the stream begins alike at every depth."""
 
 
-class Transformer(nn.Module):
+class Transformer(Decoder):
     """Logits of the next token for every position.
 
     Args:
@@ -48,7 +48,6 @@ class Transformer(nn.Module):
     """
 
     def __init__(self, section: ModelSection) -> None:
-        super().__init__()
         vocabulary = tokens_of(section)
         width, heads, kv_heads = section.width, section.heads, kv_heads_of(section)
         if min(section.layers, width, heads, section.context) < 1:
@@ -57,33 +56,16 @@ class Transformer(nn.Module):
             raise ValueError(f"[model] width {width} must be a multiple of 2 x heads = {2 * heads}")
         if heads % kv_heads != 0:
             raise ValueError(f"[model] heads {heads} must be a multiple of kv_heads = {kv_heads}")
-        self.context = section.context
-        self.embedding = nn.Embedding(vocabulary, width)
-        self.blocks = nn.ModuleList(_Block(section) for _ in range(section.layers))
-        self.norm = _norm(section)
-        self.head = nn.Linear(width, vocabulary, bias=False)
+        super().__init__(
+            section.context,
+            nn.Embedding(vocabulary, width),
+            [_Block(section) for _ in range(section.layers)],
+            _norm(section),
+            nn.Linear(width, vocabulary, bias=False),
+            rotary_tables(section),
+        )
         if section.tied:
             self.head.weight = self.embedding.weight
-        cos_TD, sin_TD = rotary_tables(section)
-        self.register_buffer("_cos_TD", cos_TD, persistent=False)
-        self.register_buffer("_sin_TD", sin_TD, persistent=False)
-        self._cos_TD: Tensor
-        self._sin_TD: Tensor
-
-    def forward(self, tokens_BT: Tensor, cache: KeyValues | None = None) -> Tensor:
-        """(B, T) int64 in 0..V-1 -> (B, T, V) logits. Tokens follow those of the cache, which then
-        has them too; all together are at most the context."""
-        first = cache.length if cache is not None else 0
-        stop = first + tokens_BT.shape[1]
-        if stop > self.context:
-            raise ValueError(f"{stop} tokens are more than the context of {self.context}")
-        cos_TD, sin_TD = self._cos_TD[first:stop], self._sin_TD[first:stop]
-        hidden_BTC = self.embedding(tokens_BT)
-        for layer, block in enumerate(self.blocks):
-            follow = partial(cache.follow, layer) if cache is not None else None
-            hidden_BTC = block(hidden_BTC, cos_TD, sin_TD, follow)
-        logits_BTV: Tensor = self.head(self.norm(hidden_BTC))
-        return logits_BTV
 
 
 class _Block(nn.Module):
@@ -144,8 +126,8 @@ def build_model(section: ModelSection, seed: int) -> Transformer:
     if section.tied:  # to_empty makes two of what was one
         model.head.weight = model.embedding.weight
     cos_TD, sin_TD = rotary_tables(section)
-    model._cos_TD.copy_(cos_TD)
-    model._sin_TD.copy_(sin_TD)
+    model._cos.copy_(cos_TD)
+    model._sin.copy_(sin_TD)
     parameters = dict(model.named_parameters())
     with torch.no_grad():
         for name, values in initial_values(section, seed):

@@ -5,7 +5,7 @@ import torch
 import torch.nn.functional as F
 
 from swarmtrain.config.settings import ModelSection
-from swarmtrain.models.byte_transformer import ByteTransformer, build_model, generate
+from swarmtrain.models.byte_transformer import ByteTransformer, build_model
 
 SMALL = ModelSection(layers=2, width=16, heads=2, context=12)
 
@@ -102,29 +102,3 @@ def test_sizes_that_do_not_fit_are_refused_with_their_key(
 ) -> None:
     with pytest.raises(ValueError, match=words):
         build_model(section, seed=0)
-
-
-def test_generation_is_as_long_as_asked_and_the_same_for_the_same_seed() -> None:
-    model = build_model(SMALL, seed=0)
-    first, second, other = (
-        generate(model, b"def ", num_bytes=30, context=12, temperature=1.0, seed=seed)
-        for seed in (1, 1, 2)
-    )
-    assert len(first) == 30
-    assert first == second != other
-
-
-def test_temperature_zero_takes_the_likeliest_byte() -> None:
-    def after_a_comes_b(tokens_BT: torch.Tensor) -> torch.Tensor:
-        return F.one_hot((tokens_BT + 1) % 256, 256).float()
-
-    written = generate(after_a_comes_b, b"a", num_bytes=5, context=3, temperature=0, seed=0)
-    assert written == b"bcdef"
-
-
-def test_an_empty_prompt_and_a_negative_temperature_are_refused() -> None:
-    model = build_model(SMALL, seed=0)
-    with pytest.raises(ValueError, match="at least one byte"):
-        generate(model, b"", num_bytes=1, context=12, temperature=1.0, seed=0)
-    with pytest.raises(ValueError, match="negative"):
-        generate(model, b"a", num_bytes=1, context=12, temperature=-1.0, seed=0)

@@ -156,7 +156,7 @@ def test_a_new_lease_replaces_the_text_between_two_steps() -> None:
     for _ in range(30):
         peer.inner_step()
     assert leases.waiting == []
-    assert peer.write_text(b"\x07", num_bytes=3, temperature=0, seed=0) == "\x07\x07\x07"
+    assert peer.model(torch.tensor([[7]])).argmax().item() == 7
 
 
 def test_a_step_without_text_is_refused_and_changes_nothing() -> None:
@@ -181,12 +181,3 @@ def test_validation_text_may_come_after_the_start() -> None:
         peer.evaluate()
     peer.use_validation([TEXT])
     assert peer.evaluate() == trainer().evaluate()
-
-
-def test_written_text_is_that_of_the_given_weights_and_survives_foreign_bytes() -> None:
-    peer = trainer()
-    start = peer.read_weights()
-    drawn = peer.write_text(b"x", num_bytes=40, temperature=1.0, seed=4)
-    assert "\N{REPLACEMENT CHARACTER}" in drawn
-    peer.inner_step()
-    assert drawn == peer.write_text(b"x", num_bytes=40, temperature=1.0, seed=4, vector=start)

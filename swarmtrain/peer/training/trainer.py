@@ -25,7 +25,6 @@ from swarmtrain.data.batches import (
 )
 from swarmtrain.inner_optimizer import make_optimizer
 from swarmtrain.models.build import build_model
-from swarmtrain.models.byte_transformer import generate
 from swarmtrain.models.device import device_of
 from swarmtrain.models.tensors import Layout
 from swarmtrain.options import AS_WRITTEN, Ways
@@ -224,34 +223,6 @@ class BuiltinTrainer:
                 torch.split(batch.x_BT, size), torch.split(batch.y_BT, size), strict=True
             ):
                 yield Batch(x_BT.to(self._device), y_BT.to(self._device))
-
-    def write_text(
-        self,
-        prompt: bytes,
-        *,
-        num_bytes: int,
-        temperature: float,
-        seed: int,
-        vector: Tensor | None = None,
-    ) -> str:
-        """Let the model write after `prompt`; bytes that are not UTF-8 become replacement marks.
-
-        Args:
-            prompt: at least one byte; not part of what is returned.
-            num_bytes: bytes to write.
-            temperature: 0 is the likeliest byte each time.
-            seed: of the draws.
-            vector: weights to use, (padded,) float32; None takes the live model.
-        """
-        written = generate(
-            self._predictor(vector),
-            prompt,
-            num_bytes=num_bytes,
-            context=self._config.model.context,
-            temperature=temperature,
-            seed=seed,
-        )
-        return written.decode("utf-8", errors="replace")
 
     def _predictor(self, vector: Tensor | None) -> Callable[[Tensor], Tensor]:
         if vector is None and self._device.type == "cpu":

@@ -1,0 +1,60 @@
+"""A decoder-only transformer from its parts, whatever its blocks are.
+
+Legend of shapes: B windows, T tokens, C width, V vocabulary.
+"""
+
+from collections.abc import Sequence
+from functools import partial
+
+from torch import Tensor, nn
+
+from swarmtrain.models.cache import KeyValues
+
+
+class Decoder(nn.Module):
+    """Logits of the next token for every position.
+
+    Args:
+        context: longest T.
+        embedding: (B, T) -> (B, T, C).
+        blocks: each is called with what comes in, a row of both tables for each position, and its
+            layer of the cache, or None.
+        norm: before the head.
+        head: (B, T, C) -> (B, T, V).
+        tables: cosines and sines of every position, a row each.
+    """
+
+    def __init__(
+        self,
+        context: int,
+        embedding: nn.Embedding,
+        blocks: Sequence[nn.Module],
+        norm: nn.Module,
+        head: nn.Linear,
+        tables: tuple[Tensor, Tensor],
+    ) -> None:
+        super().__init__()
+        self.context = context
+        self.embedding = embedding
+        self.blocks = nn.ModuleList(blocks)
+        self.norm = norm
+        self.head = head
+        self.register_buffer("_cos", tables[0], persistent=False)
+        self.register_buffer("_sin", tables[1], persistent=False)
+        self._cos: Tensor
+        self._sin: Tensor
+
+    def forward(self, tokens_BT: Tensor, cache: KeyValues | None = None) -> Tensor:
+        """(B, T) int64 in 0..V-1 -> (B, T, V) logits. Tokens follow those of the cache, which then
+        has them too; all together are at most the context."""
+        first = cache.length if cache is not None else 0
+        stop = first + tokens_BT.shape[1]
+        if stop > self.context:
+            raise ValueError(f"{stop} tokens are more than the context of {self.context}")
+        cos, sin = self._cos[first:stop], self._sin[first:stop]
+        hidden_BTC = self.embedding(tokens_BT)
+        for layer, block in enumerate(self.blocks):
+            follow = partial(cache.follow, layer) if cache is not None else None
+            hidden_BTC = block(hidden_BTC, cos, sin, follow)
+        logits_BTV: Tensor = self.head(self.norm(hidden_BTC))
+        return logits_BTV
