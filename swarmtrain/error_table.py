@@ -207,7 +207,7 @@ _ROWS = (
     ),
     ErrorKind(
         "SWT-E460", "The device is not there", EXIT_MUST_CHANGE,
-        "join --device names a card or chip that torch does not find. The message lists what it\n"
+        "--device names a card or chip that torch does not find. The message lists what it\n"
         "finds. A card needs its driver and a build of torch for it: the plain build on Linux\n"
         "has CUDA, the one of the index \"cpu\" has not. --device auto takes what is there.",
     ),

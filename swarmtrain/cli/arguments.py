@@ -6,6 +6,8 @@ from typing import Annotated, TypeVar
 
 import typer
 
+from swarmtrain.options import parse_device
+
 T = TypeVar("T")
 
 AsJson = Annotated[bool, typer.Option("--json", help="Print one JSON object.")]
@@ -26,3 +28,12 @@ JsonEvents = Annotated[
 def read_by(parse: Callable[[str], T]) -> Callable[[str | T], T]:
     """Parser of an option whose default is a value already, as typer hands that to it too."""
     return lambda given: parse(given) if isinstance(given, str) else given
+
+
+Device = Annotated[
+    str,
+    typer.Option(
+        metavar="auto|cpu|cuda:N|mps", parser=read_by(parse_device),
+        help="Where the model computes; auto is a card, where torch finds one.",
+    ),
+]  # fmt: skip

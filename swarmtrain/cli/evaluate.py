@@ -5,10 +5,11 @@ from typing import Annotated
 
 import typer
 
-from swarmtrain.cli.arguments import AsJson
-from swarmtrain.cli.generate import Device, Trained
+from swarmtrain.cli.arguments import AsJson, Device
+from swarmtrain.cli.generate import Trained
 from swarmtrain.cli.log import say
 from swarmtrain.console.lines import fact
+from swarmtrain.options import DEVICE_AUTO
 
 
 def evaluate(
@@ -25,15 +26,15 @@ def evaluate(
     windows: Annotated[
         int, typer.Option("--windows", min=0, help="Stop after so many windows; 0: read all.")
     ] = 0,
-    device: Device = "auto",
+    device: Device = DEVICE_AUTO,
     as_json: AsJson = False,
 ) -> None:
     """Judge a trained model by a text: loss in nats per token, bits per byte, perplexity."""
     from dataclasses import asdict
 
-    from swarmtrain.trained.devices import device_of, use_threads
+    from swarmtrain.models.device import device_of
     from swarmtrain.trained.judged import judged, text_at
-    from swarmtrain.trained.opened import open_trained
+    from swarmtrain.trained.opened import open_trained, use_threads
 
     texts, skipped = text_at(data, field)
     if skipped:
@@ -41,7 +42,7 @@ def evaluate(
     where = device_of(device)
     trained = open_trained(str(place))
     model = trained.model(where)
-    use_threads(sum(one.numel() for one in trained.weights.values()))
+    use_threads(trained)
     found = judged(model, trained.tokenizer, trained.config.model.context, texts, windows)
     if as_json:
         print(json.dumps({"model": trained.name, **asdict(found), "device": str(where)}))

@@ -6,9 +6,10 @@ from typing import Annotated
 
 import typer
 
-from swarmtrain.cli.arguments import AsJson
+from swarmtrain.cli.arguments import AsJson, Device
 from swarmtrain.cli.log import say
 from swarmtrain.errors import misuse
+from swarmtrain.options import DEVICE_AUTO
 
 _HARMLESS = "\N{REPLACEMENT CHARACTER}"
 
@@ -17,9 +18,6 @@ Trained = Annotated[
     typer.Argument(
         metavar="RUN|DIR", help="Folder of an export, state directory of a peer, or a run's name."
     ),
-]
-Device = Annotated[
-    str, typer.Option("--device", metavar="DEVICE", help="auto, cpu, cuda, cuda:1 or mps.")
 ]
 
 
@@ -40,7 +38,7 @@ def generate(
         int, typer.Option("--top-k", min=0, help="Draw among so many; 0: among all.")
     ] = 0,
     seed: Annotated[int, typer.Option("--seed", min=0, help="Seed of the draws.")] = 0,
-    device: Device = "auto",
+    device: Device = DEVICE_AUTO,
     as_json: AsJson = False,
 ) -> None:
     """Let a trained model write on from a prompt. The prompt and what follows it go to stdout as
@@ -50,15 +48,15 @@ def generate(
         raise misuse("The prompt is empty.", "Give the model at least one character to begin with.")
     from time import monotonic
 
-    from swarmtrain.trained.devices import device_of, use_threads
-    from swarmtrain.trained.opened import open_trained
+    from swarmtrain.models.device import device_of
+    from swarmtrain.trained.opened import open_trained, use_threads
     from swarmtrain.trained.tokens import TextStream
     from swarmtrain.trained.writing import Taste, written
 
     where = device_of(device)
     trained = open_trained(place)
     model = trained.model(where)
-    use_threads(sum(one.numel() for one in trained.weights.values()))
+    use_threads(trained)
     ids, context = trained.tokenizer.encode(text), trained.config.model.context
     if len(ids) > context:
         say(f"The prompt has {len(ids)} tokens; the model sees the last {context}.")
@@ -92,8 +90,6 @@ def _shown(text: str) -> None:
     """Write to stdout at once. A terminal gets no control characters: who trained the model might
     have taught it some."""
     if sys.stdout.isatty():
-        text = "".join(
-            c if c.isprintable() or c in "\n\t" else "\N{REPLACEMENT CHARACTER}" for c in text
-        )
+        text = "".join(c if c.isprintable() or c in "\n\t" else _HARMLESS for c in text)
     sys.stdout.write(text)
     sys.stdout.flush()

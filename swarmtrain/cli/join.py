@@ -10,7 +10,7 @@ import typer
 
 from swarmtrain import events
 from swarmtrain.caps import Caps, parse_rate, parse_size
-from swarmtrain.cli.arguments import JsonEvents, StateDir, Verbose, read_by
+from swarmtrain.cli.arguments import Device, JsonEvents, StateDir, Verbose, read_by
 from swarmtrain.cli.log import say
 from swarmtrain.cli.situation import Situation
 from swarmtrain.errors import UserError, misuse
@@ -22,7 +22,6 @@ from swarmtrain.options import (
     check_name,
     default_endpoint,
     parse_advertised,
-    parse_device,
     parse_endpoint,
     parse_micro_batch,
     parse_room,
@@ -114,13 +113,6 @@ MicroBatch = Annotated[
         metavar="auto|N", parser=read_by(parse_micro_batch), show_default="as the run file says",
         help="Examples that go through the model at a time: fewer take less memory, and the batch "
         "stays the same.",
-    ),
-]  # fmt: skip
-Device = Annotated[
-    str,
-    typer.Option(
-        metavar="auto|cpu|cuda:N|mps", parser=read_by(parse_device),
-        help="Where the model is trained; auto is a card, where torch finds one.",
     ),
 ]  # fmt: skip
 Compile = Annotated[

@@ -1,4 +1,4 @@
-"""The device that a model is trained on, by the name that its owner has given."""
+"""The device that a model is on, by the name that its owner has given."""
 
 import torch
 
@@ -30,7 +30,7 @@ def device_of(name: str) -> torch.device:
         f"There is no device {name} here.",
         f"torch {torch.__version__} finds: {', '.join(found)}."
         + (" This build of torch has no CUDA." if kind == "cuda" and not _has_cuda() else ""),
-        "Join with --device auto, or install the driver and build of torch that the card needs.",
+        "Say --device auto, or install the driver and build of torch that the card needs.",
     )
 
 

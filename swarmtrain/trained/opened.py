@@ -21,6 +21,8 @@ from swarmtrain.trained.export import FACTS_FILE, HF, Exported, Facts
 from swarmtrain.trained.tokens import Tokenizer, tokenizer_of
 from swarmtrain.weights_file import differences
 
+_SMALL_VALUES = 5_000_000
+
 
 @dataclass(frozen=True, slots=True)
 class Trained:
@@ -74,6 +76,13 @@ def open_trained(place: str) -> Trained:
     tokenizer = tokenizer_of(found.config.data, found.tokenizer)
     name = f"{found.config.run.name} after round {rounds}"
     return Trained(name, found.config, found.weights, tokenizer)
+
+
+def use_threads(trained: Trained) -> None:
+    """Give torch one thread for a small model, whose steps are too short to share; else as many as
+    it takes."""
+    if sum(values.numel() for values in trained.weights.values()) < _SMALL_VALUES:
+        torch.set_num_threads(1)
 
 
 def _exported(folder: Path) -> Trained:
