@@ -73,6 +73,10 @@ class RankDriver(Driver):
         ranks: of the job.
         digest: of the whole model's layout.
         snapshot_rounds: see `Driver`.
+        put: see `Driver`; at rank 0.
+
+    Attributes:
+        is_broken: a call failed that the other ranks have begun; only rank 0 knows it.
     """
 
     def __init__(
@@ -85,12 +89,14 @@ class RankDriver(Driver):
         *,
         digest: bytes,
         snapshot_rounds: int,
+        put: Put | None = None,
     ) -> None:
         super().__init__(
             me, strategy, weights,
             layout=digest, num_values=layout.num_values, snapshot_rounds=snapshot_rounds,
-            decode=self._decoded,
+            decode=self._decoded, put=put,
         )  # fmt: skip
+        self.is_broken = False
         self._ranks, self._places = ranks, layout.places
         self._whole: OpResult | None = None
         self._incoming: dict[str, Tensor] = {}
@@ -248,30 +254,7 @@ class RankDriver(Driver):
 
 
 class LeadDriver(RankDriver):
-    """Rank 0's driver, which the machine and the session see as any other.
-
-    Args:
-        put: where copies of the state go; None for memory.
-    """
-
-    def __init__(
-        self,
-        me: PeerId,
-        strategy: Strategy,
-        weights: Weights,
-        layout: RankLayout,
-        ranks: Ranks,
-        *,
-        digest: bytes,
-        snapshot_rounds: int,
-        put: Put | None = None,
-    ) -> None:
-        super().__init__(
-            me, strategy, weights, layout, ranks, digest=digest, snapshot_rounds=snapshot_rounds
-        )
-        self._put = put
-        self.is_broken = False
-        """Attribute: a call failed that the other ranks have begun."""
+    """Rank 0's driver, which the machine and the session see as any other."""
 
     @property
     def state_names(self) -> list[str]:
@@ -392,7 +375,7 @@ class LeadDriver(RankDriver):
         try:
             self._ranks.tell(word, data, self.steps)
             yield
-        except BaseException:
+        except BaseException:  # Ctrl+C too: the others are in a call that has no end
             self.is_broken = True
             raise
 

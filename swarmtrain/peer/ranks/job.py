@@ -134,7 +134,7 @@ class Job:
     @property
     def is_broken(self) -> bool:
         """True if the ranks are not in step any more: then the job can only end."""
-        return isinstance(self._driver, LeadDriver) and self._driver.is_broken
+        return self._driver is not None and self._driver.is_broken
 
     # ---- the others
 
