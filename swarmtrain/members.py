@@ -81,7 +81,7 @@ class Member(Swarm):
                 session = membership.session(weights, layout, hooks)
             self._session = session
             self._session.start()
-        except BaseException:
+        except BaseException:  # Ctrl+C too: the network thread would go on
             self._drop("could not begin")
             raise
         self._seed = membership.own_seed()
@@ -159,7 +159,7 @@ class Member(Swarm):
             self._drop(f"its loop failed: {type(error).__name__}")
         try:
             self._go("finished" if error is None else f"its loop failed: {type(error).__name__}")
-        except Exception:
+        except Exception:  # whatever it is, it must not take the place of the loop's own
             if error is None:
                 raise
             logger.warning("Leaving the run failed too.", exc_info=True)

@@ -104,7 +104,7 @@ class ModelledLinks(OpenLinks):
                 self._data[name] = self._relays.add({Way.THERE: down})
                 up = Line(net.up_bytes_s, way_s)
                 self._control[name] = self._relays.add({Way.THERE: up, Way.BACK: down})
-        except BaseException:
+        except BaseException:  # Ctrl+C too: nobody else would end their thread
             self._relays.close()
             raise
 

@@ -60,7 +60,7 @@ class Namespaces(OpenLinks):
         _remove_left()
         try:
             self._make(net)
-        except BaseException:
+        except BaseException:  # Ctrl+C too: they would outlive this process
             self.close()
             raise
 

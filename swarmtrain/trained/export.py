@@ -144,19 +144,17 @@ def _pretty(value: msgspec.Struct) -> bytes:
 
 def _write(folder: Path, files: Mapping[str, bytes]) -> None:
     """Write all files aside, then give them their place."""
-    aside = None
     try:
         folder.parent.mkdir(parents=True, exist_ok=True)
         aside = Path(tempfile.mkdtemp(prefix=".writing-", dir=folder.parent))
-        aside.chmod(0o755)
-        for name, data in files.items():
-            checkpoint.write_file(aside / name, data)
-        atomic_file.rename(aside, folder)
-    except BaseException as error:
-        if aside is not None:
-            shutil.rmtree(aside, ignore_errors=True)
-        if not isinstance(error, OSError):
-            raise
+        try:
+            aside.chmod(0o755)
+            for name, data in files.items():
+                checkpoint.write_file(aside / name, data)
+            atomic_file.rename(aside, folder)
+        finally:
+            shutil.rmtree(aside, ignore_errors=True)  # what was renamed is not there any more
+    except OSError as error:
         raise _unwritten(folder, error) from error
 
 
