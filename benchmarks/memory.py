@@ -23,6 +23,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
+from unittest.mock import patch
 
 BAR_VECTORS = 4.5
 
@@ -206,7 +207,7 @@ def _command(options: argparse.Namespace, meter: Meter, own: Callable[..., None]
 
     _warm(torch.nn.Linear(64, 64), torch)
     watch(meter)
-    make = run.BuiltinTrainer.__init__
+    make, entered = run.BuiltinTrainer.__init__, run._Peer.__init__
     peers: list[Any] = []
 
     def made(trainer: Any, *args: Any, **words: Any) -> None:
@@ -218,21 +219,19 @@ def _command(options: argparse.Namespace, meter: Meter, own: Callable[..., None]
         if isinstance(event, RoundEnded) and event.round >= options.stays:
             peers[0].request_stop()
 
-    entered = run._Peer.__init__
-
     def enter(peer: Any, *args: Any, **words: Any) -> None:
         peers.append(peer)
         entered(peer, *args, **words)
 
-    run.BuiltinTrainer.__init__ = made  # type: ignore[method-assign, assignment]
-    run._Peer.__init__ = enter  # type: ignore[method-assign]
-    run.run_peer(
-        JoinOptions(
-            invite=Invite.parse(options.invite), name=options.name, listen=Endpoint("127.0.0.1", 0),
-            state_dirs=(options.folder / options.name,), json_events=True,
-        ),
-        say=lambda line: print(line, file=sys.stderr), emit=heard,
+    asked = JoinOptions(
+        invite=Invite.parse(options.invite), name=options.name, listen=Endpoint("127.0.0.1", 0),
+        state_dirs=(options.folder / options.name,), json_events=True,
     )  # fmt: skip
+    with (
+        patch.object(run.BuiltinTrainer, "__init__", made),
+        patch.object(run._Peer, "__init__", enter),
+    ):
+        run.run_peer(asked, say=lambda line: print(line, file=sys.stderr), emit=heard)
 
 
 def measure(options: argparse.Namespace) -> dict[str, Any]:

@@ -2,7 +2,7 @@
 
 Each kind has a module here that makes it; what is known of it without torch stands in
 `config.built_in`. All take token ids, (B, T) int64, and give logits, (B, T, V), where V is
-`vocabulary_of`; `context` is the longest T.
+`vocabulary_of`.
 
 Not here: training, and the run's own weights, which come from its peers.
 """

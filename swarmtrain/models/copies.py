@@ -62,7 +62,7 @@ class _Lane:
 
     def __init__(self, device: torch.device) -> None:
         self._device = device
-        self._stream = torch.cuda.Stream(device)  # type: ignore[no-untyped-call]
+        self._stream = torch.cuda.Stream(device)
         # What the card was asked for before, such as a step, comes first.
         self._stream.wait_stream(torch.cuda.current_stream(device))
         pinned = [torch.empty(PIECE_VALUES, pin_memory=True) for _ in range(2)]
@@ -113,7 +113,7 @@ class _Buffer:
 
     def under_way(self, wanted: Tensor | None, stream: torch.cuda.Stream) -> None:
         """A copy has begun; `wanted` takes what it brings."""
-        self._wanted, self._event = wanted, torch.cuda.Event()  # type: ignore[no-untyped-call]
+        self._wanted, self._event = wanted, torch.cuda.Event()
         self._event.record(stream)
 
     def settle(self) -> None:

@@ -65,7 +65,7 @@ def build_model(
 
 
 def check(model: nn.Module, vocabulary: int, section: ModelSection) -> None:
-    """Refuse a model whose logits do not fit the run's tokens; tell it its context.
+    """Refuse a model whose logits do not fit the run's tokens.
 
     Raises:
         UserError: SWT-E621.
@@ -86,4 +86,3 @@ def check(model: nn.Module, vocabulary: int, section: ModelSection) -> None:
             "That is a logit for each token of the vocabulary in each place.",
             "The organiser sets model.vocabulary to the model's, or names another model.",
         )
-    model.context = section.context  # type: ignore[assignment]

@@ -132,7 +132,7 @@ class Gradients:
                 )
             if len(x_BT) < count:
                 loss = loss * (len(x_BT) / count)
-            loss.backward()  # type: ignore[no-untyped-call]
+            loss.backward()
             losses.append(loss.detach())
         return float(losses[0].item() if len(losses) == 1 else torch.stack(losses).sum().item())
 
