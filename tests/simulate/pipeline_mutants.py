@@ -131,11 +131,11 @@ def closes_with_early_words(self):
     was = self.closing
     went_on = original_over(self)
     if was is None and self.closing is not None:
-        for process in list(self._unsettled):
+        for process in list(self._closing.unsettled):
             report = early.get((id(self), self.closing, process))
             if report is not None:
-                self._unsettled.pop(process)
-                self._settled[process] = report
+                self._closing.unsettled.remove(process)
+                self._closing.settled[process] = report
     return went_on
 
 

@@ -625,7 +625,7 @@ def test_who_never_answers_is_soon_not_waited_for():
         elif FIRST in rounds._under_way.awaited:
             share = rounds._shares.given[FIRST]
             actions = rounds.drained(FIRST, orders.Drained(rounds.round, 0, 0, share, 0), now_s)
-        elif owing := {FIRST, LAST} & set(rounds._unsettled):
+        elif owing := {FIRST, LAST} & (rounds._closing.unsettled if rounds._closing else set()):
             actions = rounds.settled(
                 owing.pop(), orders.Settled(rounds.closing, (), NOTHING), now_s
             )

@@ -31,7 +31,8 @@ from swarmtrain_transport.errors import RemoteFault
 from swarmtrain_transport.ledger.standing import Score
 from swarmtrain_transport.links.link import PeerId
 from swarmtrain_transport.pipeline import orders
-from swarmtrain_transport.pipeline.books import Books, books_of, check
+from swarmtrain_transport.pipeline.books import Books
+from swarmtrain_transport.pipeline.closing import Closing
 from swarmtrain_transport.pipeline.orders import Member, Order, Tell
 from swarmtrain_transport.pipeline.route import Process, Span
 from swarmtrain_transport.pipeline.shares import Shares
@@ -117,7 +118,6 @@ class Rounds:
         members: who is in the run.
         absent: members that are away; they are in no `members`, and are told all orders.
         round, step, attempt: that is under way, or was last.
-        closing: the round that is closed and has no outcome yet.
         leaving: the member that is in no round that begins from now on.
         wanted: rounds without an outcome that the run still wants; None for any number.
     """
@@ -135,28 +135,20 @@ class Rounds:
     round: int = -1
     step: int = 0
     attempt: int = 0
-    closing: int | None = None
     leaving: Process | None = None
     wanted: int | None = None
     _without_from: int | None = None
     _began_s: float = 0.0
-    _took_s: float = 0.0
     _is_running: bool = False
     _pace: orders.Pace = field(default_factory=orders.Pace)
     _norms: dict[int, float] = field(default_factory=dict)
     _under_way: _Step = field(default_factory=lambda: _Step(set(), 0.0))
     _shares: Shares = field(default_factory=Shares)
     _asked: dict[Process, int] = field(default_factory=dict)
-    _asked_of_closing: dict[Process, int] = field(default_factory=dict)
-    _closed_s: float = 0.0
+    _closing: Closing | None = None
     _waits: dict[PeerId, Score] = field(default_factory=dict)
-    _unsettled: dict[Process, Span] = field(default_factory=dict)
-    _spans_of_closing: dict[Process, Span] = field(default_factory=dict)
     _voided: int = 0
     _lost_alone: Counter[Process] = field(default_factory=Counter)
-    _voided_of_closing: int = 0
-    _settled: dict[Process, orders.Settled] = field(default_factory=dict)
-    _is_booked: bool = False
     _now_s: float = 0.0
     _actions: list[Action] = field(default_factory=list)
 
@@ -164,6 +156,11 @@ class Rounds:
     def has_begun(self) -> bool:
         """A round has begun; or, before this life of the coordinator, an op."""
         return bool(self._asked) or self.least_members <= 1
+
+    @property
+    def closing(self) -> int | None:
+        """The round that is closed and has no outcome yet."""
+        return None if self._closing is None else self._closing.round
 
     def joined(self, process: Process, member: Member, now_s: float) -> tuple[Action, ...]:
         """A process is in, with its stages' newest state; void where the run has no place for one
@@ -277,10 +274,9 @@ class Rounds:
             RemoteFault: reason ``books``: it cannot have counted that. It is still waited for.
         """
         self._now_s = now_s
-        if process in self._unsettled and report.round == self.closing:
-            check(report, self._unsettled[process], self._asked_of_closing.get(process, 0))
-            del self._unsettled[process]
-            self._settled[process] = report
+        closing = self._closing
+        if closing is not None and process in closing.unsettled and report.round == closing.round:
+            closing.settle(process, report)
             if process.peer in self._waits:
                 self._waits[process.peer].good()
         return self._went_on()
@@ -288,8 +284,8 @@ class Rounds:
     def outcome(self, round: int, now_s: float) -> tuple[Action, ...]:
         """The ops of all stages that were booked have their outcome."""
         self._now_s = now_s
-        if round == self.closing and self._is_booked:
-            self.closing = None
+        if self._closing is not None and self._closing.is_booked and round == self.closing:
+            self._closing = None
         return self._went_on()
 
     def release(self, process: Process) -> None:
@@ -339,8 +335,8 @@ class Rounds:
             times += [self._drain_s(process) for process in self._under_way.awaited]
         if self._under_way.unweighed:
             times.append(self._under_way.asked_s + limits.ANSWER_S)
-        if self._unsettled:
-            times.append(self._closed_s + limits.ANSWER_S)
+        if self._closing is not None and self._closing.unsettled:
+            times.append(self._closing.closed_s + limits.ANSWER_S)
         return min(times)
 
     def overdue(self, now_s: float) -> tuple[Action, ...]:
@@ -351,7 +347,7 @@ class Rounds:
         counted is in no books, and its gradient in no norm.
         """
         self._now_s = now_s
-        step = self._under_way
+        step, closing = self._under_way, self._closing
         for process in sorted(step.awaited):
             if self._drain_s(process) <= now_s:
                 step.awaited.discard(process)
@@ -362,18 +358,19 @@ class Rounds:
             for process in sorted(self._waits_for(step.unweighed)):
                 self._is_late(process, orders.Weighed)
             step.unweighed.clear()
-        if self._unsettled and self._closed_s + limits.ANSWER_S <= now_s:
-            for process in sorted(self._waits_for(self._unsettled)):
+        if closing is not None and closing.closed_s + limits.ANSWER_S <= now_s:
+            for process in sorted(self._waits_for(closing.unsettled)):
                 self._is_late(process, orders.Settled)
-            self._unsettled.clear()
+            closing.unsettled.clear()
         return self._went_on()
 
     def pardon(self, absent_s: float) -> None:
         """The coordinator was stopped for so long: nobody was silent meanwhile."""
         self._under_way.began_s += absent_s
         self._under_way.asked_s += absent_s
-        self._closed_s += absent_s
         self._began_s += absent_s
+        if self._closing is not None:
+            self._closing.closed_s += absent_s
 
     def _drain_s(self, process: Process) -> float:
         """Time by which a source is to have drained: each micro-batch is given up at its age at
@@ -417,9 +414,10 @@ class Rounds:
 
     def _advance(self) -> bool:
         """One more transition; False if there is none."""
-        is_open = self.closing is not None and not self._is_booked
-        if is_open and not self._waits_for(self._unsettled):
-            self._book()
+        closing = self._closing
+        is_open = closing is not None and not closing.is_booked
+        if closing is not None and is_open and not self._waits_for(closing.unsettled):
+            self._book(closing)
             return True
         if self._is_running:
             step = self._under_way
@@ -430,30 +428,14 @@ class Rounds:
             return False
         return self._begin()
 
-    def _book(self) -> None:
-        assert self.closing is not None
-        self._is_booked, self._unsettled = True, {}
-        asked = self._asked_of_closing
-        spans, voided = self._spans_of_closing, self._voided_of_closing
-        books = books_of(
-            self.closing, self.num_stages, asked, self._settled, spans, voided, self._took_s
-        )
+    def _book(self, closing: Closing) -> None:
+        books = closing.book(self.num_stages)
         self._norms |= {
             stage: median_low(told)
             for stage in range(self.num_stages)
-            if (told := self._told(stage))
+            if (told := closing.norms(stage))
         }
         self._actions.append(Booked(books))
-
-    def _told(self, stage: int) -> list[float]:
-        """Norms of a stage's gradient as its members have told them, within bounds."""
-        told = []
-        for process, report in self._settled.items():
-            span = self._spans_of_closing[process]
-            norm = report.norms[stage - span.first] if stage in span and report.norms else None
-            if norm is not None and 0 < norm <= limits.NORM_MAX:
-                told.append(norm)
-        return told
 
     def _begin(self) -> bool:
         is_first = not self.has_begun and len(self.members) < self.least_members
@@ -490,7 +472,7 @@ class Rounds:
 
     def _pace_of_round(self) -> orders.Pace:
         """The round that is closing counts for what was asked for it: its end is not told yet."""
-        closing = 0 if self.closing is None else self._length(self._asked_of_closing)
+        closing = 0 if self._closing is None else self._length(self._closing.asked)
         shares: tuple[float, ...] = ()
         if len(self._norms) == self.num_stages:
             whole = whole_norm(norm * norm for _, norm in sorted(self._norms.items()))
@@ -530,12 +512,11 @@ class Rounds:
             return False
         self._is_running = False
         self._under_way.awaited.clear()
-        self.closing, self._is_booked = self.round, False
         absent = {Process(peer, one.boot): one.span for peer, one in self.absent.items()}
-        self._unsettled, self._closed_s = self._spans() | absent, self._now_s
-        self._took_s = self._now_s - self._began_s
-        self._spans_of_closing, self._voided_of_closing = dict(self._unsettled), self._voided
-        self._settled, self._asked_of_closing = {}, self._asked
+        self._closing = Closing(
+            self.round, self._asked, self._spans() | absent, self._voided, self._now_s,
+            self._now_s - self._began_s,
+        )  # fmt: skip
         self._tell_all(orders.Close(self.round))
         return True
 
@@ -600,7 +581,8 @@ class Rounds:
         self._under_way.awaited.discard(process)
         if self._under_way.unweighed:
             self._under_way.unweighed.pop(process, None)
-        self._unsettled.pop(process, None)
+        if self._closing is not None:
+            self._closing.unsettled.discard(process)
 
     def _part(self, process: Process) -> None:
         """The others have to do without it."""
