@@ -3,6 +3,7 @@
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 
+from swarmtrain_transport import limits
 from swarmtrain_transport.errors import RemoteFault
 from swarmtrain_transport.hashing import content_hash
 from swarmtrain_transport.kinds import WHOLE
@@ -13,6 +14,7 @@ from swarmtrain_transport.ledger.plan_rules import check_centre, check_plan, val
 from swarmtrain_transport.ledger.signed_roots import is_signature, result_payload
 from swarmtrain_transport.ledger.snapshots import Snapshots, become, from_image
 from swarmtrain_transport.ledger.transfers import NOTHING_SUMMED
+from swarmtrain_transport.wire.messages import Image
 from swarmtrain_transport.wire.records import (
     AnyBody,
     BodyReader,
@@ -109,6 +111,8 @@ class LedgerCopy:
         self._snapshots = Snapshots(self.ledger, self.view)
         self._past: LedgerCopy | None = None
         self._past_stop = 0
+        self._image = bytearray()
+        self._image_records: tuple[bytes, ...] = ()
         if begins is not None:
             self._begin(begins.run, begins.snapshot, begins.image, begins.known)
             self.ledger.hold_from(begins.oldest, begins.known)
@@ -126,6 +130,31 @@ class LedgerCopy:
         if record.index <= self.ledger.head_index:
             return None
         return record, self.ledger.append(record, self._judge)
+
+    def take_piece(self, piece: Image) -> tuple[Record, Record, bytes] | None:
+        """A piece of an image. With the last one the copy begins with it: record 0, the SNAPSHOT
+        that names it, and the image; None before.
+
+        Raises:
+            RemoteFault: reason ``snapshot``: it is not the next piece, or the image is too large;
+                and as `begin_with`.
+        """
+        is_next = piece.offset == len(self._image) < piece.num_bytes
+        if not is_next or piece.num_bytes > limits.IMAGE_BYTES_MAX:
+            raise RemoteFault("snapshot", f"a piece at {piece.offset} of {piece.num_bytes}")
+        if not piece.offset:
+            self._image_records = piece.records
+        self._image += piece.data
+        if len(self._image) < piece.num_bytes:
+            return None
+        image = bytes(self._image)
+        self.forget_pieces()
+        run, snapshot = self.begin_with(self._image_records, image)
+        return run, snapshot, image
+
+    def forget_pieces(self) -> None:
+        """No more pieces follow those that came: they were of an older connection."""
+        self._image.clear()
 
     def begin_with(self, raw: Sequence[bytes], image: bytes) -> Sequence[Record]:
         """Begin with a SNAPSHOT instead of the records that lead to it: record 0 and it.

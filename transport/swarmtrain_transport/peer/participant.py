@@ -113,8 +113,6 @@ class Participant:
         self._connected = self._is_sorted = False
         self._progress_s = self._now_s = now_s
         self._unsaid_bytes = 0
-        self._image = bytearray()
-        self._image_records: tuple[bytes, ...] = ()
         self._fills = False
 
     def _enter(self, number: int) -> None:
@@ -328,7 +326,7 @@ class Participant:
                 for group in self.groups.values():
                     group.states.reconnected()
                 self._welcome_index = message.now_index
-                self._image.clear()
+                self._copy.forget_pieces()
                 if not len(self.ledger) and message.now_index < 0:
                     raise RemoteFault("welcome", "the coordinator has no ledger")
                 actions += self._resend()
@@ -388,19 +386,11 @@ class Participant:
         """A piece of what a newcomer begins with."""
         if not self._takes_image:
             return []  # of an older connection
-        is_next = message.offset == len(self._image) < message.num_bytes
-        if not is_next or message.num_bytes > limits.IMAGE_BYTES_MAX:
-            raise RemoteFault("snapshot", f"a piece at {message.offset} of {message.num_bytes}")
-        if not message.offset:
-            self._image_records = message.records
-        self._image += message.data
-        if len(self._image) < message.num_bytes:
+        before = set(self.view.roster)
+        begun = self._copy.take_piece(message)
+        if begun is None:
             return []
-        before = self.view.roster.keys()
-        image = bytes(self._image)
-        self._image.clear()
-        run, snapshot = self._copy.begin_with(self._image_records, image)
-        actions: list[do.PeerAction] = [do.LedgerBegins(run, snapshot, image)]
+        actions: list[do.PeerAction] = [do.LedgerBegins(*begun)]
         actions += [do.RevokePeer(peer) for peer in before - self.view.roster.keys()]
         actions += self.start(self._now_s)
         if groups := self.view.groups_of(self.card.peer_id):
