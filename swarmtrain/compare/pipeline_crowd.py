@@ -49,6 +49,10 @@ _RUN_TAG = 1
 _BACK_S = 5.0
 """Seconds after which a peer that died is back as another process."""
 
+_ROUND_PARTS = 20
+"""A run ends where less than one part in so many of a round is left to train on. Only what was lost
+in the last round leaves so little, and outer momentum would go a whole step for it."""
+
 _EVENTS_MAX = 10_000_000
 """Events of one round, after which a crowd that hangs fails."""
 
@@ -376,9 +380,19 @@ class PipelineCrowd:
         return self.tokens + self._micro_tokens * sum(one.num_back for one in self.stages[0])
 
     @property
+    def is_over(self) -> bool:
+        """True where what is left of the run's tokens is not worth a round."""
+        return not self._left_of(self.tokens)
+
+    @property
     def _num_left(self) -> int:
-        """Micro-batches of the run that have not come back."""
-        return max(0, -(-(self.plan.tokens - self._came_back) // self._micro_tokens))
+        """Micro-batches of the run that have not come back, 0 if they are not worth a round."""
+        return self._left_of(self._came_back)
+
+    def _left_of(self, tokens: int) -> int:
+        left = max(0, -(-(self.plan.tokens - tokens) // self._micro_tokens))
+        whole = self._whole_share * max(1, self._whole_steps) * len(self.stages[0])
+        return left if left * _ROUND_PARTS >= whole else 0
 
     def _obey(self, actions: tuple[Action, ...]) -> None:
         for action in actions:

@@ -60,7 +60,7 @@ class PipelineSwarm:
         crowd.begin()
         self._first = [stage[0].replica.anchor.clone() for stage in crowd.stages]
         self._look(tell)
-        while crowd.tokens < plan.tokens:
+        while not crowd.is_over:
             told = crowd.run_round()
             self._rounds.append(told)
             if told.traffic.up:
