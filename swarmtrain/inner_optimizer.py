@@ -15,6 +15,12 @@ def make_optimizer(model: nn.Module, inner: InnerSection) -> torch.optim.Optimiz
     return _make_muon(model, inner) if inner.optimizer == "muon" else _make_adamw(model, inner)
 
 
+def ramp_steps(inner: InnerSection) -> int:
+    """Steps over which the rate of a fresh optimizer rises in the midst of a run: as many as its
+    second moments remember, and no more than the run's own warm-up has."""
+    return min(inner.warmup_steps, round(1 / (1 - inner.beta2)))
+
+
 def _make_muon(model: nn.Module, inner: InnerSection) -> Muon:
     """Muon for hidden matrices, AdamW for embedding, head and gains.
 

@@ -143,7 +143,7 @@ class StageProcess:
     def begin(self, pace: orders.Pace) -> None:
         """A round begins."""
         self._pace, self._round_steps, self._is_open = pace, 0, True
-        self.trainer.set_norm_shares(pace.norm_shares)
+        self.trainer.begin(pace)
 
     def step(self, request: requests.Step) -> None:
         """Make an inner step at the rate of its place in the run."""

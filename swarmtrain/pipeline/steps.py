@@ -12,7 +12,8 @@ import torch
 from torch import nn
 
 from swarmtrain.config.settings import InnerSection
-from swarmtrain.inner_optimizer import make_optimizer
+from swarmtrain.inner_optimizer import make_optimizer, ramp_steps
+from swarmtrain_optimizers.schedule import fresh_optimizer_ramp
 
 
 class StageSteps:
@@ -30,7 +31,16 @@ class StageSteps:
     def __init__(self, module: nn.Module, inner: InnerSection) -> None:
         self.num_tokens = 0
         self.optimizer = make_optimizer(module, inner)
+        self._ramp_steps = 0
+        self._num_steps = 0
+        self._inner = inner
         self._parameters = [one for one in module.parameters() if one.requires_grad]
+
+    def come_late(self) -> None:
+        """The run has made steps already. The rate of an optimizer that has made none is ramped up:
+        its moments have no history."""
+        if not self._num_steps:
+            self._ramp_steps = ramp_steps(self._inner)
 
     def count(self, num_tokens: int) -> None:
         """Count a micro-batch whose gradient was just added."""
@@ -59,7 +69,7 @@ class StageSteps:
         """One optimizer step along the mean; begin anew.
 
         Args:
-            rate: learning rate.
+            rate: learning rate, by the run's clock.
             factor: of clipping, above 0 and at most 1.
         """
         if factor < 1:
@@ -67,7 +77,8 @@ class StageSteps:
                 if parameter.grad is not None:
                     parameter.grad.mul_(factor)
         for group in self.optimizer.param_groups:
-            group["lr"] = rate
+            group["lr"] = rate * fresh_optimizer_ramp(self._num_steps, ramp_steps=self._ramp_steps)
+        self._num_steps += 1
         self.optimizer.step()
         self.void()
 

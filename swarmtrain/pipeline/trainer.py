@@ -32,6 +32,7 @@ from swarmtrain_transport.arithmetic import Buffer
 from swarmtrain_transport.errors import LocalFault
 from swarmtrain_transport.pipeline import route
 from swarmtrain_transport.pipeline.messages import AnyHopMessage, Forward, Go, Gradient, Payload
+from swarmtrain_transport.pipeline.orders import Pace
 from swarmtrain_transport.pipeline.requests import (
     Count,
     RunBackward,
@@ -274,8 +275,13 @@ class StageTrainer:
             for stage, square in self._squares.items()
         )
 
-    def set_norm_shares(self, told: Sequence[float]) -> None:
-        """Clip by these shares of the norm, of each stage of the run; () is as in the beginning."""
+    def begin(self, pace: Pace) -> None:
+        """A round begins: clip by its shares of the norm, of each stage of the run; () is as in the
+        beginning."""
+        told = pace.norm_shares
+        if pace.begins:
+            for steps in self.steps.values():
+                steps.come_late()
         self._shares = {
             stage: norm_share(first, told[stage] if stage < len(told) else None)
             for stage, first in self._first_shares.items()

@@ -24,6 +24,7 @@ from swarmtrain.pipeline.cut import passed, stages_of
 from swarmtrain.pipeline.labels import Labels
 from swarmtrain.pipeline.places import Parcel, Places, Read
 from swarmtrain.pipeline.span import Span, dropout_seed
+from swarmtrain.pipeline.steps import StageSteps
 from swarmtrain.pipeline.trainer import Forms, boundaries_of
 from swarmtrain_optimizers.codecs.base import IllegalPayload
 from swarmtrain_optimizers.schedule import warmup_cosine
@@ -340,7 +341,7 @@ def test_a_free_step_is_clipped_to_its_stages_share_of_the_limit(
 ) -> None:
     """A norm that others tell is believed within a bound."""
     _, trainer, span = peer(1, 1, clip=0.5)
-    trainer.set_norm_shares(told)
+    trainer.begin(orders.Pace(norm_shares=told))
     weight = next(span.modules[1].parameters())
     factors = []
     trainer.steps[1].step = lambda *, rate, factor: factors.append(factor)
@@ -351,6 +352,25 @@ def test_a_free_step_is_clipped_to_its_stages_share_of_the_limit(
     norms = [size / 24 * weight.numel() ** 0.5 for size in (2400.0, 4800.0, 240.0)]
     assert factors == pytest.approx([clip_factor(norm, 0.5 * share) for norm in norms])
     assert trainer.take_norms() == (pytest.approx(norms[0]),) and trainer.take_norms() == (None,)
+
+
+@pytest.mark.parametrize(
+    ("begins", "ramp"), [(0, (1.0, 1.0, 1.0, 1.0, 1.0)), (40, (0.25, 0.5, 0.75, 1.0, 1.0))]
+)
+def test_the_rate_of_who_comes_in_the_midst_of_a_run_is_ramped_up(
+    begins: int, ramp: tuple[float, ...]
+) -> None:
+    """Its optimizer is fresh. A later round does not begin that again."""
+    _, trainer, span = peer(1, 1)
+    inner = msgspec.structs.replace(INNER, beta2=0.75, warmup_steps=20)
+    steps = trainer.steps[1] = StageSteps(span.modules[1], inner)
+    trainer.rate = 0.004
+    rates = []
+    steps.optimizer.step = lambda: rates.append(steps.optimizer.param_groups[0]["lr"])
+    for _ in ramp:
+        trainer.begin(orders.Pace(begins=begins))
+        trainer.step(requests.Step(route.Span(1, 1), 0, 1, whole=1))
+    assert rates == pytest.approx([0.004 * part for part in ramp])
 
 
 NAME = route.MicroBatch(b"s" * 32, b"boot 001", 0, 0, 0, 1)

@@ -76,7 +76,7 @@ def training(
     thread: Any = SimpleNamespace(inbox=inbox, note=lambda note: None, call=lambda action: None)
     trainer: Any = SimpleNamespace(
         tokens=Counter(), loss=(0.0, 0), num_steps=Counter(), is_midway=False,
-        step=lambda request: None, set_norm_shares=lambda told: None,
+        step=lambda request: None, begin=lambda pace: None,
     )  # fmt: skip
     stage: Any = Stage(planned, delay)
     made = StageTraining(thread, {1: stage}, trainer, CONFIG, lambda item: None)

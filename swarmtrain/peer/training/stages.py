@@ -198,7 +198,7 @@ class StageTraining:
         """A round begins, whose steps go by this."""
         self._pace, self._is_open = pace, True
         self._steps_before = self.trainer.num_steps.copy()
-        self.trainer.set_norm_shares(pace.norm_shares)
+        self.trainer.begin(pace)
 
     def anchors(self, ops: Sequence[int]) -> Anchors | None:
         """The values of our stages after these ops of the run's; None if a stage has others."""

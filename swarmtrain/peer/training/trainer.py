@@ -23,7 +23,7 @@ from swarmtrain.data.batches import (
     ByteStream,
     validation_batches,
 )
-from swarmtrain.inner_optimizer import make_optimizer
+from swarmtrain.inner_optimizer import make_optimizer, ramp_steps
 from swarmtrain.models.build import build_model
 from swarmtrain.models.device import device_of
 from swarmtrain.models.tensors import Layout
@@ -187,7 +187,7 @@ class BuiltinTrainer:
         )
         if not self._is_fresh:  # The run's own warm-up is ramp enough.
             return rate
-        return rate * fresh_optimizer_ramp(self._steps_since_fresh, ramp_steps=inner.warmup_steps)
+        return rate * fresh_optimizer_ramp(self._steps_since_fresh, ramp_steps=ramp_steps(inner))
 
     def evaluate(self, vector: Tensor | None = None) -> float:
         """Validation loss in nats per token, of `vector`, (padded,) float32, or of the live model.
