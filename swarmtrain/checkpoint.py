@@ -3,10 +3,10 @@
 A checkpoint is the folder ``op-000012`` with ``model.safetensors`` (the named weights of the
 anchor; loads with safetensors alone), ``outer.safetensors`` (the other arrays of the shared state)
 and ``manifest.json``. It is written aside, synced and renamed, so a crash or a full disk leaves the
-previous one untouched. Nothing in it depends on the peer or the moment: equal state gives equal
-bytes, so the SHA-256 of the manifest can stand in the ledger.
+previous one untouched. Nothing in it depends on the peer or the moment: it is the state and what
+the ledger says of it, so the SHA-256 of the manifest can stand in the ledger.
 
-Not here: inner optimizer state and data position, which are a peer's own. Nothing is unpickled.
+Not here: inner optimizer state and what a peer has read, which are its own. Nothing is unpickled.
 """
 
 import errno
@@ -76,6 +76,8 @@ class RunFacts:
         op: the last committed op that the state contains.
         state_root: hash of the shared state after that op, 32 bytes.
         group: whose state; a manifest of group 0 does not say so.
+        text: where the run was in its text when that op was planned: number of the pass, pieces
+            that were used in it, pieces that there are. None where the coordinator leases none.
     """
 
     run: str
@@ -83,6 +85,7 @@ class RunFacts:
     op: int
     state_root: bytes
     group: int = 0
+    text: tuple[int, int, int] | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -143,6 +146,12 @@ class _FileFacts(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     sha256: str
 
 
+class _TextPlace(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    number: int = msgspec.field(name="pass")
+    used: int
+    pieces: int
+
+
 class _Manifest(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True):
     format: Literal[1]
     run: str
@@ -154,6 +163,7 @@ class _Manifest(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_de
     parameters: tuple[ParameterSpec, ...]
     files: dict[str, _FileFacts]
     group: int = 0
+    text: _TextPlace | None = None
 
     def to_bytes(self) -> bytes:
         """The one text of this manifest."""
@@ -466,6 +476,7 @@ def _manifest(
         parameters=layout.parameters,
         files=dict(files),
         group=facts.group,
+        text=None if facts.text is None else _TextPlace(*facts.text),
     ).to_bytes()
 
 
@@ -479,6 +490,7 @@ def _read_manifest(path: Path) -> tuple[_Manifest, Checkpoint]:
             op=manifest.op,
             state_root=bytes.fromhex(manifest.state_root),
             group=manifest.group,
+            text=None if manifest.text is None else msgspec.structs.astuple(manifest.text),
         )
         layout_digest = bytes.fromhex(manifest.layout)
     except (msgspec.DecodeError, ValueError) as exc:

@@ -283,6 +283,16 @@ def test_a_manifest_names_its_group_unless_it_is_the_first(tmp_path):
     assert b"group" not in (first.path / checkpoint.MANIFEST_FILE).read_bytes()
 
 
+def test_a_manifest_says_where_the_run_was_in_its_text(tmp_path):
+    there = replace(facts(1), text=(2, 3, 9))
+    saved = checkpoint.save(tmp_path, there, LAYOUT, state(1))
+    assert checkpoint.load(saved.path).checkpoint.facts == there
+    said = json.loads((saved.path / checkpoint.MANIFEST_FILE).read_bytes())
+    assert said["text"] == {"pass": 2, "used": 3, "pieces": 9}
+    without = save(tmp_path, op=1)
+    assert "text" not in json.loads((without.path / checkpoint.MANIFEST_FILE).read_bytes())
+
+
 def test_a_file_of_tensors_is_made_as_safetensors_makes_it() -> None:
     tensors = {
         "blocks.10.w": torch.randn(3, 4), "blocks.9.w": torch.randn(2), "ä": torch.tensor(1.5),

@@ -67,8 +67,15 @@ def _check_is_peers(state_dir: Path) -> None:
 def _tell(proof: "Proof") -> None:
     print(fact("run", proof.run))
     print(fact("run key", proof.run_key))
+    import msgspec
+
+    from swarmtrain_transport.coordinator.status import TextStatus
+    from swarmtrain_transport.wire.text_place import TextPlace
+
     first = f", from {proof.from_record} on" if proof.from_record else ""
     print(fact("records", f"{proof.records}{first}"))
+    if isinstance(proof.text, TextStatus):
+        print(fact("text", TextPlace(*msgspec.structs.astuple(proof.text)).in_words))
     if isinstance(proof.groups, tuple):
         for group in proof.groups:
             print(fact(proof.part, f"{group.group}, from record {group.from_record} on"))

@@ -119,6 +119,7 @@ class CoordinatorApp:
         self._complain = complain
         self._budgets = Budgets()
         self._repeats = Repeats(logger, shell.now_s)
+        shell.machine.reads(texts.progress)
         self.is_ready = False
         """Answer /readyz: True if peers may come."""
 
@@ -371,6 +372,7 @@ class CoordinatorApp:
             # What was used is not kept, and must not be forgotten: as with a record.
             self._shell.fail(error)
             return
+        self._shell.machine.reads(self._texts.progress)
         outlet.put(encode(grant))
 
 

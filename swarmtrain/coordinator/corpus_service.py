@@ -9,10 +9,11 @@ import msgspec
 
 from swarmtrain.control_lane import pack_piece
 from swarmtrain.coordinator.initial import Initial
-from swarmtrain.data.leases import HELD_MAX, Leases, Progress
+from swarmtrain.data.leases import HELD_MAX, Leases
 from swarmtrain_transport.errors import RemoteFault
 from swarmtrain_transport.links.link import PeerId
 from swarmtrain_transport.wire.messages import LeaseGrant, LeaseRequest, Ready
+from swarmtrain_transport.wire.text_place import TextPlace
 
 logger = logging.getLogger(__name__)
 
@@ -82,7 +83,7 @@ class CorpusService:
         self._keep = keep
 
     @property
-    def progress(self) -> Progress | None:
+    def progress(self) -> TextPlace | None:
         """Pass and position in the text, None where the coordinator leases none."""
         progress = self.leases.progress
         return progress if progress.pieces else None

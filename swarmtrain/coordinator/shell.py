@@ -23,6 +23,7 @@ from swarmtrain_transport.errors import RemoteFault
 from swarmtrain_transport.links.link import PeerId
 from swarmtrain_transport.wire.messages import Hello, PeerMessage, Refused, Waiting, encode
 from swarmtrain_transport.wire.records import Record
+from swarmtrain_transport.wire.text_place import TextPlace
 
 logger = logging.getLogger(__name__)
 
@@ -66,6 +67,9 @@ class Machine(Protocol):
 
     def tick(self, now_s: float) -> tuple[CoordinatorAction, ...]:
         """Time has passed."""
+
+    def reads(self, place: TextPlace | None) -> None:
+        """The run is at this place of the text that is leased."""
 
     def is_member(self, peer: PeerId) -> bool:
         """Return True if this key was ever let in."""

@@ -18,11 +18,11 @@ import hashlib
 import heapq
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 
 from swarmtrain_transport.errors import RemoteFault
 from swarmtrain_transport.links.link import PeerId
 from swarmtrain_transport.wire.messages import Leased
+from swarmtrain_transport.wire.text_place import TextPlace
 
 _Entry = tuple[int, int, bytes, bytes]
 
@@ -32,21 +32,6 @@ Making it takes as long as the requests that brought it there."""
 
 HELD_MAX = 2
 """Leases that a peer holds at most: one that it reads, and the next one."""
-
-
-@dataclass(frozen=True, slots=True)
-class Progress:
-    """Place of the run in its text.
-
-    Attributes:
-        number: of the pass, from 1 on.
-        used: pieces that were used in it.
-        pieces: that there are.
-    """
-
-    number: int
-    used: int
-    pieces: int
 
 
 class Leases:
@@ -72,11 +57,11 @@ class Leases:
         self._order()
 
     @property
-    def progress(self) -> Progress:
+    def progress(self) -> TextPlace:
         """Pass and position; of no text none."""
         lowest = min(self._with, default=0)
         total = len(self._turns)
-        return Progress(lowest + 1, total - self._with[lowest], total)
+        return TextPlace(lowest + 1, total - self._with[lowest], total)
 
     def held(self, peer: PeerId) -> Mapping[bytes, int]:
         """Return the pieces that a peer holds, with their turns."""

@@ -56,7 +56,7 @@ def _facts(found: Collected, history: History, num_values: int) -> Iterator[str]
         yield f"| began with | given weights: pieces whose list has SHA-256 `{model.initial}` |"
     yield f"| peers | {history.contributors} contributed, {history.peers} were let in{since} |"
     yield f"| tokens | {_tokens(history)} |"
-    yield f"| text | {_source(data.source)} |"
+    yield f"| text | {_source(data.source)}{_place(history)} |"
     steps = f"{config.steps_per_round} inner steps between exchanges"
     yield f"| strategy | {outer.strategy}, {steps}, outer learning rate {outer.lr:g} |"
     yield f"| codec | {config.exchange.codec} |"
@@ -81,6 +81,10 @@ def _source(source: str) -> str:
         "python-stdlib": "sources of Python's standard library",
         "own": "each peer's own; the run does not know it",
     }.get(source, source)
+
+
+def _place(history: History) -> str:
+    return "" if history.text is None else f"; {history.text.in_words}"
 
 
 def _losses(history: History) -> Iterator[str]:

@@ -24,6 +24,7 @@ from swarmtrain_transport.wire.records import (
     Rewind,
     Skip,
 )
+from swarmtrain_transport.wire.text_place import TextPlace
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,6 +42,7 @@ class History:
         losses: validation loss in nats per token by round, as far as it is known here.
         is_whole: False if records from before a SNAPSHOT are not here: all counts are then of what
             came after it.
+        text: where the run was in its text when the newest of these rounds was planned.
     """
 
     rounds: int
@@ -51,6 +53,7 @@ class History:
     are_counted: bool
     losses: Mapping[int, float]
     is_whole: bool
+    text: TextPlace | None = None
 
 
 def history_of(found: Collected) -> History:
@@ -81,6 +84,7 @@ def history_of(found: Collected) -> History:
         are_counted=are_counted,
         losses={op: loss for op, loss in _losses(source).items() if op <= end},
         is_whole=source.is_whole,
+        text=plans[max(commits)].text if commits and max(commits) in plans else None,
     )
 
 

@@ -228,6 +228,9 @@ class _GroupProof:
             raise Unproved(f"{folder} is of another run or another round than its name says.")
         if genesis is None or facts.op > self._view.last_op:
             raise Unproved(f"{folder} is of round {facts.op}, which the ledger does not know.")
+        place = self._view.text_at(facts.op)
+        if place is not None and facts.text not in (None, msgspec.structs.astuple(place)):
+            raise Unproved(f"{folder} says another place in the text than the ledger.")
         if loaded.checkpoint.layout_digest != genesis.layout:
             raise Unproved(f"{folder} is of another model than the run's.")
         root = self._driver(loaded, config).root

@@ -10,6 +10,7 @@ from typing import NamedTuple
 
 import msgspec
 
+from swarmtrain_transport.coordinator.status import TextStatus
 from swarmtrain_transport.errors import RemoteFault
 from swarmtrain_transport.ledger.fold import GroupView, LedgerView, result_root
 from swarmtrain_transport.peer.ledger_copy import Beginning, LedgerCopy
@@ -89,6 +90,7 @@ class Proof(msgspec.Struct, frozen=True):
         chains: in a coordinator's directory, the same of every peer.
         groups: what is proved of each group, where the ledger names several; `ok` is of all.
         in_stages: true if each group is a stage of the model.
+        text: where the run was in its text when group 0's newest committed op was planned.
     """
 
     kind: str
@@ -109,6 +111,7 @@ class Proof(msgspec.Struct, frozen=True):
     chains: tuple[PeerChain, ...] = ()
     groups: tuple[GroupProof, ...] | msgspec.UnsetType = msgspec.UNSET
     in_stages: bool | msgspec.UnsetType = msgspec.UNSET
+    text: TextStatus | msgspec.UnsetType = msgspec.UNSET
 
     @property
     def part(self) -> str:
@@ -175,7 +178,8 @@ def of_all_groups(proof: Proof, folded: Folded, find: Callable[[GroupView, Proof
     """The proof with what `find` makes of it for each group."""
     found = {
         number: concluded(
-            msgspec.structs.replace(proof, ledger_op=view.last_op), partial(find, view)
+            msgspec.structs.replace(proof, ledger_op=view.last_op, text=_text(view)),
+            partial(find, view),
         )
         for number, view in folded.view.groups.items()
     }
@@ -198,6 +202,11 @@ def of_all_groups(proof: Proof, folded: Folded, find: Callable[[GroupView, Proof
     if not any(one.state_root for one in groups) and not problems:
         problems = [f"There is no state of any {part} here."]
     return msgspec.structs.replace(whole, ok=not problems, problem=" ".join(problems))
+
+
+def _text(view: GroupView) -> TextStatus | msgspec.UnsetType:
+    place = view.text_at(view.last_op)
+    return msgspec.UNSET if place is None else TextStatus(place.number, place.used, place.pieces)
 
 
 def concluded(proof: Proof, find: Callable[[Proof], Proof]) -> Proof:

@@ -100,6 +100,7 @@ class FakeMachine:
         self.banned: set[bytes] = set()
         self.next_wakeup_s: float | None = None
         self.is_finished = False
+        self.place: Any = None
         self.term = term
         self.answer: Callable[[bytes, Any], Actions] = lambda peer, message: ()
         self.on_tick: Callable[[], Actions] = lambda: ()
@@ -127,6 +128,9 @@ class FakeMachine:
         self.next_wakeup_s = None
         self.heard.put_nowait(("tick", now_s))
         return self.on_tick()
+
+    def reads(self, place: Any) -> None:
+        self.place = place
 
     def is_member(self, peer: bytes) -> bool:
         return peer in self.members

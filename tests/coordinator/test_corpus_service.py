@@ -5,9 +5,9 @@ import pytest
 
 from swarmtrain.coordinator.corpus_service import CorpusService
 from swarmtrain.coordinator.disk.store_errors import StoreFull
-from swarmtrain.data.leases import Progress
 from swarmtrain_transport.errors import RemoteFault
 from swarmtrain_transport.wire.messages import Leased, LeaseRequest, Ready
+from swarmtrain_transport.wire.text_place import TextPlace
 
 
 class Pieces:
@@ -42,7 +42,7 @@ def test_what_was_used_is_durable_before_more_is_granted() -> None:
     held = texts.grant(A, LeaseRequest(3)).train
     texts.grant(A, LeaseRequest(3, held=held[1:], done=held[:1]))
     assert kept == [{held[0].piece: 1}]
-    assert texts.progress == Progress(1, 1, 10)
+    assert texts.progress == TextPlace(1, 1, 10)
 
     def full(uses: object) -> None:
         raise StoreFull("SWT-E402", "full")
@@ -110,4 +110,4 @@ def test_a_piece_whose_file_was_changed_is_left_out(monkeypatch: pytest.MonkeyPa
 
     monkeypatch.setattr(pieces, "piece", changed)
     assert texts.packed_piece(bytes.fromhex(pieces.train[0])) is None
-    assert texts.progress == Progress(1, 0, 9)
+    assert texts.progress == TextPlace(1, 0, 9)

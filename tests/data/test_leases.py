@@ -5,10 +5,11 @@ from collections import Counter
 
 import pytest
 
-from swarmtrain.data.leases import HELD_MAX, Leases, Progress
+from swarmtrain.data.leases import HELD_MAX, Leases
 from swarmtrain_transport.errors import RemoteFault
 from swarmtrain_transport.links.link import PeerId
 from swarmtrain_transport.wire.messages import Leased
+from swarmtrain_transport.wire.text_place import TextPlace
 
 A, B, C = (PeerId(name * 32) for name in (b"a", b"b", b"c"))
 
@@ -33,13 +34,13 @@ def test_peers_get_different_pieces_while_there_are_enough():
 
 def test_a_pass_is_over_when_every_piece_was_used_once():
     text = leases(count=5)
-    assert text.progress == Progress(1, 0, 5)
+    assert text.progress == TextPlace(1, 0, 5)
     first = text.grant(A, 4)
-    assert len(text.count(A, first)) == 4 and text.progress == Progress(1, 4, 5)
+    assert len(text.count(A, first)) == 4 and text.progress == TextPlace(1, 4, 5)
     second = text.grant(A, 4)
     assert len(second) == 4 and [one.turn for one in second].count(0) == 1
     text.count(A, second)
-    assert text.progress == Progress(2, 3, 5)
+    assert text.progress == TextPlace(2, 3, 5)
 
 
 def test_what_a_dead_peer_held_is_leased_again_and_comes_first():
@@ -91,7 +92,7 @@ def test_at_the_end_of_a_pass_nobody_waits_and_the_next_one_begins():
     shared = text.grant(B, 2)
     assert set(names(shared)) == set(names(slow)), "nobody keeps a piece from the others for long"
     assert len(text.count(B, shared)) == 2 and not text.count(A, slow)
-    assert text.progress == Progress(2, 4, 6)
+    assert text.progress == TextPlace(2, 4, 6)
 
 
 def test_fewer_pieces_than_peers_are_shared_and_counted_once():
@@ -140,7 +141,7 @@ def test_what_was_durable_is_where_the_next_life_goes_on():
     text = leases()
     uses = text.count(A, text.grant(A, 4))
     again = leases(uses=uses)
-    assert again.progress == text.progress == Progress(1, 4, 10)
+    assert again.progress == text.progress == TextPlace(1, 4, 10)
     assert not {piece for piece in uses} & set(names(again.grant(B, 4)))
 
 

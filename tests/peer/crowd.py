@@ -34,6 +34,7 @@ from swarmtrain.strategies import strategy_of
 from swarmtrain_transport import actions as do
 from swarmtrain_transport.links.link import PeerId
 from swarmtrain_transport.peer.participant import Participant
+from swarmtrain_transport.wire.text_place import TextPlace
 from tests.transport.rig import RUN_KEY, sign, sign_as, verify
 
 _PATIENCE = 60
@@ -170,6 +171,9 @@ class Training:
 
     def machine(self, event: Callable[[Participant, float], Any]) -> None:
         self.process.tell(event)
+
+    def text_at(self, op: int, group: int) -> TextPlace | None:
+        return self.process.participant.view.groups[group].text_at(op)
 
     def note(self, note: Any) -> None:
         pass

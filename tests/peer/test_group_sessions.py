@@ -15,6 +15,7 @@ from swarmtrain_transport import actions as do
 from swarmtrain_transport.coordinator.rendezvous import Rendezvous
 from swarmtrain_transport.links.link import PeerId
 from swarmtrain_transport.wire.records import Checkpoint, Rewind, bodies_of
+from swarmtrain_transport.wire.text_place import TextPlace
 from tests.peer.crowd import SHAPES, Crowd, Process, Training
 from tests.peer.test_strategy_sessions import config_of
 
@@ -147,8 +148,10 @@ def assert_agreed(processes: Iterable[InGroups]) -> None:
 
 def test_two_groups_have_checkpoints_and_results_of_their_own(crowd: TwoGroups):
     processes = begun(crowd)
+    crowd.hall.reads(TextPlace(2, 3, 9))
     crowd.run()
     assert_agreed(processes)
+    manifests: dict[int, set[bytes]] = {0: set(), 1: set()}
     for number, groups in PLACES.items():
         place = crowd.place / str(number)
         assert sorted(one.name for one in place.glob("groups/*")) == [str(g) for g in groups if g]
@@ -156,10 +159,13 @@ def test_two_groups_have_checkpoints_and_results_of_their_own(crowd: TwoGroups):
             folder = place if group == 0 else place / "groups" / "1"
             kept = checkpoint.latest(folder / "checkpoints")
             assert kept is not None and kept.checkpoint.facts.group == group
+            assert kept.checkpoint.facts.text == (2, 3, 9)
+            manifests[group].add(kept.checkpoint.manifest_hash)
             assert list((folder / "results").glob("*.bin"))
             assert (b'"group"' in (kept.checkpoint.path / "manifest.json").read_bytes()) == group
         if 0 not in groups:
             assert not checkpoint.folders(place / "checkpoints")
+    assert [len(alike) for alike in manifests.values()] == [1, 1]
     written = {body.group for body in bodies_of(crowd.records) if isinstance(body, Checkpoint)}
     assert written == {0, 1}
 

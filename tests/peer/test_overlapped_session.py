@@ -79,6 +79,9 @@ class Network:
     def machine(self, action: Any) -> None:
         pass
 
+    def text_at(self, op: int, group: int) -> None:
+        pass
+
     def note(self, note: Any) -> None:
         pass
 

@@ -11,6 +11,7 @@ from swarmtrain.data.walk import Walk
 from swarmtrain.simulate.processes import coordinator
 from swarmtrain.simulate.processes.reading import WINDOWS
 from swarmtrain.simulate.seeds import run_seed, world_of
+from swarmtrain_transport.coordinator.ledger_writer import LedgerWriter
 from swarmtrain_transport.wire.messages import Leased
 
 PEERS, OPS = 4, 6
@@ -60,7 +61,18 @@ def half_is_enough() -> contextlib.AbstractContextManager:
     return mock.patch.object(Walk, "done", property(done))
 
 
+def plans_say_what_was() -> contextlib.AbstractContextManager:
+    real = LedgerWriter.__setattr__
+
+    def keep(self, name, value):
+        if name != "text" or value is None or getattr(self, "text", None) is None:
+            real(self, name, value)
+
+    return mock.patch.object(LedgerWriter, "__setattr__", keep)
+
+
 MUTANTS = {
+    "plans say what was": (plans_say_what_was, "X4"),
     "any turn counts": (any_turn_counts, "X2"),
     "the dead keep their leases": (the_dead_keep_their_leases, "X3"),
     "a restart forgets": (a_restart_forgets, "X1"),

@@ -8,6 +8,7 @@ from swarmtrain.config.settings import ModelSection, RunConfig, RunSection
 from swarmtrain.trained.card import text_of
 from swarmtrain.trained.collect import collect
 from swarmtrain.trained.history import History
+from swarmtrain_transport.wire.text_place import TextPlace
 from tests.trained.test_export import MODEL, peer
 
 HISTORY = History(
@@ -51,3 +52,8 @@ def test_it_says_what_is_not_known(tmp_path: Path, changes: dict[str, object], w
 def test_of_a_model_of_ones_own_it_promises_no_text(tmp_path: Path) -> None:
     shown = card(tmp_path, ModelSection(kind="custom"))
     assert "generate" not in shown and "text-generation" not in shown
+
+
+def test_it_tells_how_much_of_the_text_was_read(tmp_path: Path) -> None:
+    shown = card(tmp_path, text=TextPlace(2, 13, 60))
+    assert "standard library; pass 2, 13 of 60 pieces used |" in shown

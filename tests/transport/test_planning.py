@@ -21,7 +21,16 @@ from swarmtrain_transport.ledger.sample_weights import weights_of
 from swarmtrain_transport.ledger.standing import Score
 from swarmtrain_transport.links.link import PeerId
 from swarmtrain_transport.wire.messages import Hello, Ready
-from swarmtrain_transport.wire.records import Attest, Member, Plan, Rewind, Skip, SliceSpec
+from swarmtrain_transport.wire.records import (
+    Attest,
+    Member,
+    Plan,
+    Rewind,
+    Skip,
+    SliceSpec,
+)
+from swarmtrain_transport.wire.text_place import TextPlace
+from tests.transport.hall import opened
 from tests.transport.rig import (
     BOOT,
     STRANGER,
@@ -402,3 +411,21 @@ def test_a_plan_that_breaks_one_rule_is_refused_with_that_rule(
 )
 def test_a_plan_at_the_edge_of_a_rule_is_legal(change: dict[str, Any]) -> None:
     check_plan(msgspec.structs.replace(plan_body(), **change), 24)
+
+
+def test_a_plan_says_where_the_run_is_in_its_text() -> None:
+    hall = opened(A, B, rounds=3)
+    hall.run_op(1, A, B)
+    assert hall.plan().text is None
+    hall.machine.reads(TextPlace(2, 3, 9))
+    hall.run_op(2, A, B)
+    assert hall.plan().text == TextPlace(2, 3, 9)
+
+
+@pytest.mark.parametrize("place", [TextPlace(0, 0, 9), TextPlace(1, 10, 9), TextPlace(1, -1, 9)])
+def test_a_place_that_no_text_has_is_refused(place: TextPlace) -> None:
+    hall = opened(A, B)
+    hall.run_op(1, A, B)
+    plan = msgspec.structs.replace(hall.plan(), text=place)
+    with pytest.raises(RemoteFault, match="no text has such a place"):
+        check_plan(plan, plan.slices[-1].stop)

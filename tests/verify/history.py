@@ -39,6 +39,7 @@ from swarmtrain_transport.wire.records import (
     SliceSpec,
     make_record,
 )
+from swarmtrain_transport.wire.text_place import TextPlace
 
 CONFIG = RunConfig(RunSection("proved"), exchange=ExchangeSection(block=16, chunk_values=32))
 WINDOW = Window("int8", 16, -24, 0)
@@ -107,7 +108,7 @@ class History:
             slices=(SliceSpec(0, 32, PEER.peer_id), SliceSpec(32, width, PEER.peer_id)),
             codec="int8", exact=True, block=16, chunk_values=32, e_min=WINDOW.e_min,
             e_max=WINDOW.e_max, min_contributors=1, deadline_s=10.0, checkpoint_by=b"",
-            evaluate_by=b"", group=self.group,
+            evaluate_by=b"", group=self.group, text=TextPlace(1, 2, 9),
         )  # fmt: skip
         self.add(plan)
         return plan
@@ -157,6 +158,7 @@ class History:
             self.driver.op,
             self.driver.root,
             self.group,
+            (1, 2, 9) if self.driver.op else None,
         )
         saved = checkpoint.save(
             self.storage.of(self.group).checkpoints,

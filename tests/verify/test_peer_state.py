@@ -13,6 +13,7 @@ from swarmtrain.errors import UserError
 from swarmtrain.peer.disk.group_storage import result_paths
 from swarmtrain.peer.disk.storage import PeerStorage
 from swarmtrain.verify.peer_state import prove_peer
+from swarmtrain_transport.coordinator.status import TextStatus
 from swarmtrain_transport.wire.records import Rewind
 from tests.verify.history import RUN, History, usual
 
@@ -50,6 +51,13 @@ def test_a_whole_directory_is_proved_from_its_oldest_checkpoint(whole):
     assert proof.state_root == history.roots[6].hex()
     assert (proof.run, proof.run_key) == ("proved", RUN.peer_id.hex())
     assert proof.records == len(history.records)
+    assert proof.text == TextStatus(1, 2, 9)
+
+
+def test_a_checkpoint_that_names_another_place_in_the_text_is_found(copy):
+    path = sorted(copy.glob("checkpoints/*/manifest.json"))[-1]
+    path.write_bytes(path.read_bytes().replace(b'"used": 2', b'"used": 3'))
+    assert "another place in the text" in problem_of(copy)
 
 
 def test_it_is_proved_again_and_nothing_was_changed(whole):

@@ -36,7 +36,6 @@ from swarmtrain.coordinator.organiser.order_forms import (
 )
 from swarmtrain.coordinator.organiser.peer_history import PeerHistories, PeerHistory
 from swarmtrain.coordinator.shell import Shell
-from swarmtrain.data.leases import Progress
 from swarmtrain.errors import UserError, cleaned, misuse
 from swarmtrain_transport import limits
 from swarmtrain_transport.actions import CoordinatorAction
@@ -46,6 +45,7 @@ from swarmtrain_transport.coordinator.status import CoordinatorStatus, PeerStatu
 from swarmtrain_transport.links.link import PeerId
 from swarmtrain_transport.wire.invite import Invite
 from swarmtrain_transport.wire.records import BodyReader
+from swarmtrain_transport.wire.text_place import TextPlace
 
 RECORDS_AT_ONCE = 500
 """Records that are read before the loop has its turn: some milliseconds."""
@@ -80,7 +80,7 @@ class Desk:
         settings: AdmissionSection,
         invite_with: Callable[[bytes], Invite],
         wall_clock: Callable[[], float],
-        progress: Callable[[], Progress | None] = lambda: None,
+        progress: Callable[[], TextPlace | None] = lambda: None,
     ) -> None:
         self._progress = progress
         self._machine = machine

@@ -63,6 +63,7 @@ from swarmtrain_transport.wire.messages import (
     Welcome,
 )
 from swarmtrain_transport.wire.records import Record
+from swarmtrain_transport.wire.text_place import TextPlace
 
 GIVEN_UP = "SWT-E710"
 
@@ -284,6 +285,11 @@ class PeerShell:
     def is_planned(self, op: int, group: int) -> bool:
         """Return True if our copy of the ledger has the PLAN of an op."""
         return self._participant is not None and self._participant.view.groups[group].next_op > op
+
+    def text_at(self, op: int, group: int) -> TextPlace | None:
+        """Return where the run was in its text when an op was planned, if that is known."""
+        participant = self._participant
+        return None if participant is None else participant.view.groups[group].text_at(op)
 
     @property
     def num_others(self) -> int:

@@ -24,6 +24,7 @@ from swarmtrain_transport.peer.participant import Actions, Participant
 from swarmtrain_transport.wire.identity import Identity
 from swarmtrain_transport.wire.invite import Invite
 from swarmtrain_transport.wire.messages import UNSAID, Brings, PeerMessage
+from swarmtrain_transport.wire.text_place import TextPlace
 
 T = TypeVar("T")
 
@@ -135,6 +136,10 @@ class PeerThread:
     def is_planned(self, op: int, group: int) -> bool:
         """Return True if the ledger here has the PLAN of an op."""
         return self._shell is not None and self._shell.is_planned(op, group)
+
+    def text_at(self, op: int, group: int) -> TextPlace | None:
+        """Return where the run was in its text when an op was planned, if that is known."""
+        return None if self._shell is None else self._shell.text_at(op, group)
 
     @property
     def num_others(self) -> int:

@@ -24,6 +24,7 @@ from swarmtrain.peer.disk.group_storage import GroupStorage
 from swarmtrain.peer.training.driver import Driver
 from swarmtrain.peer.training.state_image import StateImage
 from swarmtrain_transport import limits
+from swarmtrain_transport.wire.text_place import TextPlace
 
 logger = logging.getLogger(__name__)
 
@@ -98,16 +99,22 @@ class Saves:
         if own:
             self._storage.keep_own(own_file(own, facts))
 
-    def save(self, op: int, driver: Driver) -> checkpoint.Checkpoint:
+    def save(self, op: int, driver: Driver, text: TextPlace | None = None) -> checkpoint.Checkpoint:
         """The state after `op`, and what is this peer's own then.
+
+        Args:
+            op: newest one in the state.
+            driver: holds it.
+            text: where the run was in its text then, as the ledger tells.
 
         Raises:
             UserError: SWT-E401, no room; or the directory cannot be written.
         """
         folder = self._storage.checkpoints
         facts = checkpoint.RunFacts(
-            self._config.run.name, config_hash(self._config), op, driver.root, self._storage.group
-        )
+            self._config.run.name, config_hash(self._config), op, driver.root, self._storage.group,
+            None if text is None else (text.number, text.used, text.pieces),
+        )  # fmt: skip
         try:
             saved = self._write(facts, driver)
             # Later ones are of a past that a REWIND has cancelled, and would displace this one.

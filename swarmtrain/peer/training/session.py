@@ -13,6 +13,7 @@ from functools import partial
 
 from torch import Tensor
 
+from swarmtrain.checkpoint import Checkpoint
 from swarmtrain.config.settings import RunConfig
 from swarmtrain.errors import UserError, cleaned
 from swarmtrain.models.tensors import Layout
@@ -295,12 +296,15 @@ class Session:
             UserError: SWT-E401, no room for the checkpoint.
         """
         if self.driver.op >= 0:
-            self._saves.save(self.driver.op, self.driver)
+            self._save(self.driver.op)
             if self.is_finished:
                 self.result = self._saves.ending(
                     self._machine.final_rounds, self._machine.final_loss
                 )
                 self._say("finished")
+
+    def _save(self, op: int) -> Checkpoint:
+        return self._saves.save(op, self.driver, self._thread.text_at(op, self._group))
 
     # ---- rounds
 
@@ -378,7 +382,7 @@ class Session:
     def _loaded(self, image: Image) -> None:
         if self._saves.newest != (image.op, image.manifest.root):
             # With the results that follow, the way back after a power cut.
-            self._saves.save(image.op, self.driver)
+            self._save(image.op)
         self._storage.end_download()
         give_back()
         if self._hooks.on_state is not None:
@@ -397,13 +401,13 @@ class Session:
         peer's own nobody else can bring back."""
         every_rounds = self._config.checkpoint.every_rounds
         if result.checkpoint_by == self._me:
-            saved = self._saves.save(result.op, self.driver)
+            saved = self._save(result.op)
             self._thread.send(CheckpointWritten(result.op, saved.manifest_hash, self._group))
         elif self.driver.is_paired and result.op % every_rounds == 0:
-            self._saves.save(result.op, self.driver)
+            self._save(result.op)
         elif result.op - self._saves.newest[0] >= limits.RESULT_KEEP_OPS:
             # Before a result is forgotten that leads from there to here.
-            self._saves.save(result.op, self.driver)
+            self._save(result.op)
 
     def _evaluate(self, op: int) -> None:
         if self._hooks.evaluate is not None:

@@ -205,6 +205,7 @@ class Invariants:
 
     def _begun(self, plan: Plan) -> None:
         self.rules.planned(plan)
+        self.leases.planned(plan.text)
         self.decided.begun(plan)
         self._training.begun()
         self.lies.begun(plan)

@@ -1,18 +1,20 @@
 """Leases of text: each piece counts once per turn, and only if somebody has read all of it.
 
 Kept apart from the machine that decides: who holds what follows from the grants that were sent, the
-turns from what became durable. The names are X1 to X3, as protocol.md numbers no rule of text.
+turns from what became durable. The names are X1 to X4, as protocol.md numbers no rule of text.
 
 - X1: a piece's turn grows by one at a time, and never falls.
 - X2: a piece counts only when one process has read every window of it in that turn.
 - X3: what nobody holds is leased before what was used more often: nothing that a dead peer held is
   forgotten.
+- X4: PLAN says where the run is in its text, if there is any.
 """
 
 from collections.abc import Callable, Mapping, Sequence
 
 from swarmtrain_transport.links.link import PeerId
 from swarmtrain_transport.wire.messages import Leased
+from swarmtrain_transport.wire.text_place import TextPlace
 
 
 class LeaseChecks:
@@ -77,6 +79,15 @@ class LeaseChecks:
                     "X3", f"a free piece of turn {min(free)} waits behind one of {worth}"
                 )
         self._held[peer] = mine
+
+    def planned(self, text: TextPlace | None) -> None:
+        """A PLAN is logged that names this place."""
+        here = None
+        if self._pieces:
+            used = sum(self._turn(piece) > self.passes for piece in self._pieces)
+            here = TextPlace(self.passes + 1, used, len(self._pieces))
+        if text != here:
+            self._violated("X4", f"PLAN names {text} of the text, the run is at {here}")
 
     def released(self, peer: PeerId) -> None:
         """A peer's connection is gone, and what it held is free."""

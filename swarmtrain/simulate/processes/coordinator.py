@@ -101,6 +101,7 @@ class SimCoordinator(Process):
         )
         if self._texts is not None:
             self.watch.leases.began(self._texts.pieces)
+            self.machine.reads(self._texts.progress)
         self._act(self.machine.start(self.now_s))
 
     def _keep_uses(self, uses: Mapping[bytes, int]) -> None:
@@ -168,9 +169,10 @@ class SimCoordinator(Process):
             self.watch.refused(peer, fault)
 
     def _lease(self, peer: PeerId, request: LeaseRequest) -> None:
-        assert self._texts is not None
+        assert self._texts is not None and self.machine is not None
         grant = self._texts.grant(peer, request)
         self.watch.leases.granted(peer, request.held, grant.train)
+        self.machine.reads(self._texts.progress)
         self._control.to_peer(peer, grant)
 
     def closed(self, peer: PeerId) -> None:

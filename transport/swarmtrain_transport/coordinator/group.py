@@ -240,6 +240,7 @@ class GroupCoordinator:
         )  # fmt: skip
         if plan is None:
             return
+        plan = msgspec.structs.replace(plan, text=self._writer.text)
         if self.givers is not None:
             self.givers = {}
             plan = msgspec.structs.replace(plan, evaluate_by=self._judge(plan))

@@ -32,6 +32,7 @@ from swarmtrain_transport.wire.records import (
     make_record,
     record_from_bytes,
 )
+from swarmtrain_transport.wire.text_place import TextPlace
 
 
 class LedgerWriter:
@@ -63,6 +64,7 @@ class LedgerWriter:
         self.view = LedgerView()
         self.term = term
         self.has_decided = False
+        self.text: TextPlace | None = None
         self._sign = sign
         self._out: list[CoordinatorAction] = []
         self._snapshots = Snapshots(self.ledger, self.view)

@@ -52,7 +52,16 @@ from swarmtrain_transport.wire.messages import (
     Welcome,
     Withdraw,
 )
-from swarmtrain_transport.wire.records import Extend, Group, Move, Record, Run, Sign, Verify
+from swarmtrain_transport.wire.records import (
+    Extend,
+    Group,
+    Move,
+    Record,
+    Run,
+    Sign,
+    Verify,
+)
+from swarmtrain_transport.wire.text_place import TextPlace
 
 Actions = tuple[CoordinatorAction, ...]
 
@@ -263,6 +272,10 @@ class Rendezvous:
         """EXTEND, once nobody may bring what our disk has lost."""
         if self._wanted_rounds > self.rounds and len(self.writer.ledger):
             self.writer.append(Extend(self._wanted_rounds))
+
+    def reads(self, place: TextPlace | None) -> None:
+        """Hear where the run is in the text that is leased to its peers: PLANs say so."""
+        self.writer.text = place
 
     def place(self, peer: PeerId, groups: tuple[int, ...], now_s: float) -> Actions:
         """MOVE: from now on the peer is in these groups; void for who is not in the roster."""

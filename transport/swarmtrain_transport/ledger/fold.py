@@ -45,6 +45,7 @@ from swarmtrain_transport.wire.records import (
     Unban,
     pack_struct,
 )
+from swarmtrain_transport.wire.text_place import TextPlace
 
 OpDecision = Reassign | Freeze | SliceFreeze | Commit | Skip
 OfGroup = Plan | OpDecision | Attest | Rewind | Checkpoint
@@ -290,6 +291,12 @@ class GroupView(Lineage):
     checkpoint: Checkpoint | None = None
     rewinds: int = 0
     keepers: dict[PeerId, bytes] = field(default_factory=dict, metadata=LATER)
+
+    def text_at(self, op: int) -> TextPlace | None:
+        """Place of the run in its text when the op was planned that made the state after `op`;
+        None where no text is leased, or that is too long ago."""
+        made = self.commits.get(self.commit_at(op))
+        return None if made is None else made.plan.text
 
     def apply(self, record: Record, body: OfGroup) -> None:
         """Fold one record of this group.

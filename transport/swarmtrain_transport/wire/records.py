@@ -16,6 +16,7 @@ from swarmtrain_transport.errors import RemoteFault
 from swarmtrain_transport.kinds import MEAN
 from swarmtrain_transport.wire.member_index import NO_MEMBERS, MemberIndex
 from swarmtrain_transport.wire.messages import FIRST_GROUP, kinds_of, unpack_limited, written
+from swarmtrain_transport.wire.text_place import TextPlace
 
 GENESIS_HASH = bytes(32)
 
@@ -167,6 +168,8 @@ class Plan(Body, frozen=True, tag="PLAN", omit_defaults=True):
     group: int = FIRST_GROUP
     keepers: tuple[bytes, ...] = ()
     """Members of weight 0 that keep the group's state and are not in it (K2)."""
+    text: TextPlace | None = None
+    """Place of the run in its text, for people; checkpoints of this op tell it, too."""
 
 
 class Reassign(Body, frozen=True, tag="REASSIGN", omit_defaults=True):
