@@ -346,16 +346,14 @@ def _saved(
     return checkpoint
 
 
-def load(
-    path: Path, *, manifest_hash: bytes | None = None, mapped: bool = False
-) -> LoadedCheckpoint:
-    """Read one checkpoint folder; every hash is verified before anything is used.
+def load(path: Path, *, manifest_hash: bytes | None = None) -> LoadedCheckpoint:
+    """Open one checkpoint folder; every hash is verified before anything is used. Tensors stay on
+    the disk: their pages come as they are looked at.
 
     Args:
         path: the folder ``op-000012``.
         manifest_hash: SHA-256 that the manifest must have, as the ledger names it; None trusts
             the manifest on disk.
-        mapped: leave the tensors on the disk; what is looked at is read then.
 
     Raises:
         CheckpointDamaged: a file is missing, cut off, changed or not what it should be.
@@ -365,24 +363,18 @@ def load(
         raise _damaged(path, f"{MANIFEST_FILE} is not the one that the ledger names")
     if set(manifest.files) != {MODEL_FILE, OUTER_FILE}:
         raise _damaged(path, f"{MANIFEST_FILE} names other files than expected")
-    read = _map_tensors if mapped else _read_tensors
-    model = read(path, MODEL_FILE, manifest.files[MODEL_FILE])
-    outer = read(path, OUTER_FILE, manifest.files[OUTER_FILE])
+    model = _map_tensors(path, MODEL_FILE, manifest.files[MODEL_FILE])
+    outer = _map_tensors(path, OUTER_FILE, manifest.files[OUTER_FILE])
     if sorted(manifest.arrays) != sorted([ANCHOR, *outer]):
         raise _damaged(path, f"{OUTER_FILE} does not hold the arrays that the manifest names")
     return LoadedCheckpoint(checkpoint, model, outer, manifest.arrays, manifest.parameters)
 
 
-def latest(directory: Path, *, mapped: bool = False) -> LoadedCheckpoint | None:
-    """The newest checkpoint that is whole; damaged ones are passed over with a warning.
-
-    Args:
-        directory: where checkpoints live.
-        mapped: leave the tensors on the disk; what is looked at is read then.
-    """
+def latest(directory: Path) -> LoadedCheckpoint | None:
+    """The newest checkpoint that is whole; damaged ones are passed over with a warning."""
     for path in reversed(folders(directory)):
         try:
-            return load(path, mapped=mapped)
+            return load(path)
         except CheckpointDamaged as exc:
             logger.warning("The checkpoint %s is damaged, an older one is taken: %s", path, exc)
     return None
@@ -513,20 +505,7 @@ def _read(path: Path, name: str, size_max: int) -> bytes:
     return data
 
 
-def _read_tensors(path: Path, name: str, facts: _FileFacts) -> dict[str, Tensor]:
-    data = _read(path, name, facts.bytes)
-    if len(data) != facts.bytes:
-        raise _damaged(path, f"{name} has {len(data)} of {facts.bytes} bytes")
-    if hashlib.sha256(data).hexdigest() != facts.sha256:
-        raise _damaged(path, f"{name} has other contents than the manifest says")
-    try:
-        return safetensors.torch.load(data)
-    except SafetensorError as exc:
-        raise _damaged(path, f"{name} is not a safetensors file ({exc})") from exc
-
-
 def _map_tensors(path: Path, name: str, facts: _FileFacts) -> dict[str, Tensor]:
-    """As `_read_tensors`, in pages of the file that come and go as they are looked at."""
     try:
         with open(path / name, "rb") as file:
             size = os.fstat(file.fileno()).st_size

@@ -57,6 +57,14 @@ def test_a_saved_state_is_loaded_bit_for_bit_with_its_facts(tmp_path: Path) -> N
     assert_equal_state(loaded.arrays(LAYOUT), state(12))
 
 
+def test_a_loaded_state_outlives_its_folder(tmp_path: Path) -> None:
+    loaded = checkpoint.load(save(tmp_path, op=1).path)
+    save(tmp_path, op=2)
+    checkpoint.prune(tmp_path, keep=1)
+    assert not loaded.checkpoint.path.exists()
+    assert_equal_state(loaded.arrays(LAYOUT), state(1))
+
+
 def test_the_model_file_loads_with_safetensors_alone(tmp_path: Path) -> None:
     saved = save(tmp_path, op=1)
     fresh = model()

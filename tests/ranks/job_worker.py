@@ -192,7 +192,7 @@ def check_files(
     first = checkpoint.save_parts(folder / "a", facts, layout, job.state_names, parts_of)
     second = checkpoint.save(folder / "b", facts, layout, plain.strategy.state_arrays())
     assert first.manifest_hash == second.manifest_hash
-    mapped = checkpoint.latest(folder / "a", mapped=True)
+    mapped = checkpoint.latest(folder / "a")
     whole = checkpoint.latest(folder / "b")
     assert mapped is not None and whole is not None
     for name, array in whole.arrays(layout):

@@ -20,9 +20,6 @@ from swarmtrain.peer.training.state_image import StateImage
 class RankSaves(Saves):
     """Rank 0's `Saves`; its driver is a `LeadDriver`."""
 
-    def _newest(self) -> checkpoint.LoadedCheckpoint | None:
-        return checkpoint.latest(self._storage.checkpoints, mapped=True)
-
     def _bring(self, found: checkpoint.LoadedCheckpoint, driver: Driver) -> StateImage:
         lead = _lead(driver)
         lead.fresh()
@@ -51,7 +48,7 @@ class RankSaves(Saves):
         )
 
     def _keep_own(self, facts: checkpoint.RunFacts, driver: Driver) -> None:
-        pass
+        """Nothing: see above."""
 
 
 def _lead(driver: Driver) -> LeadDriver:

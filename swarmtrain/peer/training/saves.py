@@ -67,7 +67,7 @@ class Saves:
             UserError: it cannot be read.
         """
         try:
-            newest = self._newest()
+            newest = checkpoint.latest(self._storage.checkpoints)
             if newest is None or newest.checkpoint.layout_digest != self._layout.digest:
                 return None
             if newest.checkpoint.facts.config_hash != config_hash(self._config):
@@ -80,9 +80,6 @@ class Saves:
         facts = newest.checkpoint.facts
         self.newest = (facts.op, facts.state_root)
         return image
-
-    def _newest(self) -> checkpoint.LoadedCheckpoint | None:
-        return checkpoint.latest(self._storage.checkpoints, mapped=True)
 
     def _bring(self, found: checkpoint.LoadedCheckpoint, driver: Driver) -> StateImage:
         """A checkpoint's state in the driver."""
