@@ -8,6 +8,7 @@ bytes are those of a peer that has the whole vector. Not here: codecs.
 
 import logging
 import threading
+from dataclasses import astuple
 
 import msgspec
 import numpy as np
@@ -42,10 +43,8 @@ class _Ask(msgspec.Struct, frozen=True, array_like=True):
         """As it travels."""
         room = torch.zeros(_ASK_BYTES, dtype=torch.uint8)
         data = msgspec.msgpack.encode(self)
-        room[0], room[1 : 1 + len(data)] = (
-            len(data),
-            torch.frombuffer(bytearray(data), dtype=torch.uint8),
-        )
+        room[0] = len(data)
+        room[1 : 1 + len(data)] = torch.frombuffer(bytearray(data), dtype=torch.uint8)
         return room
 
 
@@ -72,7 +71,7 @@ class SpreadContribution:
         for rank in asked:
             if rank:
                 low, high = places.own_range(rank, start, stop)
-                ask = _Ask(self._number, low, high, _told(window))
+                ask = _Ask(self._number, low, high, astuple(window))
                 dist.send(ask.packed(), rank, group=self._ranks.asks)
         for rank in asked:
             low, high = places.own_range(rank, start, stop)
@@ -133,17 +132,6 @@ def _opened(part: bytes, head: int, each: int) -> "tuple[np.ndarray, np.ndarray]
     count = len(part) // each
     return data[: count * head].reshape(count, head), data[count * head :].reshape(
         count, each - head
-    )
-
-
-def _told(window: Window) -> tuple[str, int, int, int, str, str]:
-    return (
-        window.codec,
-        window.block,
-        window.e_min,
-        window.e_max,
-        window.result_codec,
-        window.rule,
     )
 
 

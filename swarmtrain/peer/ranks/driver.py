@@ -9,7 +9,7 @@ rank 0.
 
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import replace
+from dataclasses import astuple, replace
 from enum import IntEnum
 from typing import Any
 
@@ -134,13 +134,11 @@ class RankDriver(Driver):
 
     def begin(self) -> None:
         """Let the weights be the anchor that came: as `Driver.begin_with`."""
-        arrays, self._incoming = self._incoming, {}
-        self._weights.write_weights(arrays["anchor"])
+        self._weights.write_weights(self._came()["anchor"])
 
     def restore(self, op: int) -> StateImage:
         """Go on from the state that came: as `Driver.restored`."""
-        arrays, self._incoming = self._incoming, {}
-        return self.restored(op, arrays)
+        return self.restored(op, self._came())
 
     def piece(self, index: int, start: int, stop: int) -> Tensor:
         """Values [start, stop) of an array of the state, (stop - start,); (0,) but at rank 0."""
@@ -232,9 +230,13 @@ class RankDriver(Driver):
                 mean[put : put + length] = values[taken : taken + length]
         return mean
 
-    def _arrays(self, action: LoadState) -> dict[str, Tensor]:
+    def _came(self) -> dict[str, Tensor]:
+        """The state that came since `fresh`, which is given out once."""
         arrays, self._incoming = self._incoming, {}
         return arrays
+
+    def _arrays(self, action: LoadState) -> dict[str, Tensor]:
+        return self._came()
 
     def _is_lost(self, values: Values, included: Sequence[tuple[int, int, bool]] = ()) -> bool:
         """Broken work of one rank is broken work of all."""
@@ -444,14 +446,10 @@ def _result_window(result: OpResult) -> Window:
 
 def _light(result: OpResult) -> bytes:
     """A result without its chunks."""
-    window = result.window
     return msgspec.msgpack.encode(
         {
             "op": result.op,
-            "window": (
-                window.codec, window.block, window.e_min, window.e_max, window.result_codec,
-                window.rule,
-            ),
+            "window": astuple(result.window),
             "chunk_values": result.chunk_values,
             "num_values": result.num_values,
             "slices": [(one.start, one.stop, one.contributors) for one in result.slices],
@@ -462,7 +460,7 @@ def _light(result: OpResult) -> bytes:
             "weights": result.weights,
             "kind": result.kind,
         }
-    )  # fmt: skip
+    )
 
 
 def _from_light(data: bytes) -> OpResult:

@@ -3,7 +3,7 @@
 Everything goes over process groups of gloo that are swarmtrain's own, on the CPU, whatever the
 training uses; torchrun's rendezvous connects them. Commands and values come from the training
 threads of all ranks, in step. Requests to encode come from rank 0's network thread at any moment,
-so they have a group of their own (`asked`). A rank that dies closes its connections, and whoever
+so they have a group of their own (`asks`). A rank that dies closes its connections, and whoever
 waits for it fails at once.
 """
 
