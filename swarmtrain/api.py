@@ -16,8 +16,8 @@ A loop whose steps are inside a compiled or captured region joins with `when="st
 `Swarm.step` itself.
 
 Mistakes are loud: whatever goes wrong while joining raises, and a call that cannot be meant raises
-without an invite too. Weather is not: what goes wrong later
-(unless `strict`) is said once, in the log and in `Swarm.error`, and the loop trains on alone.
+without an invite too. Weather is not: what goes wrong later is said once, in the log and in
+`Swarm.error`, and the loop trains on alone, unless it is `strict`.
 """
 
 import os
@@ -131,11 +131,9 @@ def join(
     member = Member(inner, samples_per_step, strict=strict, when=when, emit=here.emit(), job=job)
     with in_words(), job.joining() if job is not None else nullcontext():
         caps = parse_caps(up or here.up, down or here.down, daily)
-        layout = _layout_of(inside, block=1)
+        layout = _layout_of(inside)
         _check_trains(inner, inside)
-        told = replace(
-            here, name=name or here.name, state_dir=str(state_dir or here.state_dir)
-        )  # fmt: skip
+        told = replace(here, name=name or here.name, state_dir=str(state_dir or here.state_dir))
         member.enter(_come_in(text, told, listen, caps, layout), inside)
     return member
 
@@ -152,7 +150,8 @@ def bare(model: nn.Module) -> nn.Module:
             return model
 
 
-def _layout_of(model: nn.Module, block: int) -> Layout:
+def _layout_of(model: nn.Module) -> Layout:
+    """The layout as the door compares it: padding plays no part in that."""
     for name, parameter in model.named_parameters():
         if parameter.requires_grad and (is_lazy(parameter) or parameter.is_meta):
             raise UserError(
@@ -163,7 +162,7 @@ def _layout_of(model: nn.Module, block: int) -> Layout:
                 "Do that before joining.",
             )
     try:
-        return Layout.of(model, block)
+        return Layout.of(model, block=1)
     except ValueError as error:
         text = str(error)
         raise UserError("SWT-E631", text[0].upper() + text[1:]) from error

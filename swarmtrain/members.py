@@ -190,9 +190,7 @@ class Member(Swarm):
 
     def _view(self) -> View:
         told = () if self.error is None else trouble_of(self.error)
-        return View(
-            self._round, self._state_root, self.peers, self._seed, self._run_is_over, told
-        )  # fmt: skip
+        return View(self._round, self._state_root, self.peers, self._seed, self._run_is_over, told)
 
     def _shown_loss(self, every_s: float = 0.0) -> float | None:
         """The newest loss, None if it is no number; one on a device is looked at only if that was

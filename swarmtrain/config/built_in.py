@@ -69,7 +69,7 @@ def vocabulary_of(config: RunConfig) -> int:
 
 
 def tokens_of(model: ModelSection) -> int:
-    """Return the same of the section alone."""
+    """As `vocabulary_of`, by [model] alone."""
     if model.vocabulary or not model.config:
         return model.vocabulary or _BYTES
     said = json.loads(model.config)

@@ -12,7 +12,7 @@ import re
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from enum import Enum
-from itertools import islice
+from itertools import count, islice
 from pathlib import Path
 from typing import Any
 
@@ -35,6 +35,9 @@ _ASK = (
     "A source is a folder or a file of UTF-8 text, JSONL (.jsonl), tokens (.bin), hf:NAME, "
     'or one of "python-stdlib" and "own". Paths in a run file are relative to it.'
 )
+
+_NAME_IT = "Name what holds it as data.field."
+_MEND = "Mend that line, or leave it out."
 
 Document = Iterable[str]
 """A text in parts: one after another they are all of it."""
@@ -113,8 +116,8 @@ def _stat(path: Path) -> File | None:
         stat = path.stat()
     except OSError:
         return None
-    is_text = path.is_file() and stat.st_size
-    return File(str(path), stat.st_size, stat.st_mtime_ns) if is_text else None
+    has_bytes = path.is_file() and stat.st_size > 0
+    return File(str(path), stat.st_size, stat.st_mtime_ns) if has_bytes else None
 
 
 def text_digest(path: str) -> bytes | None:
@@ -162,17 +165,19 @@ def _parts(path: str) -> Iterator[str]:
 
 def _lines(path: str, field: str) -> Iterator[str]:
     with open(path, "rb") as file:
-        for number in range(1, 1 << 62):
+        for number in count(1):
             line = file.readline(LINE_BYTES_MAX + 1)
             if not line:
                 return
             if len(line) > LINE_BYTES_MAX:
-                raise _no_text(f"{path}, line {number} is longer than {LINE_BYTES_MAX} bytes", "")
+                raise _no_text(
+                    f"{path}, line {number} is longer than {LINE_BYTES_MAX} bytes", _MEND
+                )
             if line.strip():
                 try:
                     row = json.loads(line)
                 except (ValueError, RecursionError) as error:
-                    raise _no_text(f"{path}, line {number} is not JSON", "") from error
+                    raise _no_text(f"{path}, line {number} is not JSON", _MEND) from error
                 yield _text_of(row, field, f"{path}, line {number}")
 
 
@@ -208,15 +213,15 @@ def _text_of(row: object, field: str, place: str) -> str:
     if isinstance(text, str):
         return text
     keys = ", ".join(cleaned(str(key)) for key in row) if isinstance(row, Mapping) else "no keys"
-    raise _no_text(f'{place} has no text under "{cleaned(field)}"; it has {keys[:200]}', "field")
+    raise _no_text(f'{place} has no text under "{cleaned(field)}"; it has {keys[:200]}', _NAME_IT)
 
 
-def _no_text(what: str, setting: str) -> UserError:
+def _no_text(what: str, remedy: str) -> UserError:
     return UserError(
         "SWT-E821",
         f"{what}.",
         "Every document must have text, so nothing was started.",
-        "Name what holds it as data.field." if setting else "Mend that line, or leave it out.",
+        remedy,
     )
 
 

@@ -153,7 +153,7 @@ def _parts(
     """Train and validation text, as stretches of files."""
     data, skipped = config.data, sum(source.skipped for source in found)
     total = sum(file.size for file in found[0].files)
-    is_drawn_from = sets_aside and places.source and len(found) == 1
+    is_drawn_from = sets_aside and bool(places.source) and len(found) == 1
     share = validation_share(config, total) if is_drawn_from else 0.0
     made: list[Parts] = []
     for number, source in enumerate(found):
@@ -170,8 +170,9 @@ def _parts(
     skipped += sum(parts.skipped for parts in made)
     if is_drawn_from:
         return evened(made[0], config, share, skipped)
-    train, judged = [[*parts.train, *parts.validation] for parts in made] + [[]] * (2 - len(made))
-    return Parts(train, judged, skipped) if places.source else Parts([], train, skipped)
+    whole = [[*parts.train, *parts.validation] for parts in made]
+    train = whole.pop(0) if places.source else []
+    return Parts(train, whole[0] if whole else [], skipped)
 
 
 def validation_share(config: RunConfig, total: int) -> float:

@@ -169,7 +169,7 @@ class Relay:
                 await asyncio.gather(*pumps, return_exceptions=True)
             writer.close()
             far_writer.close()
-        except BaseException:
+        except BaseException:  # a cancelled task too: its far end hears of it at once
             far_writer.transport.abort()
             raise
         finally:
@@ -224,7 +224,7 @@ def _garbled(data: bytes) -> bytes:
 
 
 class Relays:
-    """All relays of one chaos, on a thread of their own. Its methods may be called from another."""
+    """Relays on a thread of their own; the methods here may be called from any other."""
 
     def __init__(self) -> None:
         self._loop = asyncio.new_event_loop()

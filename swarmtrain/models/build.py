@@ -26,8 +26,6 @@ from swarmtrain.console.units import human_bytes
 from swarmtrain.errors import UserError
 from swarmtrain.models import byte_transformer, foreign, hf, transformer
 
-__all__ = ["CountedKind", "build_model", "counted_kind", "vocabulary_of"]
-
 
 @dataclass(frozen=True, slots=True)
 class CountedKind:

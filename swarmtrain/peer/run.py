@@ -183,7 +183,7 @@ class _Peer:
         self.feed = TextFeed(config, membership.storage.directory, options.data, events.say)
         self.reader = Reader(
             config, self.feed, batch=config.inner.batch, seed=membership.own_seed(),
-            send=lambda request: membership.thread.send(request),
+            send=membership.thread.send,
         )  # fmt: skip
         self.trainer = BuiltinTrainer(
             config,

@@ -15,12 +15,12 @@ from functools import partial
 import torch
 from torch import Tensor
 
+from swarmtrain.config.built_in import vocabulary_of
 from swarmtrain.config.file import config_hash
 from swarmtrain.console.lines import counted
 from swarmtrain.data.batches import Batch
 from swarmtrain.errors import UserError, cleaned
 from swarmtrain.events import Evaluated, RoundEnded, Serving, StateInPlace
-from swarmtrain.models.build import vocabulary_of
 from swarmtrain.models.tensors import Layout
 from swarmtrain.peer.membership import Membership
 from swarmtrain.peer.network.control import CoordinatorUnreachable
@@ -98,7 +98,7 @@ class StagedPeer:
         self.feed = TextFeed(config, membership.storage.directory)
         self.reader = Reader(
             config, self.feed, batch=config.pipeline.micro_batch, seed=membership.own_seed(),
-            send=lambda request: membership.thread.send(request),
+            send=membership.thread.send,
         )  # fmt: skip
         self._telling, self._rehearsal, self._own = telling, rehearsal, own
         if own is None:

@@ -17,8 +17,8 @@ import torch.nn.functional as F
 from torch import nn
 
 from swarmtrain.data.documents import Document, Kind, documents, find, text_digest
+from swarmtrain.data.tokenizer import Tokenizer
 from swarmtrain.errors import UserError
-from swarmtrain.trained.tokens import Tokenizer
 
 WINDOWS_AT_ONCE = 16
 

@@ -25,8 +25,8 @@ def state_dirs(given: Sequence[str | Path]) -> list[Path]:
 def run_folder(name: str | Path) -> Path | None:
     """The folder of a run's default state directories, None where nothing is kept under the
     name."""
-    is_name = Path(name).name == str(name) not in ("", ".", "..")
-    folder = dirs.runs_dir() / name
+    said, folder = str(name), dirs.runs_dir() / name
+    is_name = said not in ("", ".", "..") and Path(said).name == said
     return folder if is_name and folder.is_dir() else None
 
 

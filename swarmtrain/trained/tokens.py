@@ -2,9 +2,7 @@
 
 from collections.abc import Sequence
 
-from swarmtrain.data.tokenizer import Bytes, Tokenizer, tokenizer_of
-
-__all__ = ["Bytes", "TextStream", "Tokenizer", "tokenizer_of"]
+from swarmtrain.data.tokenizer import Tokenizer
 
 _LOST = "\N{REPLACEMENT CHARACTER}"
 """Stands for bytes that are not, or not yet, a character."""

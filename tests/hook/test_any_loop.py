@@ -64,7 +64,7 @@ def test_parameters_have_the_same_names_compiled_whole_in_part_or_wrapped() -> N
     part.middle = torch.compile(part.middle, backend="eager")
     wrapped = nn.DataParallel(Tied())
     for model in (whole, part, wrapped, torch.compile(wrapped, backend="eager")):
-        assert _layout_of(bare(model), 16).digest == plain.digest
+        assert _layout_of(bare(model)).digest == plain.digest
 
 
 def test_a_compiled_model_goes_on_from_the_weights_that_the_swarm_writes() -> None:
@@ -154,7 +154,7 @@ def test_an_optimizer_of_another_model_is_refused() -> None:
 @pytest.mark.filterwarnings("ignore:Lazy modules are a new feature:UserWarning")
 def test_a_model_that_cannot_be_exchanged_says_why(model: nn.Module, words: str) -> None:
     with pytest.raises(UserError, match=words) as caught:
-        _layout_of(model, 16)
+        _layout_of(model)
     assert caught.value.code == "SWT-E631"
 
 

@@ -10,11 +10,10 @@ import torch
 from swarmtrain import checkpoint
 from swarmtrain.cli.main import main
 from swarmtrain.config.settings import DataSection, ModelSection, RunConfig, RunSection
-from swarmtrain.data.tokenizer import JsonTokenizer
+from swarmtrain.data.tokenizer import Bytes, JsonTokenizer
 from swarmtrain.errors import UserError
 from swarmtrain.trained.export import export
 from swarmtrain.trained.opened import Trained, open_trained
-from swarmtrain.trained.tokens import Bytes
 from tests.trained.test_export import CONFIG, peer, refused
 
 MODEL = ModelSection(

@@ -8,9 +8,9 @@ import torch
 from torch import Tensor, nn
 
 from swarmtrain.cli.main import main
+from swarmtrain.data.tokenizer import Bytes
 from swarmtrain.errors import UserError
 from swarmtrain.trained.judged import judged, text_at
-from swarmtrain.trained.tokens import Bytes
 
 TEXT = "abcabcabcab"
 

@@ -5,8 +5,9 @@ import torch
 from torch import Tensor, nn
 
 from swarmtrain.config.settings import ModelSection
+from swarmtrain.data.tokenizer import Bytes
 from swarmtrain.models.byte_transformer import build_model
-from swarmtrain.trained.tokens import Bytes, TextStream
+from swarmtrain.trained.tokens import TextStream
 from swarmtrain.trained.writing import Taste, drawn, written
 
 MODEL = ModelSection(layers=2, width=32, heads=2, context=16)

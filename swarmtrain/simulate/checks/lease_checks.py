@@ -73,7 +73,7 @@ class LeaseChecks:
                 self._violated(
                     "X1", f"a piece is leased for turn {turn} in its {self._turn(piece)}"
                 )
-            worth = turn + sum(piece in held for held in self._held.values())
+            worth = turn + sum(piece in theirs for theirs in self._held.values())
             if piece not in before and free and min(free) < worth:
                 self._violated(
                     "X3", f"a free piece of turn {min(free)} waits behind one of {worth}"
