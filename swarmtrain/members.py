@@ -57,10 +57,6 @@ class Member(Swarm):
         self._membership: Membership | None = None
         self._hook: Any = None
         self._log: HookLog | None = None
-        self._round = 0
-        self._state_root = ""
-        self._seed = 0
-        self._run_is_over = False
 
     def enter(self, membership: Membership, model: nn.Module) -> None:
         """Find the run's state, put it into the model, and begin to count steps."""
@@ -97,29 +93,9 @@ class Member(Swarm):
     # ---- what the loop sees
 
     @property
-    def round(self) -> int:
-        """As Swarm.round; after leaving, the last one."""
-        return self._round
-
-    @property
-    def state_root(self) -> str:
-        """As Swarm.state_root."""
-        return self._state_root
-
-    @property
     def peers(self) -> int:
         """As Swarm.peers."""
         return self._session.num_others if self._session is not None else 0
-
-    @property
-    def should_stop(self) -> bool:
-        """As Swarm.should_stop."""
-        return self._run_is_over
-
-    @property
-    def seed(self) -> int:
-        """As Swarm.seed."""
-        return self._seed
 
     def step(self) -> None:
         """As Swarm.step."""
@@ -190,7 +166,7 @@ class Member(Swarm):
 
     def _view(self) -> View:
         told = () if self.error is None else trouble_of(self.error)
-        return View(self._round, self._state_root, self.peers, self._seed, self._run_is_over, told)
+        return View(self._round, self._state_root, self.peers, self._seed, self._is_over, told)
 
     def _shown_loss(self, every_s: float = 0.0) -> float | None:
         """The newest loss, None if it is no number; one on a device is looked at only if that was
@@ -226,7 +202,7 @@ class Member(Swarm):
         self._round = max(0, session.driver.op)
         self._state_root = session.driver.root.hex()
         if session.is_finished:
-            self._run_is_over = True
+            self._is_over = True
             self._go("run finished")
 
     def _guarded(self, act: Callable[[], None]) -> None:
@@ -286,34 +262,14 @@ class Follower(Swarm):
         self.error = None
         self._job, self._strict = job, strict
         self._hook: Any = None
-        self._view = job.follow(model, optimizer)
+        self._take(job.follow(model, optimizer))
         if optimizer is not None and when == HOOK and not job.is_over:
             self._hook = optimizer.register_step_post_hook(self._stepped)
 
     @property
-    def round(self) -> int:
-        """As Swarm.round."""
-        return self._view.round
-
-    @property
-    def state_root(self) -> str:
-        """As Swarm.state_root."""
-        return self._view.state_root
-
-    @property
     def peers(self) -> int:
         """As Swarm.peers."""
-        return 0 if self._job.is_over else self._view.peers
-
-    @property
-    def should_stop(self) -> bool:
-        """As Swarm.should_stop."""
-        return self._view.is_over
-
-    @property
-    def seed(self) -> int:
-        """As Swarm.seed: one for all ranks of a job."""
-        return self._view.seed
+        return 0 if self._job.is_over else self._peers
 
     def step(self) -> None:
         """As Swarm.step."""
@@ -347,13 +303,19 @@ class Follower(Swarm):
         """Do what rank 0 tells, until it lets the loop go on."""
         if self._job.is_over:
             return
-        self._view = self._job.served()
+        view = self._job.served()
+        self._take(view)
         if self._job.is_over and self._hook is not None:
             self._hook.remove()
-        if self._view.trouble:
-            self.error = error_of(self._view.trouble)
+        if view.trouble:
+            self.error = error_of(view.trouble)
             if self._strict:
                 raise self.error
+
+    def _take(self, view: View) -> None:
+        """See the run as rank 0 tells of it; the seed is one for all ranks of a job."""
+        self._round, self._state_root, self._seed = view.round, view.state_root, view.seed
+        self._is_over, self._peers = view.is_over, view.peers
 
 
 def _was_skipped(optimizer: torch.optim.Optimizer) -> bool:

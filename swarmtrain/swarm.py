@@ -25,17 +25,19 @@ class Swarm:
 
     def __init__(self, when: str = HOOK) -> None:
         self._when = when
+        self._round, self._state_root, self._seed, self._is_over = 0, "", 0, False
 
     @property
     def round(self) -> int:
-        """Newest round whose outcome is in the weights; 0 at the start and without a run."""
-        return 0
+        """Newest round whose outcome is in the weights; 0 at the start and without a run, and after
+        leaving the last one."""
+        return self._round
 
     @property
     def state_root(self) -> str:
         """Hex hash of the state after `round`: the same at every peer, but where peers exchange in
         pairs (noloco) each has its own; "" without a run."""
-        return ""
+        return self._state_root
 
     @property
     def peers(self) -> int:
@@ -45,13 +47,13 @@ class Swarm:
     @property
     def should_stop(self) -> bool:
         """True if the run's last round is in the weights, so that the loop may end."""
-        return False
+        return self._is_over
 
     @property
     def seed(self) -> int:
         """A seed of this peer's own in this run, below 2**56; the same after a restart, 0 without
         a run. Peers that shuffle the same data by it read them in different orders."""
-        return 0
+        return self._seed
 
     def step(self) -> None:
         """Count one step, and exchange if a round is due: for loops that joined with `when="step"`.
