@@ -162,29 +162,19 @@ class StageMachine:
         self, job: Job, output: Payload, now_s: float, text: Text | None = None
     ) -> tuple[Request, ...]:
         """The forward pass of a job is made; at its source, of this text."""
-        flight = self._flight
-        flight.now_s = now_s
-        self._pass_over()
-        held = flight.find(job)
-        if held is None or held.phase is not Phase.FORWARD:
-            flight.requests.append(requests.Free(job))
-            return self._taken()
-        held.output = output
-        if text is not None:
-            held.tokens, held.labels = text.tokens, text.labels
-        flight.enter(held, Phase.WAITING)
-        self._guardian.want(held)
+        held = self._held_after_pass(job, now_s, Phase.FORWARD)
+        if held is not None:
+            held.output = output
+            if text is not None:
+                held.tokens, held.labels = text.tokens, text.labels
+            self._flight.enter(held, Phase.WAITING)
+            self._guardian.want(held)
         return self._taken()
 
     def loss_made(self, job: Job, loss: float, now_s: float) -> tuple[Request, ...]:
         """The sum of the losses of validation text is made, at the end of its route."""
-        flight = self._flight
-        flight.now_s = now_s
-        self._pass_over()
-        held = flight.find(job)
-        if held is None:
-            flight.requests.append(requests.Free(job))
-        else:
+        held = self._held_after_pass(job, now_s)
+        if held is not None:
             self.evaluation.loss_made(held, loss)
         return self._taken()
 
@@ -230,16 +220,12 @@ class StageMachine:
         """A pass could not be made of what came; nothing was accumulated, and no gradient of the
         input was made. After that a pass counts, or the stages above would count without us: a
         gradient of the parameters that is not finite is left out, and the pass is made."""
-        flight = self._flight
-        flight.now_s = now_s
-        self._pass_over()
-        held = flight.find(job)
-        if held is None:
-            flight.requests.append(requests.Free(job))
-        elif job.micro_batch.judged:
+        held = self._held_after_pass(job, now_s)
+        if held is not None and job.micro_batch.judged:
             self.evaluation.fail(held)
-        elif held.phase in (Phase.FORWARD, Phase.BACKWARD):
-            flight.fail(held, Reason.BAD if held.phase is Phase.FORWARD else Reason.SPOILED)
+        elif held is not None and held.phase in (Phase.FORWARD, Phase.BACKWARD):
+            is_forward = held.phase is Phase.FORWARD
+            self._flight.fail(held, Reason.BAD if is_forward else Reason.SPOILED)
         self._hear()
         return self._taken()
 
@@ -268,13 +254,8 @@ class StageMachine:
 
     def postponed(self, job: Job, now_s: float) -> tuple[Request, ...]:
         """A pass of validation text could not be made: the state is not in place here yet."""
-        flight = self._flight
-        flight.now_s = now_s
-        self._pass_over()
-        held = flight.find(job)
-        if held is None:
-            flight.requests.append(requests.Free(job))
-        else:
+        held = self._held_after_pass(job, now_s)
+        if held is not None:
             self.evaluation.postpone(held)
         return self._taken()
 
@@ -465,6 +446,17 @@ class StageMachine:
         if held is not None and not held.micro_batch.judged:
             self._busy_s += flight.now_s - self._pass_s
         return held
+
+    def _held_after_pass(self, job: Job, now_s: float, phase: Phase | None = None) -> Held | None:
+        """The pass of a job has come to an end; returns its micro-batch. If that has ended, or is
+        in another phase than this one, what the pass has made is freed, and nothing returned."""
+        self._flight.now_s = now_s
+        self._pass_over()
+        held = self._flight.find(job)
+        if held is not None and phase in (None, held.phase):
+            return held
+        self._flight.requests.append(requests.Free(job))
+        return None
 
     @property
     def _is_counting(self) -> bool:
