@@ -1,6 +1,11 @@
 """Conditions that every test may count on."""
 
+import os
 import signal
+
+# Before torch is loaded, here and in the processes that tests start: a thread of its that waits for
+# the others sleeps. It would spin, and on cores that other tests share that is most of the time.
+os.environ.setdefault("OMP_WAIT_POLICY", "passive")
 
 
 def pytest_configure() -> None:
