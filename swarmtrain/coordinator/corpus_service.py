@@ -92,7 +92,7 @@ class CorpusService:
         """Count what the peer has used, and give it more.
 
         Raises:
-            RemoteFault: reason ``lease``, more pieces than a peer can hold, or fewer than one.
+            RemoteFault: reason ``lease``, more pieces than a peer can hold, or fewer than none.
             StoreError: it could not be made durable; nothing may be sent.
         """
         if len(request.done) > HELD_MAX * self._lease_pieces_max:

@@ -97,12 +97,12 @@ class Leases:
 
     def grant(self, peer: PeerId, count: int, held: Sequence[Leased] = ()) -> tuple[Leased, ...]:
         """Give the peer `count` pieces, or as many as one may have, beside those of `held` that it
-        may go on with. It holds nothing else from now on.
+        may go on with. It holds nothing else from now on; who leaves wants 0.
 
         Raises:
-            RemoteFault: reason ``lease``, a count below 1 or more pieces than a peer can hold.
+            RemoteFault: reason ``lease``, a count below 0 or more pieces than a peer can hold.
         """
-        if count < 1 or len(held) > HELD_MAX * self._most:
+        if count < 0 or len(held) > HELD_MAX * self._most:
             raise RemoteFault("lease", f"a request for {count} pieces beside {len(held)}")
         mine = self._leases.get(peer, {})
         kept = {

@@ -43,6 +43,10 @@ class Walk:
         self._is_asked = True
         return LeaseRequest(count, self.held, self.done)
 
+    def finish(self) -> LeaseRequest:
+        """Return what to say to count what was read and hold nothing any more."""
+        return LeaseRequest(0, (), self.done)
+
     def failed(self) -> None:
         """Hear that what was leased did not come: it is asked for again."""
         self._is_asked = False

@@ -245,6 +245,7 @@ class _Peer:
 
     def leave(self, reason: str, *, save: bool) -> None:
         """Save the state, say goodbye, end the network thread."""
+        self.reader.finish()
         self.session.leave(reason, save=save)
 
     def step(self) -> None:

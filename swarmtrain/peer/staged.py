@@ -201,6 +201,7 @@ class StagedPeer:
 
     def leave(self, reason: str, *, save: bool) -> None:
         """Keep the states, say goodbye, end the network thread."""
+        self.reader.finish()
         if self._training is None:
             self.membership.thread.leave(reason)
         else:

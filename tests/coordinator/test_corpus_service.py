@@ -53,6 +53,13 @@ def test_what_was_used_is_durable_before_more_is_granted() -> None:
         texts.grant(A, LeaseRequest(3, done=held))
 
 
+def test_what_a_peer_has_read_counts_when_it_leaves_and_it_holds_nothing() -> None:
+    texts = service()
+    held = texts.grant(A, LeaseRequest(3)).train
+    assert texts.grant(A, LeaseRequest(0, done=held[:2])).train == ()
+    assert texts.progress == TextPlace(1, 2, 10) and not texts.leases.held(A)
+
+
 def test_too_much_that_is_said_to_be_done_is_refused() -> None:
     with pytest.raises(RemoteFault, match="lease"):
         service().grant(A, LeaseRequest(1, done=(Leased(bytes(32), 0),) * 9))

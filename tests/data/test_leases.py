@@ -110,7 +110,7 @@ def test_nobody_holds_more_than_two_leases_and_nobody_asks_for_nothing():
     for _ in range(3):
         held = text.grant(A, 4, held)
     assert len(held) == HELD_MAX * 4
-    for count, more in ((0, held), (1, (*held, held[0]))):
+    for count, more in ((-1, held[:1]), (1, (*held, held[0]))):
         with pytest.raises(RemoteFault, match="lease"):
             text.grant(A, count, more)
 

@@ -99,3 +99,5 @@ def test_a_reader_asks_once_before_its_text_is_read_and_again_after_a_failure(tm
     reader.failed()
     reader.next_batch()
     assert len(said) == 3 and len(said[2].done) == 2
+    reader.finish()
+    assert said[3] == LeaseRequest(0, (), said[2].done)

@@ -45,6 +45,12 @@ class Reader:
         """Say what was read, and ask for more."""
         self._send(self._feed.request(self._stream.walk.ask(self._count)))
 
+    def finish(self) -> None:
+        """Say what was read, as the last word on it: who leaves wants no more."""
+        last = self._stream.walk.finish()
+        if last.done and not self._feed.is_own:
+            self._send(last)
+
     def failed(self) -> None:
         """Hear that what was leased did not come; it is asked for again."""
         self._stream.walk.failed()

@@ -74,14 +74,15 @@ class TextFeed:
         self._wanted = LeaseRequest(1)
 
     @property
-    def _is_own(self) -> bool:
+    def is_own(self) -> bool:
+        """True if the run has no text of its own: this peer reads what it has brought."""
         return self._config.data.source == OWN_TEXT
 
     def request(self, wanted: LeaseRequest) -> LeaseRequest:
         """Return what to say to the coordinator to get what is wanted. Of own text nothing is said;
         it answers with text to judge by, where there is any."""
         self._wanted = wanted
-        return LeaseRequest(1) if self._is_own else wanted
+        return LeaseRequest(1) if self.is_own else wanted
 
     async def fill(self, shell: PeerShell, grant: LeaseGrant) -> None:
         """Get every piece of a grant.
@@ -94,7 +95,7 @@ class TextFeed:
         if self._validation is None:
             self._validation = tuple([await self._piece(shell, one) for one in grant.validation])
         granted = grant.train
-        if self._is_own:
+        if self.is_own:
             if self._own is None:
                 self._own = await asyncio.to_thread(self._open_own, tokenizer)
             own, wanted = self._own, self._wanted

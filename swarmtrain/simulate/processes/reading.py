@@ -89,6 +89,10 @@ class Reading:
         """Ask for text, as after every WELCOME."""
         self._send(self._walk.ask(_LEASE_PIECES))
 
+    def leave(self) -> None:
+        """Say what was read, before the goodbye."""
+        self._send(self._walk.finish())
+
     def granted(self, grant: LeaseGrant) -> None:
         """Fetch what was granted, and go on with it."""
         self._later(_FETCH_S, lambda: self._hold(grant))
