@@ -43,6 +43,10 @@ def simulate(
         int,
         typer.Option(min=0, max=10_000, metavar="PIECES", help="Peers also lease so much text."),
     ] = 0,
+    extended: Annotated[
+        bool,
+        typer.Option("--extended", help="The organiser adds rounds, also to a finished run."),
+    ] = False,
     pipelines: Annotated[
         bool,
         typer.Option(
@@ -90,7 +94,8 @@ def simulate(
             say(f"seed {result.seed}, at {found.time_s:.3f} s: {found.invariant}: {found.story}")
 
     drawn_with = {
-        "fragments": fragments, "kind": kind.value, "groups": groups, "text_pieces": text
+        "fragments": fragments, "kind": kind.value, "groups": groups, "text_pieces": text,
+        "extended": extended,
     }  # fmt: skip
     if trace and seed is not None:
         training = drawn_training(seed, kind.value, fragments)

@@ -17,7 +17,7 @@ import torch
 from swarmtrain.simulate.faults.plan import Strike
 from swarmtrain.simulate.faults.weather import DrawnWeather, RepeatedWeather
 from swarmtrain.simulate.ground import narrow
-from swarmtrain.simulate.ground.conditions import Conditions
+from swarmtrain.simulate.ground.conditions import Conditions, Extension
 from swarmtrain.simulate.ground.scene import Trace, Violation
 from swarmtrain.simulate.world import World
 from swarmtrain_transport import limits
@@ -76,6 +76,15 @@ def drawn_training(seed: int, kind: str, fragments: int) -> Training:
         return Training(name, leaves_in_turn=leaves_in_turn)
     parts = fragments if fragments > 1 else rng.randint(1, 3)
     return Training(name, parts, rng.randint(1, parts), leaves_in_turn)
+
+
+def drawn_extension(seed: int, rounds: int) -> Extension:
+    """Draw when the organiser adds how many rounds: in half of the worlds the run is finished."""
+    rng = random.Random(f"extension of world {seed}")
+    after = rng.choice((rounds, rng.randint(1, rounds)))
+    return Extension(
+        rounds + rng.randint(1, 4), after, rng.choice((0.0, 0.5, 20.0)), anew=rng.random() < 0.5
+    )
 
 
 @dataclass(frozen=True, slots=True)
@@ -139,6 +148,7 @@ def world_of(
     groups: int = 1,
     training: Training = PLAIN,
     text_pieces: int = 0,
+    extended: bool = False,
 ) -> World:
     """The world of a seed, with its weather, not yet started.
 
@@ -154,6 +164,7 @@ def world_of(
         groups: 2 for a second group beside the first.
         training: of its peers.
         text_pieces: of the text that they lease; 0 for none.
+        extended: the organiser adds rounds, to the running or the finished run.
     """
     fragments = training.fragments or fragments
     digest = hashlib.sha256((_MIXED % seed).encode()).digest()
@@ -191,6 +202,7 @@ def world_of(
         ops_at_once=training.ops_at_once,
         leaves_in_turn=training.leaves_in_turn,
         text_pieces=text_pieces,
+        extension=drawn_extension(seed, ops) if extended else None,
     )
     world.scene.weather = DrawnWeather(world.swarm, world.invariants, rng, kinds)
     return world

@@ -65,7 +65,8 @@ class World:
         while not violations and not scene.is_abandoned and clock.step(scene.end_s):
             if clock.now_s > invariants.first_limit_s:
                 invariants.too_late()
-            if decided.is_over and self.swarm.survivors and self.is_finished:
+            is_last = decided.rounds >= scene.conditions.last_round
+            if is_last and decided.is_over and self.swarm.survivors and self.is_finished:
                 break
         if not (violations or scene.is_abandoned):
             invariants.at_end()

@@ -53,6 +53,7 @@ class Decided:
     commits: int = 0
     skips: int = 0
     newest: tuple[int, tuple[bytes, ...]] = (0, ())
+    extended: int = 0
     rewound_index: int = -1
     placed: dict[PeerId, tuple[int, ...]] = field(default_factory=dict)
     roster: set[PeerId] = field(default_factory=set)
@@ -130,9 +131,14 @@ class Decided:
         return is_named and learner.peer_id not in self.elsewhere
 
     @property
+    def rounds(self) -> int:
+        """Commits after which the run is over, as far as is decided."""
+        return self.extended or self.swarm.scene.conditions.rounds
+
+    @property
     def is_over(self) -> bool:
         """True once the group's last op is committed."""
-        return self.commits >= self.swarm.scene.conditions.rounds
+        return self.commits >= self.rounds
 
     @property
     def late(self) -> dict[int, int]:

@@ -53,14 +53,10 @@ class IdleMembers:
     def _check_plan(self, plan: Plan) -> None:
         given = {member.peer for member in plan.members if member.weight}
         drags = {peer for peer in given if self._row[peer] >= _IN_ROW}
-        # Once it has sat out it may be tried again, also if that op was skipped.
-        self._row = Counter({p: n for p, n in self._row.items() if n < _IN_ROW or p in drags})
+        # Its bar may be one round long, be it that this op is skipped, or that it is in it because
+        # there is nobody else: then it may be tried again.
+        self._row = Counter({p: n for p, n in self._row.items() if n < _IN_ROW})
         if drags and len(given - drags) >= max(plan.min_contributors, 2):
             names = ", ".join(sorted(self._scene.name_of(peer) for peer in drags))
             story = f"op {plan.op} waits for {names} after three faults in a row"
             self._scene.violation("drag", story)
-        if self._scene.conditions.ops_at_once > 1:
-            # The op without it may still be under way when the next one is planned.
-            for peer in [one for one, row in self._row.items() if row >= _IN_ROW]:
-                if peer not in given:
-                    del self._row[peer]

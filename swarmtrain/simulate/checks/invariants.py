@@ -28,6 +28,7 @@ from swarmtrain_transport.wire.records import (
     Attest,
     BodyReader,
     Commit,
+    Extend,
     Freeze,
     Gone,
     Join,
@@ -134,6 +135,8 @@ class Invariants:
             self._ended(body)
             if isinstance(body, Commit):
                 self.lies.committed(record, body)
+        elif isinstance(body, Extend):
+            self._extended(body)
         elif isinstance(body, Gone) and body.conviction is not None:
             self.lies.convicts(body.peer, body.conviction)
         self._idle_members.logged(body)
@@ -204,6 +207,8 @@ class Invariants:
         return self._scene.clock.now_s + 2 * self._deadline_s + _RETRY_S
 
     def _begun(self, plan: Plan) -> None:
+        if self.decided.is_over:
+            self._violated("EXTEND", f"op {plan.op} is planned after the last round")
         self.rules.planned(plan)
         self.leases.planned(plan.text)
         self.decided.begun(plan)
@@ -212,6 +217,13 @@ class Invariants:
         self._deadline_s = plan.deadline_s
         self._limits[plan.op] = self._late_s()
         self._limit()
+
+    def _extended(self, extend: Extend) -> None:
+        if extend.rounds <= self.decided.rounds:
+            self._violated("EXTEND", f"{extend.rounds} rounds are no more than there were")
+        for decided in self._all_decided:
+            decided.extended = extend.rounds
+        self._swarm.extended()
 
     def _froze(self, freeze: Freeze) -> None:
         known = self.decided.frozen.get(freeze.op)
@@ -230,6 +242,7 @@ class Invariants:
         if outcome.op in self.decided.outcomes:
             self._violated("I1", f"second outcome of op {outcome.op}")
         self.decided.ended(outcome)
+        self._swarm.committed(self.decided.commits)
         self._limits.pop(outcome.op, None)
         self._limit()
         if isinstance(outcome, Commit):
@@ -353,7 +366,8 @@ class Invariants:
         is_convicted = self._scene.is_convicted and peer.peer_id == self._scene.liar
         if halt.code == "SWT-E563" and is_convicted:
             return True
-        if halt.code != "SWT-E705" or not self.decided.is_over:
+        was_over = self.decided.commits >= self._scene.conditions.rounds
+        if halt.code != "SWT-E705" or not was_over:
             self._violated("halt", f"peer {peer.number} halts: {halt.text}")
         return False
 

@@ -132,7 +132,7 @@ class RepeatedWeather(Troubles):
         """Let calm begin before the run's end."""
         if (
             isinstance(body, Commit)
-            and self._checks.decided.commits >= self._scene.conditions.rounds - _CALM_OPS
+            and self._checks.decided.commits >= self._scene.conditions.last_round - _CALM_OPS
         ):
             self.calm()
 

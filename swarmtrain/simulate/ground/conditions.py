@@ -27,6 +27,23 @@ Task = DiLoCo | NoLoCo | Streaming | Delayed | DelayedNesterov | SparseLoCo | DD
 
 
 @dataclass(frozen=True, slots=True)
+class Extension:
+    """Rounds that the organiser adds to a run.
+
+    Attributes:
+        rounds: commits after which it is over then.
+        after: as soon as so many are there; of the run's rounds, once it is finished.
+        delay_s: until the organiser does so.
+        anew: the coordinator is ended for it, and started with the new number.
+    """
+
+    rounds: int
+    after: int
+    delay_s: float = 0.0
+    anew: bool = False
+
+
+@dataclass(frozen=True, slots=True)
 class Conditions:
     """A world's constants. Times in seconds.
 
@@ -60,6 +77,7 @@ class Conditions:
         stage_holders: of the second group's state, where it is kept by others, too: then it has
             fewer members; 0 for no keepers.
         text_pieces: of the text that peers lease; 0 for none.
+        extension: rounds that are added. Peers of a finished run have left then, and come back.
     """
 
     num_peers: int = 3
@@ -88,6 +106,12 @@ class Conditions:
     is_narrow: bool = False
     stage_holders: int = 0
     text_pieces: int = 0
+    extension: Extension | None = None
+
+    @property
+    def last_round(self) -> int:
+        """Commits after which nothing more is wanted."""
+        return self.rounds if self.extension is None else self.extension.rounds
 
     @property
     def keeps_books(self) -> bool:

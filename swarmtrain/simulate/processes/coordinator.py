@@ -79,6 +79,8 @@ class SimCoordinator(Process):
         """Counts starts; terms do not, for a restored disk may give one a second time."""
         self._has_begun = False
         """A record was on the disk: from then on an empty one has lost the ledger."""
+        self.wanted_rounds = 0
+        """Rounds that the organiser has asked for, 0 before."""
         self.text_uses: dict[bytes, int] = {}
         self._texts: CorpusService | None = None
 
@@ -93,7 +95,7 @@ class SimCoordinator(Process):
         self.machine = Rendezvous(
             self.terms, bytes(32), self.disk, self._sign, self._verify, self.term, self.now_s,
             archive=self, more_groups=self._more_groups,
-            is_lost=self._has_begun and not self.disk,
+            is_lost=self._has_begun and not self.disk, rounds=self.wanted_rounds,
         )  # fmt: skip
         conditions = self._scene.conditions
         self._texts = service_of(
@@ -103,6 +105,15 @@ class SimCoordinator(Process):
             self.watch.leases.began(self._texts.pieces)
             self.machine.reads(self._texts.progress)
         self._act(self.machine.start(self.now_s))
+
+    def extend(self, rounds: int) -> None:
+        """The organiser wants so many rounds, now or when it is started again."""
+        self.wanted_rounds = rounds
+        self.hear(self._extend)
+
+    def _extend(self) -> None:
+        if self.machine is not None:
+            self._act(self.machine.extend(self.wanted_rounds, self.now_s))
 
     def _keep_uses(self, uses: Mapping[bytes, int]) -> None:
         self.text_uses.update(uses)

@@ -78,6 +78,9 @@ _TRAIN_S = 1.0
 
 _APPLY_S = 0.0005
 _GOODBYE_S = 0.01
+_SAVE_S = 1.0
+"""Until a peer whose run is over has all that it has learnt on its disk."""
+
 _PATIENCE_S = 10.0
 _GLANCE_S = 0.25
 """Pause between two looks of a leaving peer whether it still waits for anything, as sessions do."""
@@ -136,6 +139,9 @@ class Host(Protocol):
 
     def replace(self) -> None:
         """Somebody comes soon for one who was thrown out."""
+
+    def rest(self, peer: "SimPeer") -> None:
+        """A peer has left as the run is over, and comes back when it goes on."""
 
 
 class SimPeer(Process):
@@ -351,6 +357,8 @@ class SimPeer(Process):
     def leave(self) -> None:
         """Say goodbye; the process ends when that is sent."""
         self.is_leaving = True
+        if self._reading is not None:
+            self._reading.leave()
         self._act(self.machine.leave("asked to", self.now_s))
         self.later(_GOODBYE_S, self.kill)
 
@@ -466,6 +474,9 @@ class SimPeer(Process):
             case do.RunFinished():
                 self._ended.add(action.group)
                 self.is_finished = self._ended >= self.machine.groups.keys()
+                rounds = action.rounds or self._scene.conditions.rounds
+                if self.is_finished and rounds < self._scene.conditions.last_round:
+                    self.later(_SAVE_S, self._rest)
             case do.Halt():
                 self._halt(action)
             case do.KeepProof():
@@ -473,11 +484,18 @@ class SimPeer(Process):
             case do.PeerFault():
                 self.watch.blamed(action)
 
+    def _rest(self) -> None:
+        """Leave as one whose run is over."""
+        self.leave()
+        self._host.rest(self)
+
     def _halt(self, halt: do.Halt) -> None:
         is_replaced = self.watch.halted(self, halt)
         self.kill()
         if is_replaced:
             self._host.replace()
+        elif self._scene.conditions.extension is not None:
+            self._host.rest(self)
 
     def _forged(self, frame: Frame) -> Frame:
         if frame.kind is not FrameKind.PART or not self.handicap.forges_scales:
@@ -536,7 +554,9 @@ class SimPeer(Process):
         match action:
             case Applied(image):
                 self.watch.rooted(self, image.op, image.manifest.root)
-                self.disk.save(image, self.strategy.local_arrays())
+                conditions = self._scene.conditions
+                is_last = conditions.extension is not None and image.op >= conditions.rounds
+                self.disk.save(image, self.strategy.local_arrays(), is_last=is_last)
                 self._act(tell(action, self.machine, self.now_s))
             case Ready() | GiveAhead():
                 self._act(tell(action, self.machine, self.now_s))

@@ -82,9 +82,12 @@ class PeerDisk:
             self.records = self.read(*ranges[0])
         return begins
 
-    def save(self, image: Image, own: Iterable[tuple[str, Tensor]]) -> None:
-        """Save a state, if there is a copy of it and it is its turn, and what is the peer's own."""
-        if image.chunks is not None and image.op % _SAVED_ROUNDS == 0:
+    def save(
+        self, image: Image, own: Iterable[tuple[str, Tensor]], *, is_last: bool = False
+    ) -> None:
+        """Save a state, if there is a copy of it and it is its turn or the last one, and what is
+        the peer's own."""
+        if image.chunks is not None and (is_last or image.op % _SAVED_ROUNDS == 0):
             self.image, self.own = image, {name: array.clone() for name, array in own}
 
     def restored(self, driver: Driver) -> StateImage | None:

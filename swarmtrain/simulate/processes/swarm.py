@@ -56,6 +56,8 @@ class Swarm:
             quick_verify, scene.conditions.stage_terms(),
         )  # fmt: skip
         self.control.coordinator = self.coordinator
+        self._is_extending = self._is_extended = False
+        self._resting: list[SimPeer] = []
 
     def start(self) -> None:
         """The coordinator and the first peers come up."""
@@ -104,6 +106,41 @@ class Swarm:
         """Somebody comes soon for one who was thrown out."""
         if len(self.survivors) < self.scene.conditions.all_peers:
             self.scene.clock.after(REPLACE_S, self.add_peer)
+
+    # ---- rounds that are added
+
+    def committed(self, commits: int) -> None:
+        """So many ops are committed now."""
+        extension = self.scene.conditions.extension
+        if extension is not None and commits == extension.after and not self._is_extending:
+            self._is_extending = True
+            self.scene.clock.after(extension.delay_s, self._extend)
+
+    def _extend(self) -> None:
+        extension = self.scene.conditions.extension
+        assert extension is not None
+        self.scene.say("ORGANISER", f"wants {extension.rounds} rounds")
+        if extension.anew and self.coordinator.is_alive:
+            self.coordinator.wanted_rounds = extension.rounds
+            self.crash_coordinator(REPLACE_S)
+        else:
+            self.coordinator.extend(extension.rounds)
+
+    def extended(self) -> None:
+        """EXTEND is decided: who has left at the end comes back."""
+        self._is_extended = True
+        for number, peer in enumerate(self._resting):
+            self.scene.clock.after(REPLACE_S * (1 + number), partial(self._return, peer))
+        self._resting.clear()
+
+    def rest(self, peer: SimPeer) -> None:
+        """A peer has left as the run is over: it comes back when EXTEND is decided."""
+        self._resting.append(peer)
+        if self._is_extended:
+            self.extended()
+
+    def _return(self, peer: SimPeer) -> None:
+        self.come_back(peer, peer.disk)
 
     # ---- what befalls them
 
