@@ -77,7 +77,7 @@ def generate(
     show(parts[-1])
     seconds = monotonic() - began_s
     if as_json:
-        found = {"model": trained.name, "prompt": text, "text": "".join(parts), "tokens": tokens}
+        found = {"model": trained.name, "prompt": text, "text": "".join(parts), "tokens": made}
         print(
             json.dumps({**found, "seed": seed, "device": str(where), "seconds": round(seconds, 3)})
         )

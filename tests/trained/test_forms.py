@@ -1,6 +1,7 @@
 """Exports that others read: in Transformers' form, with the run's tokenizer; a full disk."""
 
 import errno
+import json
 import os
 from pathlib import Path
 
@@ -12,6 +13,7 @@ from swarmtrain.cli.main import main
 from swarmtrain.config.settings import DataSection, ModelSection, RunConfig, RunSection
 from swarmtrain.data.tokenizer import Bytes, JsonTokenizer
 from swarmtrain.errors import UserError
+from swarmtrain.trained import writing
 from swarmtrain.trained.export import export
 from swarmtrain.trained.opened import Trained, open_trained
 from tests.trained.test_export import CONFIG, peer, refused
@@ -60,6 +62,16 @@ def test_the_runs_tokenizer_goes_with_the_model(
     assert main(["generate", str(tmp_path / "out"), "once upon", "--tokens", "30"]) == 0
     said = capsys.readouterr().out.removeprefix("once upon").split()
     assert said and set(said) <= words.keys()
+
+
+def test_json_tells_how_many_tokens_were_written(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    export(tmp_path / "out", [peer(tmp_path / "a", 0, 1, 2)])
+    monkeypatch.setattr(writing, "written", lambda *asked: iter((*b"Hi", 0, *b"!")))
+    assert main(["generate", str(tmp_path / "out"), "x", "--tokens", "9", "--json"]) == 0
+    said = json.loads(capsys.readouterr().out)
+    assert (said["text"], said["tokens"]) == ("Hi", 2)
 
 
 def test_a_full_disk_leaves_nothing_behind(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
