@@ -17,7 +17,7 @@ from torch import Tensor, nn
 
 from swarmtrain.config.pipeline import refuse_stages
 from swarmtrain.errors import UserError, render, translate
-from swarmtrain.events import Event, In, Left, RoundEnded, StateInPlace
+from swarmtrain.events import Event, In, Left, StateInPlace
 from swarmtrain.models.tensors import Layout
 from swarmtrain.peer.hook_log import HookLog, logger
 from swarmtrain.peer.membership import Membership
@@ -186,13 +186,7 @@ class Member(Swarm):
         session, loss = self._session, self._shown_loss()
         if self._log is not None:
             self._log.round_ended(report, loss)
-        root = session.driver.root.hex() if session is not None else ""
-        self._emit(
-            RoundEnded(
-                report.round, report.outcome, report.contributors, root, report.partner.hex(),
-                report.chain.hex(), loss=loss,
-            )
-        )  # fmt: skip
+        self._emit(report.event(session.driver.root if session is not None else b"", loss=loss))
 
     def _look_round(self) -> None:
         """Note where the run is, for when it is left; leave it when it is over."""

@@ -1,6 +1,6 @@
 """Options that several commands share, so that they read and behave the same everywhere."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Annotated, TypeVar
 
@@ -28,6 +28,17 @@ JsonEvents = Annotated[
 def read_by(parse: Callable[[str], T]) -> Callable[[str | T], T]:
     """Parser of an option whose default is a value already, as typer hands that to it too."""
     return lambda given: parse(given) if isinstance(given, str) else given
+
+
+def one_of(choices: Sequence[str]) -> Callable[[str], str]:
+    """Parser of an option that is one of these words."""
+
+    def parse(text: str) -> str:
+        if text not in choices:
+            raise typer.BadParameter(f"{text!r} is not one of {', '.join(choices)}.")
+        return text
+
+    return parse
 
 
 Device = Annotated[

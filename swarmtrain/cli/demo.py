@@ -5,19 +5,13 @@ from typing import Annotated
 
 import typer
 
-from swarmtrain.cli.arguments import EndsAsJson, Verbose
+from swarmtrain.cli.arguments import EndsAsJson, Verbose, one_of
 from swarmtrain.cli.situation import Situation
 from swarmtrain.options import DEMO_PIPELINE_PEERS, DemoOptions
 from swarmtrain_optimizers.strategies.registry import BUILT_IN
 
 STRATEGIES = tuple(facts.name for facts in BUILT_IN.values() if facts.demo)
 """Those that say how they are shown."""
-
-
-def _strategy(text: str) -> str:
-    if text not in STRATEGIES:
-        raise typer.BadParameter(f"{text!r} is not one of {', '.join(STRATEGIES)}.")
-    return text
 
 
 def demo(
@@ -34,7 +28,7 @@ def demo(
     strategy: Annotated[
         str,
         typer.Option(
-            parser=_strategy,
+            parser=one_of(STRATEGIES),
             metavar=f"[{'|'.join(STRATEGIES)}]",
             help="When peers exchange, and what they make of it.",
         ),

@@ -5,7 +5,7 @@ from typing import Annotated
 
 import typer
 
-from swarmtrain.cli.arguments import EndsAsJson, Verbose, read_by
+from swarmtrain.cli.arguments import EndsAsJson, Verbose, one_of, read_by
 from swarmtrain.cli.situation import Situation
 from swarmtrain.error_table import EXIT_BUG, EXIT_DONE
 from swarmtrain.errors import misuse
@@ -13,12 +13,6 @@ from swarmtrain.options import EmulateOptions, parse_duration
 from swarmtrain_transport.limits import PEERS_MAX
 
 KINDS = ("auto", "namespaces", "modelled")
-
-
-def _kind(text: str) -> str:
-    if text not in KINDS:
-        raise typer.BadParameter(f"{text!r} is not one of {', '.join(KINDS)}.")
-    return text
 
 
 def emulate(
@@ -50,7 +44,7 @@ def emulate(
     links: Annotated[
         str,
         typer.Option(
-            parser=_kind, metavar=f"[{'|'.join(KINDS)}]", show_default="auto",
+            parser=one_of(KINDS), metavar=f"[{'|'.join(KINDS)}]", show_default="auto",
             help="How links are made: namespaces if root may, else modelled by relays.",
         ),
     ] = "auto",

@@ -5,8 +5,7 @@ from typing import Annotated
 
 import typer
 
-from swarmtrain.cli.arguments import AsJson
-from swarmtrain.errors import misuse
+from swarmtrain.cli.arguments import AsJson, one_of
 
 FORMS = ("safetensors", "hf")
 
@@ -23,7 +22,7 @@ def export(
     form: Annotated[
         str,
         typer.Option(
-            "--format", metavar="FORM",
+            "--format", parser=one_of(FORMS), metavar=f"[{'|'.join(FORMS)}]",
             help="safetensors: the run's own names; hf: for AutoModelForCausalLM.",
         ),
     ] = FORMS[0],
@@ -32,8 +31,6 @@ def export(
     """Make a folder of a run's newest model: weights, settings, tokenizer, and a card that tells
     how it came about. Where the model is in stages, the peers of these directories have all of
     them together. They may go on meanwhile."""
-    if form not in FORMS:
-        raise misuse(f"There is no format {form}.", f"Name one of {', '.join(FORMS)}.")
     import msgspec
 
     from swarmtrain.console.units import human_bytes

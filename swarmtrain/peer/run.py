@@ -25,7 +25,6 @@ from swarmtrain.events import (
     Frozen,
     In,
     Left,
-    RoundEnded,
     StateInPlace,
 )
 from swarmtrain.models.device import device_of
@@ -276,10 +275,7 @@ class _Peer:
         self._events.tell(StateInPlace(op), f"{text}, and trains")
 
     def _on_round(self, report: RoundReport) -> None:
-        ended = RoundEnded(
-            report.round, report.outcome, report.contributors, self.session.driver.root.hex(),
-            report.partner.hex(), report.chain.hex(), loss=self._loss or None,
-        )  # fmt: skip
+        ended = report.event(self.session.driver.root, loss=self._loss or None)
         self._events.tell(ended, in_words(report) + self._training_loss())
         if self.session.driver.keeps_pace:
             # Who makes fewer steps is where the run is, not where its own steps would be.

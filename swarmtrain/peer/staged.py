@@ -20,7 +20,7 @@ from swarmtrain.config.file import config_hash
 from swarmtrain.console.lines import counted
 from swarmtrain.data.batches import Batch
 from swarmtrain.errors import UserError, cleaned
-from swarmtrain.events import Evaluated, RoundEnded, Serving, StateInPlace
+from swarmtrain.events import Evaluated, Serving, StateInPlace
 from swarmtrain.models.tensors import Layout
 from swarmtrain.peer.membership import Membership
 from swarmtrain.peer.network.control import CoordinatorUnreachable
@@ -344,10 +344,7 @@ class StagedPeer:
 
     def _on_round(self, stage: int, report: RoundReport) -> None:
         loss = f"; training loss {self.loss:.3f}" if self.loss else ""
-        ended = RoundEnded(
-            report.round, report.outcome, report.contributors,
-            self.sessions[stage].driver.root.hex(), report.partner.hex(), report.chain.hex(), stage,
-        )  # fmt: skip
+        ended = report.event(self.sessions[stage].driver.root, stage=stage)
         count = self._here.counted.get(stage, 0) if report.outcome == "merged" else 0
         work = f"; {counted(count, 'micro-batch')}" if count else ""
         self._telling.tell(ended, f"stage {stage}, {in_words(report)}{work}{loss}")

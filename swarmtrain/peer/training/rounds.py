@@ -4,6 +4,7 @@ from dataclasses import dataclass
 from typing import Protocol
 
 from swarmtrain.console.lines import counted
+from swarmtrain.events import RoundEnded
 from swarmtrain_transport.links.link import PeerId
 from swarmtrain_transport.result import OpResult
 
@@ -28,6 +29,19 @@ class RoundReport:
     reason: str = ""
     partner: PeerId = b""
     chain: bytes = b""
+
+    def event(self, root: bytes, *, stage: int = 0, loss: float | None = None) -> RoundEnded:
+        """The same for programs.
+
+        Args:
+            root: this peer's state root after the round.
+            stage: whose round it is, where the model is in stages.
+            loss: this peer's own then, None if nobody knows it.
+        """
+        return RoundEnded(
+            self.round, self.outcome, self.contributors, root.hex(), self.partner.hex(),
+            self.chain.hex(), stage, loss,
+        )  # fmt: skip
 
 
 def in_words(report: RoundReport) -> str:
