@@ -22,7 +22,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-SOURCE = "python-stdlib"
+from swarmtrain.config.settings import STDLIB
 
 SEPARATOR = b"\0"
 """Stands after every file. Python source cannot contain it, so a model can learn "end of file"."""
@@ -259,7 +259,7 @@ def _manifest(
     validation: tuple[str, ...],
 ) -> bytes:
     described = {
-        "source": SOURCE,
+        "source": STDLIB,
         "python": platform.python_version(),
         "separator": SEPARATOR.hex(),
         "piece_bytes": piece_bytes,

@@ -95,7 +95,7 @@ def span_words(span: range) -> str:
 
 
 def serving_words(config: RunConfig, span: range, why: str = "") -> str:
-    """Which stages a peer serves, what of the model that is, and the reason."""
+    """A peer's stages, what of the model they are, and the reason, as people read it."""
     about = [f"of 0 to {config.pipeline.num_stages - 1}"]
     if config.model.is_counted:
         names, cut = list(built_in_costs(config.model)), stage_cut(config)

@@ -1,4 +1,4 @@
-"""Which text the run trains on, and how often each piece was used: kept beside the log.
+"""The name of the run's text, and how often each piece was used: kept beside the log.
 
 Nothing of it is a decision that peers must know of, so it is in no record; yet a coordinator that
 comes back must know the text again, and go on where the pass was.

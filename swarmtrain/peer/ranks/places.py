@@ -1,4 +1,4 @@
-"""Which rank of a job has which values of the flat vector. Pure; numpy alone.
+"""Places of the flat vector's values on the ranks of a job. Pure; numpy alone.
 
 A rank holds of each parameter one box of values, a shard. For the exchange a value belongs to one
 rank: that which holds the first value of its block (the lowest of those that hold a copy of it),

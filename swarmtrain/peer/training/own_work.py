@@ -51,7 +51,8 @@ def decoded_own(
     """
 
     def make(start: int, stop: int, out: Tensor | None) -> Tensor:
-        return own.decoded(start, stop, result.window)
+        values = own.decoded(start, stop, result.window)
+        return values if out is None else out.copy_(values)
 
     return Chunked(result_cuts(result), make, zeros)
 

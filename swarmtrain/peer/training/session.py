@@ -72,6 +72,7 @@ class Hooks:
         on_round: a round has ended.
         on_state: a state was loaded; the argument is its op.
         on_lease: text was leased.
+        on_welcome: the coordinator has let this peer in again.
         on_waiting: the run stands still, and why, in words; "" when it goes on.
     """
 

@@ -152,7 +152,7 @@ class Evaluation:
         return total / num_tokens
 
     def _part(self, held: Held) -> int:
-        """Which part of the text it is."""
+        """The number of its part of the text."""
         return held.micro_batch.number % self._flight.rules.judged
 
     def _knows(self, held: Held, secret: bytes) -> bool:
