@@ -135,6 +135,7 @@ class Trial:
         speeds: of the peers, () if equal.
         hostile: how many of them attack.
         attack: how.
+        noniid: whether each replica's text is a part of its own.
     """
 
     words: str
@@ -144,6 +145,7 @@ class Trial:
     speeds: tuple[float, ...] = ()
     hostile: int = 0
     attack: Attack = Attack.SIGN_FLIP
+    noniid: bool = False
 
     @property
     def strategy(self) -> str:
@@ -167,6 +169,8 @@ class Trial:
             parts.append("speeds " + ":".join(f"{speed:g}" for speed in self.speeds))
         if self.hostile:
             parts.append(f"{self.hostile} {self.attack.value}")
+        if self.noniid:
+            parts.append("own text")
         return ", ".join(parts)
 
     def plan(self, edition: Edition, rates: Rates, seed: int) -> Plan:
@@ -180,7 +184,7 @@ class Trial:
             label="", strategy="", codec="", peers=self.peers, steps=span.steps,
             inner_steps=span.inner_steps, size=span.size, speeds=self.speeds,
             hostile=self.hostile, attack=self.attack, points=edition.points,
-            windows=edition.windows,
+            windows=edition.windows, noniid=self.noniid,
         )  # fmt: skip
         given: dict[str, object] = {
             "inner_lr": rates.inner_lr,

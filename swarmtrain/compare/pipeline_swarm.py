@@ -163,7 +163,10 @@ class PipelineSwarm:
             ),
             redone=crowd.redone,
             lost=sum(sum(told.books.lost.values()) for told in self._rounds),
-            stage_spread=mean(mean(told.spreads) for told in self._rounds),
+            stage_spreads=tuple(
+                mean(of_stage)
+                for of_stage in zip(*(told.spreads for told in self._rounds), strict=True)
+            ),
         )
 
 

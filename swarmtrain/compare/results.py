@@ -65,7 +65,8 @@ class RunResult:
         route_shares: of a pipeline: by stage, the part of its micro-batches that each peer counted.
         redone: micro-batches that went to another peer of a stage after the first had failed.
         lost: micro-batches that did not come back.
-        stage_spread: `replica_spread` of a stage's peers as they give their parts, mean over ops.
+        stage_spreads: of each stage, `replica_spread` of its peers as they give their parts, mean
+            over ops.
     """
 
     strategy: str
@@ -89,7 +90,7 @@ class RunResult:
     route_shares: tuple[tuple[float, ...], ...] = ()
     redone: int = 0
     lost: int = 0
-    stage_spread: float = 0.0
+    stage_spreads: tuple[float, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -236,4 +237,5 @@ def _from_json(text: str) -> RunResult:
     found["curve"] = tuple(Point(**point) for point in found["curve"])
     found["state_roots"] = tuple(found["state_roots"])
     found["route_shares"] = tuple(tuple(shares) for shares in found["route_shares"])
+    found["stage_spreads"] = tuple(found["stage_spreads"])
     return RunResult(**found)
