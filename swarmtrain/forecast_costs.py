@@ -22,7 +22,7 @@ PEERS = (4, 16)
 MBITS_S = (20, 100)
 _ROUND_TRIP_S = 0.050
 
-_GPT2_TOKENS = 50_257
+_BYTES, _GPT2_TOKENS = 256, 50_257
 _BYTES_UP_TO = 20_000_000
 """Parameters with bytes as tokens, above which a size is meant for a tokenizer."""
 
@@ -69,11 +69,9 @@ def costs() -> tuple[Cost, ...]:
 
 
 def _cost(size: str) -> Cost:
-    tokens = 0
-    config = _config(size, tokens)
+    config = _config(size, _BYTES)
     if num_values_of(built_in_parameters(config.model)) > _BYTES_UP_TO:
-        tokens = _GPT2_TOKENS
-        config = _config(size, tokens)
+        config = _config(size, _GPT2_TOKENS)
     needs, parameters = stage_needs(config), num_values_of(built_in_parameters(config.model))
     exchanges = tuple(
         Exchange(
@@ -82,7 +80,7 @@ def _cost(size: str) -> Cost:
         )
         for peers in PEERS for mbit_s in MBITS_S
     )  # fmt: skip
-    return Cost(size, tokens or 256, parameters, memory_of(needs, range(1)), exchanges)
+    return Cost(size, config.model.vocabulary, parameters, memory_of(needs, range(1)), exchanges)
 
 
 def _link(mbit_s: int) -> Net:
@@ -94,8 +92,7 @@ def _link(mbit_s: int) -> Net:
 def _config(size: str, tokens: int) -> RunConfig:
     said = {"kind": "transformer", "size": size, "vocabulary": tokens, **SIZES[size]}
     model = msgspec.convert(said, ModelSection)
-    inner = InnerSection()
-    one_by_one = InnerSection(accumulate=inner.batch)
+    one_by_one = InnerSection(accumulate=InnerSection().batch)
     return RunConfig(run=RunSection(name="costs"), model=model, inner=one_by_one)
 
 

@@ -304,7 +304,7 @@ class Chaos:
         actor.is_running = False
         is_clean_leave = actor.harmed is not Deed.KILL and actor.may_end
         if is_clean_leave and event.status != 0:
-            text = f"{actor.name} was asked to leave and ended with status {event.status}"
+            text = f"{actor.name} was asked to leave and ended with {event.words}"
             self._violated("stop", f"{text}: {tail(self._place.log(actor.name))[-3:]}")
         if self._is_over:
             return
@@ -319,7 +319,7 @@ class Chaos:
     def _ended_alone(self, name: str, event: Ended) -> None:
         said = [line for line in tail(self._place.log(name)) if not line.startswith("{")]
         words = " / ".join(said[-6:])
-        self._violated("alive", f"{name} ended by itself with status {event.status}: {words}")
+        self._violated("alive", f"{name} ended by itself with {event.words}: {words}")
 
     def _all_in_place(self, troupe: Troupe) -> bool:
         return all(actor.is_in_place for actor in troupe.actors.values())

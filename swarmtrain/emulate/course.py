@@ -45,15 +45,17 @@ class PeerFacts:
         state: as the table shows it.
         round: newest round whose outcome it has.
         outcome: how that ended for it.
-        root: state root then, in hex; of a model in stages by stage.
+        roots: state roots then, in hex, by stage where the model is in stages; else under "".
         loss_first: first training loss that it told.
         loss_last: the newest.
         kills: how often it was killed.
-        bytes_up: that it sent, in all lives.
-        bytes_down: that it received.
-        is_running: whether its process is there.
-        is_in_place: whether it holds the run's state.
+        is_running: its process is there.
+        is_in_place: it holds the run's state.
+        has_joined: it was in the run, in whatever life.
+        has_left: its newest life has left the run.
         status: exit status of its newest life.
+        earlier: bytes up and down of its earlier lives.
+        moved: of its newest one.
     """
 
     name: str

@@ -71,16 +71,14 @@ class Layout:
         """
         if block < 1:
             raise ValueError(f"block must be at least 1, not {block}")
-        specs = tuple(
-            ParameterSpec(name, tuple(parameter.shape), _dtype_name(parameter))
-            for name, parameter in _trainable(model).items()
-        )
+        parameters = _trainable(model)
+        specs = _specs(parameters)
         if not specs:
             raise ValueError(
                 "the model has no trainable parameters: every requires_grad is False. "
                 "Unfreeze what the run should train."
             )
-        for spec, parameter in zip(specs, _trainable(model).values(), strict=True):
+        for spec, parameter in zip(specs, parameters.values(), strict=True):
             if not parameter.dtype.is_floating_point:
                 raise ValueError(
                     f"parameter `{spec.name}` has dtype {spec.dtype}; only real floating types "
@@ -149,11 +147,7 @@ class Layout:
         Raises:
             LayoutMismatch: a parameter is missing, one too many is there, or a shape differs.
         """
-        shapes = tuple(
-            ParameterSpec(name, tuple(tensor.shape), _dtype_name(tensor))
-            for name, tensor in tensors.items()
-        )
-        difference = self.describe_difference(shapes, compare_dtypes=False)
+        difference = self.describe_difference(_specs(tensors), compare_dtypes=False)
         if difference is not None:
             raise LayoutMismatch(difference)
         vector = torch.zeros(self.padded, dtype=torch.float32)
@@ -189,10 +183,7 @@ class Layout:
 
     def _matching(self, model: nn.Module) -> dict[str, nn.Parameter]:
         parameters = _trainable(model)
-        specs = tuple(
-            ParameterSpec(name, tuple(parameter.shape), _dtype_name(parameter))
-            for name, parameter in parameters.items()
-        )
+        specs = _specs(parameters)
         if specs != self.parameters:
             raise LayoutMismatch(
                 "the model changed after the exchange began: "
@@ -219,5 +210,8 @@ def _trainable(model: nn.Module) -> dict[str, nn.Parameter]:
     }
 
 
-def _dtype_name(tensor: Tensor) -> str:
-    return str(tensor.dtype).removeprefix("torch.")
+def _specs(tensors: Mapping[str, Tensor]) -> tuple[ParameterSpec, ...]:
+    return tuple(
+        ParameterSpec(name, tuple(one.shape), str(one.dtype).removeprefix("torch."))
+        for name, one in tensors.items()
+    )

@@ -13,6 +13,8 @@ def text_of(found: Collected, history: History, num_values: int, model_sha256: s
     """The card as Markdown, with the head that model hubs read.
 
     Args:
+        found: the model.
+        history: of it.
         num_values: parameters.
         model_sha256: of model.safetensors.
     """

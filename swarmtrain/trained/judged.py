@@ -50,6 +50,7 @@ def text_at(place: str, field: str = "text") -> tuple[Iterator[Document], int]:
     """Documents of a file, a folder or a dataset, and how many files there are none.
 
     Args:
+        place: as a run file's data.source has it.
         field: of JSONL and datasets, that has the text.
 
     Raises:
@@ -77,7 +78,9 @@ def judged(
 
     Args:
         model: gives (B, T, V) logits.
+        tokenizer: of the model.
         context: longest T that it takes.
+        texts: the documents.
         most_windows: stop after so many, 0 for all.
 
     Raises:

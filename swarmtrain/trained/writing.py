@@ -46,6 +46,7 @@ def written(
         prompt: at least one token; the newest `context` count.
         num_tokens: how many to write.
         context: longest T that the model takes.
+        taste: how each is drawn.
         vocabulary: tokens that mean something; the model may know more, which are never drawn.
     """
     generator = torch.Generator().manual_seed(taste.seed)
