@@ -5,7 +5,6 @@ cleanly, twice leaves at once: either way the coordinator is told, so that a pee
 taken for one that vanished.
 """
 
-import logging
 import os
 import signal
 import threading
@@ -31,7 +30,6 @@ from swarmtrain.models.device import device_of
 from swarmtrain.options import DEVICE_AUTO, JoinOptions
 from swarmtrain.peer.disk.shelf import free_bytes
 from swarmtrain.peer.membership import Membership
-from swarmtrain.peer.network.control import CoordinatorUnreachable
 from swarmtrain.peer.network.shell import GIVEN_UP, PeerShell
 from swarmtrain.peer.staged import Rehearsal, StagedPeer
 from swarmtrain.peer.telling import Emit, Print, Telling
@@ -51,8 +49,6 @@ from swarmtrain_transport.wire.messages import (
     Brings,
     LeaseGrant,
 )
-
-logger = logging.getLogger(__name__)
 
 
 def run_peer(
@@ -260,14 +256,7 @@ class _Peer:
         self.session.stepped(samples, loss, self.trainer.bytes_per_step)
 
     def _on_lease(self, grant: LeaseGrant) -> None:
-        self.membership.thread.run_coroutine(lambda shell: self._fill(shell, grant))
-
-    async def _fill(self, shell: PeerShell, grant: LeaseGrant) -> None:
-        try:
-            await self.feed.fill(shell, grant)
-        except CoordinatorUnreachable as error:
-            logger.warning("No new text to train on: %s The old text lasts until then.", error.what)
-            self.reader.failed()
+        self.membership.thread.run_coroutine(lambda shell: self.reader.fill(shell, grant))
 
     def _on_state(self, op: int) -> None:
         self.trainer.continue_at(op * self.membership.config.steps_per_round)

@@ -23,8 +23,6 @@ from swarmtrain.errors import UserError, cleaned
 from swarmtrain.events import Evaluated, Serving, StateInPlace
 from swarmtrain.models.tensors import Layout
 from swarmtrain.peer.membership import Membership
-from swarmtrain.peer.network.control import CoordinatorUnreachable
-from swarmtrain.peer.network.shell import PeerShell
 from swarmtrain.peer.telling import Telling
 from swarmtrain.peer.training.model_weights import ModelWeights
 from swarmtrain.peer.training.reading import Reader
@@ -288,13 +286,6 @@ class StagedPeer:
         if self._own is None:
             self.reader.ask()
 
-    async def _fill(self, shell: PeerShell, grant: LeaseGrant) -> None:
-        try:
-            await self.feed.fill(shell, grant)
-        except CoordinatorUnreachable as error:
-            logger.warning("No new text to train on: %s The old text lasts until then.", error.what)
-            self.reader.failed()
-
     # ---- evaluation
 
     def _judge(self) -> None:
@@ -331,7 +322,7 @@ class StagedPeer:
             case requests.Evaluated():
                 logger.info("Round %d was not evaluated: its text did not get through.", item.op)
             case LeaseGrant():
-                self.membership.thread.run_coroutine(lambda shell: self._fill(shell, item))
+                self.membership.thread.run_coroutine(lambda shell: self.reader.fill(shell, item))
             case Welcome() if 0 in self.sessions:
                 self._lease()
             case Waiting():

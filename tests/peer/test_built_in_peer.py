@@ -29,6 +29,7 @@ def test_who_comes_back_continues_at_the_step_of_its_state_and_ramps_up(name: st
     membership: Any = SimpleNamespace(
         config=config,
         storage=SimpleNamespace(directory=Path()),
+        thread=SimpleNamespace(send=lambda message: None),
         own_seed=lambda: 1,
         session=lambda trainer, layout, hooks: told.append(hooks),
     )

@@ -8,6 +8,7 @@ import pytest
 
 from swarmtrain.config.settings import DataSection, ModelSection, RunConfig, RunSection
 from swarmtrain.errors import UserError
+from swarmtrain.peer.network.control import CoordinatorUnreachable
 from swarmtrain.peer.network.text_download import not_as_named, not_given
 from swarmtrain.peer.training.reading import Reader
 from swarmtrain.peer.training.text import TextFeed
@@ -96,7 +97,9 @@ def test_a_reader_asks_once_before_its_text_is_read_and_again_after_a_failure(tm
         reader.next_batch()
     assert len(said) == 2 and said[0] == LeaseRequest(2)
     assert {one.piece for one in (*said[1].held, *said[1].done)} == set(list(PIECES)[:2])
-    reader.failed()
+    away = CoordinatorUnreachable("SWT-E201", "Nobody answers.")
+    lost = list(PIECES)[2]
+    asyncio.run(reader.fill(Shell(lost, error=away), granted(lost)))  # type: ignore[arg-type]
     reader.next_batch()
     assert len(said) == 3 and len(said[2].done) == 2
     reader.finish()

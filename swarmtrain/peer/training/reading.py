@@ -1,17 +1,22 @@
 """A peer's reading: batches of what it holds, and asking for more before it has read that.
 
-Runs on the training thread. Which window comes next, and what is done, says `data.walk`; what is
-leased to whom, the coordinator's `data.leases`.
+Runs on the training thread, but for `fill`. Which window comes next, and what is done, says
+`data.walk`; what is leased to whom, the coordinator's `data.leases`.
 """
 
+import logging
 import random
 from collections.abc import Callable
 
 from swarmtrain.config.built_in import width_of
 from swarmtrain.config.settings import RunConfig
 from swarmtrain.data.batches import Batch, LeasedStream
+from swarmtrain.peer.network.control import CoordinatorUnreachable
+from swarmtrain.peer.network.shell import PeerShell
 from swarmtrain.peer.training.text import TextFeed
-from swarmtrain_transport.wire.messages import LeaseRequest
+from swarmtrain_transport.wire.messages import LeaseGrant, LeaseRequest
+
+logger = logging.getLogger(__name__)
 
 
 class Reader:
@@ -51,9 +56,18 @@ class Reader:
         if last.done and not self._feed.is_own:
             self._send(last)
 
-    def failed(self) -> None:
-        """Hear that what was leased did not come; it is asked for again."""
-        self._stream.walk.failed()
+    async def fill(self, shell: PeerShell, grant: LeaseGrant) -> None:
+        """Get the pieces of a grant, on the network thread; what does not come for want of the
+        coordinator is asked for again.
+
+        Raises:
+            UserError: as `TextFeed.fill`.
+        """
+        try:
+            await self._feed.fill(shell, grant)
+        except CoordinatorUnreachable as error:
+            logger.warning("No new text to train on: %s The old text lasts until then.", error.what)
+            self._stream.walk.failed()
 
     @property
     def has_text(self) -> bool:
