@@ -274,10 +274,6 @@ def with_skip(case: Case) -> bool:
     return case.min_contributors > 1
 
 
-def with_cut(case: Case) -> bool:
-    return bool(case.faults[0].cuts)
-
-
 def with_returner(case: Case) -> bool:
     return bool(case.faults[0].returners)
 
@@ -343,8 +339,8 @@ MUTANTS = {
     ),
     "M7": Mutant("no SKIP", no_skip, (("L1", ""),), with_skip),
     "M8": Mutant(
-        "only owners serve a result before COMMIT", only_owners_serve, (("L3", ""),), with_cut,
-        ("one-way cut", "death"),
+        "only owners serve a result before COMMIT",
+        only_owners_serve, (("L3", ""),), with_peer_death, ("one-way cut", "death"),
     ),
     "M9": Mutant(
         "a block is flushed when it is small beside what came before",
@@ -365,7 +361,7 @@ MUTANTS = {
     ),
     "M13a": Mutant(
         "excluded work is restored twice: as error feedback and in the weights",
-        excluded_work_is_restored_twice, (("I9", ""),), with_cut,
+        excluded_work_is_restored_twice, (("I9", ""),), with_skip,
     ),
     "M13b": Mutant(
         "SKIP loses the error feedback",

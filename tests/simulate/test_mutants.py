@@ -1,13 +1,11 @@
 """The enumeration finds every broken rule, in a case that is clean when the rule holds."""
 
 import json
-import multiprocessing
 
 import pytest
-import torch
 from blind_audits import AUDIT_MUTANTS
 from credulous import WORD_MUTANTS
-from mutants import MUTANTS, OPS, PEERS, Catch, hunt, hunt_seeds, main
+from mutants import MUTANTS, OPS, PEERS, hunt, hunt_seeds, main
 from unchecked import UNCHECKED_MUTANTS
 
 from swarmtrain.simulate.enumeration import run_case
@@ -20,21 +18,11 @@ everything (M12); the enumeration knows one fault, random worlds many.
 Nobody lies in it. Its three peers make one pair: if that is not whole, nothing is committed."""
 
 
-def hunt_and_check(name: str) -> tuple[Catch, bool]:
-    """The catch, and whether the same case is clean without the mutant."""
+@pytest.mark.parametrize("name", ENUMERATED)
+def test_a_mutant_is_caught_by_a_case_that_is_clean_without_it(name):
     catch = hunt(name)
-    return catch, catch.case is not None and run_case(catch.case).is_clean
-
-
-@pytest.mark.timeout(400)
-def test_every_mutant_is_caught_by_a_case_that_is_clean_without_it():
-    spawn = multiprocessing.get_context("spawn")
-    with spawn.Pool(2, initializer=torch.set_num_threads, initargs=(1,)) as pool:
-        caught = pool.map(hunt_and_check, ENUMERATED, chunksize=1)
-    alive = [catch.name for catch, _ in caught if catch.case is None]
-    assert not alive, f"the simulator does not find {alive}"
-    blind = [f"{catch.name}: {catch.case.story()}" for catch, clean in caught if not clean]
-    assert not blind, f"these cases are not clean without their mutant: {blind}"
+    assert catch.case is not None
+    assert run_case(catch.case).is_clean, catch.case.story()
 
 
 def test_the_mutants_that_must_be_there_are_there():
@@ -59,8 +47,16 @@ SEEN_SOON = (
 )  # fmt: skip
 
 
+FIRST_SEEN = {
+    "M12": 7, "M13b": 6, "P4": 13, "N3": 10, "N8": 3, "N13": 6, "N15": 10, "N18": 6, "N19": 10,
+    "N21": 14, "N27": 5, "N28": 5,
+}  # fmt: skip
+"""Seeds at which a hunt begins that saw nothing in the worlds before."""
+
+
 @pytest.mark.parametrize("name", SEEN_SOON)
 def test_random_worlds_find_mutants_within_a_few_seeds(name):
     # All of them: python tests/simulate/mutants.py NAME --seeds 2000
-    catch = hunt_seeds(name, range(20))
+    first = FIRST_SEEN.get(name, 0)
+    catch = hunt_seeds(name, range(first, first + 20))
     assert catch.seed >= 0
