@@ -179,6 +179,13 @@ _ROWS = (
         "tells what each stage takes. Else end other programs, or allow more.",
     ),
     ErrorKind(
+        "SWT-E408", "This peer runs elsewhere already", EXIT_TRY_LATER,
+        "A process with this peer's key is in the run: it was started from this state directory,\n"
+        "or one is a copy of the other. A key is one peer. Stop one of the two, or remove\n"
+        "identity.json from the copy, which then is a peer of its own. If this peer was ended a\n"
+        "moment ago, without its machine's saying so, join again in ten seconds.",
+    ),
+    ErrorKind(
         "SWT-E450", "The model cannot be built here", EXIT_MUST_CHANGE,
         "Its weights are there, and what they are weights of is not: peers brought the model from\n"
         "their own program, or it needs a package that is not installed. Load model.safetensors\n"

@@ -207,6 +207,8 @@ def _in_words(key: str, value: Any, view: Mapping[str, Any]) -> str:
             return f"{value:,} parameters".replace(",", " ") if value else ""
         case "checkpoint_op":
             return f"after round {value}" if value >= 0 else ""
+        case "connected" if "process" in view:
+            return ""  # nobody looks for it any more
         case "connected":
             return "connected" if value else "does not answer; it is looked for"
         case "tokens_per_s":

@@ -314,8 +314,8 @@ class PipelineSection(_Section, frozen=True):
     - A peer that reads text has as many micro-batches under way as make up one step, at most two
       per stage: the more are under way, the older are the weights that they were computed with.
       That is the average; a fast peer has more, up to twice as many, and a slow one fewer.
-      Where the file says nothing of `micro_batch`, it is the largest divisor of `inner.batch` with
-      which two per stage fit into a step.
+      Where the file says nothing of `micro_batch`, or 0, it is the largest divisor of `inner.batch`
+      with which two per stage fit into a step.
     - With `schedule = "flush"` a step waits for all its micro-batches, in all stages, and a round
       for the exchange of the one before: no strategy with a delay fits. With "free" neither waits,
       and `max_stale_steps` bounds how old a gradient may be.
@@ -328,8 +328,9 @@ class PipelineSection(_Section, frozen=True):
     micro_batch: Annotated[
         int,
         Meta(
-            ge=0, le=65_536, description="examples that go through the stages together",
-            extra={"default": "inner.batch / (2 x stages)", "span": "1 to 65 536"},
+            ge=0, le=65_536,
+            description="examples that go through the stages together; 0 for the default",
+            extra={"default": "inner.batch / (2 x stages)"},
         ),
     ] = 0  # fmt: skip
     max_stale_steps: Annotated[

@@ -254,6 +254,8 @@ class CoordinatorApp:
         admitted = self._door.judge(knock, nonce, remote, self._shell.now_s())
         transport = request.transport
         own = transport.get_extra_info("sockname") if transport is not None else None
+        if self._shell.is_elsewhere(admitted.peer, admitted.hello.boot):
+            raise DoorClosed("SWT-E408", "Another process with this peer's key is in the run.")
         try:
             host = seen_host(admitted.hello.host, remote, own[0] if own else "")
         except DoorClosed:

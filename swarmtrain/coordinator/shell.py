@@ -71,6 +71,9 @@ class Machine(Protocol):
     def reads(self, place: TextPlace | None) -> None:
         """The run is at this place of the text that is leased."""
 
+    def is_elsewhere(self, peer: PeerId, boot: bytes, now_s: float) -> bool:
+        """True if another process than that of this boot was heard of the peer just now."""
+
     def is_member(self, peer: PeerId) -> bool:
         """Return True if this key was ever let in."""
 
@@ -180,6 +183,12 @@ class Shell:
         self._step(
             lambda now_s: self.machine.connected(peer, hello, now_s, invite_id=invite_id), peer
         )
+
+    def is_elsewhere(self, peer: PeerId, boot: bytes) -> bool:
+        """Return True if another process of the peer is connected, and was heard just now."""
+        if peer not in self._outlets:
+            return False
+        return self.machine.is_elsewhere(peer, boot, self.now_s())
 
     def receive(self, peer: PeerId, outlet: Outlet, message: PeerMessage) -> None:
         """A message of the peer. One of a connection that was replaced is dropped."""

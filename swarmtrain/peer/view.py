@@ -18,6 +18,14 @@ class TrainerNote(msgspec.Struct, frozen=True):
     result: str = ""
 
 
+def ended_note(rounds: int, checkpoints: str) -> TrainerNote:
+    """The note of a peer that has come back to a run that is finished."""
+    counted = f"{rounds} round{'' if rounds == 1 else 's'}"
+    return TrainerNote(
+        "finished", result=f"{counted}, the model is in the newest folder of {checkpoints}"
+    )
+
+
 class PeerView(msgspec.Struct, frozen=True):
     """A peer as `status` shows it.
 

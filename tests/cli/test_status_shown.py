@@ -190,3 +190,8 @@ def test_status_of_a_whole_ledger_says_that_nothing_runs(tmp_path, capsys):
     Store.open(tmp_path).close()
     assert main(["status", "--state-dir", str(tmp_path)]) == 69
     assert capsys.readouterr().err.startswith("SWT-E204")
+
+
+def test_nobody_looks_for_the_coordinator_of_a_process_that_has_ended() -> None:
+    shown = list(describe({"process": "has ended", "state": "finished", "connected": False}))
+    assert shown == ["process          has ended", "state            finished"]

@@ -101,6 +101,7 @@ class FakeMachine:
         self.next_wakeup_s: float | None = None
         self.is_finished = False
         self.place: Any = None
+        self.elsewhere: set[bytes] = set()
         self.term = term
         self.answer: Callable[[bytes, Any], Actions] = lambda peer, message: ()
         self.on_tick: Callable[[], Actions] = lambda: ()
@@ -131,6 +132,9 @@ class FakeMachine:
 
     def reads(self, place: Any) -> None:
         self.place = place
+
+    def is_elsewhere(self, peer: bytes, boot: bytes, now_s: float) -> bool:
+        return peer in self.elsewhere
 
     def is_member(self, peer: bytes) -> bool:
         return peer in self.members

@@ -138,6 +138,25 @@ def test_a_forged_and_a_revoked_invite_are_refused_by_name(
     run(scene())
 
 
+def test_a_second_process_of_a_connected_peer_is_refused_and_the_first_stays(
+    tmp_path: Path,
+) -> None:
+    async def scene() -> None:
+        async with serving(tmp_path) as rig:
+            rig.machine.elsewhere.add(ALICE.peer_id)  # counts only for who is connected
+            async with connected(rig.invite(), ALICE) as (client, _):
+                with pytest.raises(DoorRefused) as caught:
+                    async with connected(rig.invite(), ALICE):
+                        pass
+                assert (caught.value.code, caught.value.exit_status) == ("SWT-E408", 75)
+                assert client.send(READY)
+                assert (await rig.machine.hears("received"))[2] == READY
+            async with connected(rig.invite(), ALICE):
+                pass
+
+    run(scene())
+
+
 def test_a_full_run_is_told_apart(tmp_path: Path) -> None:
     async def scene() -> None:
         async with serving(tmp_path, peers_max=1) as rig, connected(rig.invite(), ALICE):

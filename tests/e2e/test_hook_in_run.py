@@ -10,6 +10,7 @@ from torch import Tensor, nn
 
 import swarmtrain
 from swarmtrain.errors import UserError
+from swarmtrain.status import ask
 
 pytestmark = pytest.mark.timeout(400)
 
@@ -171,8 +172,14 @@ def test_a_latecomer_of_a_finished_run_is_told_so(tmp_path):
         with pytest.raises(UserError) as told:
             swarmtrain.join(*_small(), up.invite, state_dir=tmp_path / "late")
         assert (told.value.code, told.value.exit_status) == ("SWT-E705", 75)
+        root = quick.ended().swarm.state_root
+        with pytest.raises(UserError, match="finished"):
+            swarmtrain.join(*_small(), up.invite, state_dir=tmp_path / "quick")
+        told_again = ask(tmp_path / "quick")
+        assert (told_again["process"], told_again["state"]) == ("has ended", "finished")
+        assert "1 round, the model is in the newest folder of" in told_again["result"]
         slow.begin.set()
-        assert slow.ended().swarm.state_root == quick.ended().swarm.state_root
+        assert slow.ended().swarm.state_root == root
         assert up.running.end() == 0
 
 

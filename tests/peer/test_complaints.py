@@ -16,6 +16,6 @@ def test_a_flood_is_counted_and_not_written_down(caplog: pytest.LogCaptureFixtur
             complaints.mention(None, RemoteFault("key", "not allowed here"))
     assert [record.getMessage() for record in caplog.records] == [
         "The peer 70707070 sent what was refused: a CREDIT of 3 bytes",
-        "Somebody unknown was refused: not allowed here",
+        "A connection was refused: not allowed here",
     ]
     assert complaints.counts == {"length": 1000}

@@ -377,3 +377,14 @@ def test_a_run_in_which_nobody_has_trained_waits_for_start_peers_after_a_rewind(
     hall.say(B, m.Ready(1, 8, 0, root_of(0)))
     hall.alive(hall.now_s + 30.0, B)
     assert not hall.bodies(Plan)
+
+
+def test_another_process_of_a_peer_is_one_too_many_while_the_first_is_heard() -> None:
+    hall = opened(A, B)
+    machine = hall.machine
+    assert machine.is_elsewhere(A, b"a copy", hall.now_s)
+    assert not machine.is_elsewhere(A, BOOT, hall.now_s)  # its connection is made anew
+    assert not machine.is_elsewhere(C, b"new", hall.now_s)
+    assert not machine.is_elsewhere(A, b"a copy", hall.now_s + limits.TWIN_S)
+    hall.take(machine.disconnected(A, hall.now_s))
+    assert not machine.is_elsewhere(A, b"a copy", hall.now_s)

@@ -377,6 +377,11 @@ PROGRESS_S = 2.0
 SUSPECT_S = 6.0
 """Three missed heartbeats: excluded or relieved of its slice, not evicted."""
 
+TWIN_S = 3.0
+"""A process was heard so lately, and its connection stands: who comes with its key meanwhile, as
+another process, is a second one. PROGRESS comes every 2 s; one that is started anew takes as long,
+and the end of the old one closes its connection."""
+
 SUSPECT_CLOSED_S = 2.0
 """A closed control connection is stronger evidence than silence, but a router may only have
 blinked: one reconnect attempt fits into this time."""

@@ -33,6 +33,6 @@ class Complaints:
 
     def mention(self, peer: bytes | None, fault: RemoteFault) -> None:
         """The link refused something, and has counted it."""
-        who = f"The peer {peer.hex()[:8]}" if peer else "Somebody unknown"
+        who = f"The peer {peer.hex()[:8]}" if peer else "A connection"
         said = f"{who} was refused: {cleaned(fault.detail)}"
         self._repeats.say(logging.INFO, (peer, fault.reason), said)

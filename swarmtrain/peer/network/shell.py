@@ -30,11 +30,12 @@ from swarmtrain.peer.network.control import (
     PIECE_BYTES_MAX,
     ControlClient,
     CoordinatorUnreachable,
+    DoorRefused,
 )
 from swarmtrain.peer.network.stage_lane import MakePeer, StageLane
 from swarmtrain.peer.network.staged_death import FreezingLink
 from swarmtrain.peer.network.whereabouts import Whereabouts
-from swarmtrain.peer.view import PeerView, TrainerNote, view_of
+from swarmtrain.peer.view import PeerView, TrainerNote, ended_note, view_of
 from swarmtrain.pipeline.costs import span_words
 from swarmtrain.pipeline.stage_peer import End, Part
 from swarmtrain.status import StatusServer
@@ -167,11 +168,14 @@ class PeerShell:
             )  # fmt: skip
             try:
                 await self._control.run()
-            except CoordinatorUnreachable as error:
-                if is_over:
-                    first = self._storage.of(self._participant.first.view.group)
-                    raise run_over(self._invite.run, str(first.checkpoints)) from error
-                raise
+            except (CoordinatorUnreachable, DoorRefused) as error:
+                if not is_over:
+                    raise
+                first = self._storage.of(self._participant.first.view.group)
+                self._note = ended_note(done, str(first.checkpoints))
+                if isinstance(error, DoorRefused):
+                    raise
+                raise run_over(self._invite.run, str(first.checkpoints)) from error
             if self._fault is not None:
                 raise self._fault
         finally:

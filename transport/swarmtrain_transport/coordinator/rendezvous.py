@@ -340,6 +340,14 @@ class Rendezvous:
         is_done = all(group.is_finished for group in self.groups.values())
         return is_done and self._wanted_rounds <= self.rounds
 
+    def is_elsewhere(self, peer: PeerId, boot: bytes, now_s: float) -> bool:
+        """Return True if another process of the peer is connected, and was heard just now: two of
+        one key would take each other's place for ever."""
+        line = self.lines.get(peer)
+        if line is None or not line.connected or line.hello.boot == boot:
+            return False
+        return now_s < line.life.heard_s + limits.TWIN_S
+
     def is_member(self, peer: PeerId) -> bool:
         """Return True if this key was ever let in and is not banned."""
         return peer in self.view.ever_members and peer not in self.view.banned

@@ -97,8 +97,9 @@ class AllowList:
 
 
 def not_allowed(curve_key: bytes) -> RemoteFault:
-    """The refusal of a key that is not, or no longer, on the list."""
-    return RemoteFault("key", f"key {_brief(curve_key)} is not allowed here")
+    """The refusal of a key that is not on the list: a stranger's, or of a member who has left, or
+    of one who has just come, of which we have not heard yet."""
+    return RemoteFault("key", f"key {_brief(curve_key)} is no member's, or not yet, or no more")
 
 
 def _brief(curve_key: bytes) -> str:
