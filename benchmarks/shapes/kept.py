@@ -88,6 +88,7 @@ class Results:
             result["curve"] = tuple(Point(**point) for point in result["curve"])
             result["state_roots"] = tuple(result["state_roots"])
             result["route_shares"] = tuple(tuple(part) for part in result["route_shares"])
+            result["stage_spreads"] = tuple(result["stage_spreads"])
             cost = (float(found["seconds"]), float(found["estimated_s"]))
             self._results[found["key"]] = RunResult(**result)
             self._costs[found["key"]] = cost
