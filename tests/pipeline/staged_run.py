@@ -3,8 +3,9 @@ its own, as they are in life."""
 
 import asyncio
 import contextlib
+import math
 import threading
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any
@@ -27,7 +28,9 @@ from swarmtrain.peer.membership import Membership
 from swarmtrain.peer.staged import StagedPeer
 from swarmtrain.peer.telling import Telling
 from swarmtrain.pipeline.staged_model import OwnWork
+from swarmtrain_transport import limits
 from swarmtrain_transport.coordinator.rendezvous import Rendezvous
+from swarmtrain_transport.links.link import PeerId
 from swarmtrain_transport.pipeline.books import Books
 from swarmtrain_transport.wire.invite import Invite
 from swarmtrain_transport.wire.messages import BUILT_IN, LEASED, Brings
@@ -95,6 +98,23 @@ class Coordinator:
         machine.stage_rounds._open = booked
         return contextlib.nullcontext()
 
+    def gives_up(self, peer: PeerId) -> None:
+        """Let the time pass, for this peer alone, after which a silent one leaves the roster. Then
+        nothing depends on how fast the others are."""
+        machine = self.machine
+
+        def pass_time() -> None:
+            if peer in machine.lines:
+                machine.lines[peer].life.heard_s -= limits.EVICT_S
+                machine.live_roster._silent_s = -math.inf
+
+        for _ in range(6000):
+            if peer not in machine.view.roster:
+                return
+            self._loop.call_soon_threadsafe(pass_time)
+            threading.Event().wait(0.01)
+        raise AssertionError("it stays in the roster")
+
     def stop(self) -> None:
         with contextlib.suppress(RuntimeError):  # it has ended by itself
             self._loop.call_soon_threadsafe(self._stop.set)
@@ -142,9 +162,22 @@ class Peer:
         network._loop.call_soon_threadsafe(network._loop.stop)
         self.thread.join(60)
 
-    def lose_coordinator(self) -> None:
-        """The connection to the coordinator breaks."""
-        self.peer.membership.thread.call(lambda shell: shell._control._cut())
+    @property
+    def peer_id(self) -> PeerId:
+        return self.peer.membership.identity.peer_id
+
+    def lose_coordinator(self, until: Callable[[], bool]) -> None:
+        """The connection to the coordinator breaks, and there is no other one before that is so."""
+
+        async def comes_back() -> None:
+            while not until():
+                await asyncio.sleep(0.01)
+
+        def lose(shell: Any) -> None:
+            shell._control._prepare = comes_back
+            shell._control._cut()
+
+        self.peer.membership.thread.call(lose)
 
     def roots(self) -> dict[int, str]:
         """State root of each stage at the end."""

@@ -13,13 +13,11 @@ from staged_run import STEPS, Coordinator, Peer, config_of
 from swarmtrain.config.settings import OuterSection
 from swarmtrain.errors import UserError
 from swarmtrain.events import Evaluated, Serving
-from swarmtrain.peer.network import patience
 from swarmtrain.peer.network.shell import GIVEN_UP
 from swarmtrain.pipeline.cut import run_stages
 from swarmtrain.pipeline.evaluation import validation_loss
 from swarmtrain.pipeline.places import Places
 from swarmtrain.pipeline.span import Span
-from swarmtrain_transport import limits
 
 torch.set_num_threads(1)
 
@@ -118,17 +116,14 @@ def assert_evaluated_as_by_a_full_replica(coordinator: Coordinator, peers: list[
     assert told[ROUNDS] == validation_loss(whole, anchors, peers[0].peer._validation)
 
 
-def test_a_peer_dies_with_micro_batches_and_another_one_comes(
-    begin, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    for name, seconds in {"EVICT_S": 3.0, "HOP_TICK_S": 0.5, "HOP_SILENCE_S": 1.5}.items():
-        monkeypatch.setattr(limits, name, seconds)
+def test_a_peer_dies_with_micro_batches_and_another_one_comes(begin, tmp_path: Path) -> None:
     coordinator, peers = begin((0, 0), (0, 0), (1, 1), (1, 1), (2, 2), (2, 2), rounds=12)
     victim = peers.pop(2)
     wait_for(lambda: len(coordinator.books) >= 2)
     wait_for(lambda: len(places_of(victim)) > 1)
     victim.die()
     died_in = len(coordinator.books)
+    coordinator.gives_up(victim.peer_id)
     wait_for(lambda: len(coordinator.books) >= died_in + 2)
     peers.append(Peer(coordinator.invite, tmp_path / "new", 1, 1))
     assert_ended(peers)
@@ -142,10 +137,8 @@ def test_a_peer_dies_with_micro_batches_and_another_one_comes(
 
 @pytest.mark.parametrize("strategy", ["diloco", "noloco"])
 def test_a_stage_that_lost_its_only_peer_goes_on_from_what_others_have_kept(
-    begin, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, strategy: str
+    begin, tmp_path: Path, strategy: str
 ) -> None:
-    for name, seconds in {"EVICT_S": 3.0, "HOP_TICK_S": 0.5, "HOP_SILENCE_S": 1.5}.items():
-        monkeypatch.setattr(limits, name, seconds)
     """Where ops go by pairs that is some member's state, and nobody waits until it is kept."""
     are_pairs = strategy == "noloco"
     coordinator, peers = begin(
@@ -156,7 +149,9 @@ def test_a_stage_that_lost_its_only_peer_goes_on_from_what_others_have_kept(
     stage = coordinator.machine.groups[1]
     enough = 0 if are_pairs else 2
     wait_for(lambda: stage.keepers.newest >= 2 and len(stage.keepers.holding) >= enough)
-    peers.pop(2).die()
+    victim = peers.pop(2)
+    victim.die()
+    coordinator.gives_up(victim.peer_id)
     wait_for(lambda: not stage.view.members)
     newest = stage.view.last_op
     assert newest >= 2 and "keepers" in coordinator.machine.status(0.0).groups[0].waiting_for
@@ -166,12 +161,13 @@ def test_a_stage_that_lost_its_only_peer_goes_on_from_what_others_have_kept(
     assert stage.view.cancelled_op == 0 and newest in stage.view.commits
 
 
-def test_who_was_given_up_meanwhile_begins_anew(begin, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(limits, "EVICT_S", 2.0)
-    monkeypatch.setattr(patience, "PAUSE_FIRST_S", 5.0)
+def test_who_was_given_up_meanwhile_begins_anew(begin) -> None:
     coordinator, peers = begin((0, 0), (1, 1), (2, 2), (0, 2), rounds=1000)
     wait_for(lambda: len(coordinator.books) >= 1)
-    peers[1].lose_coordinator()
+    given_up = threading.Event()
+    peers[1].lose_coordinator(until=given_up.is_set)
+    coordinator.gives_up(peers[1].peer_id)
+    given_up.set()
     peers[1].thread.join(60)
     assert isinstance(peers[1].error, UserError) and peers[1].error.code == GIVEN_UP
     for one in peers[:1] + peers[2:]:
