@@ -2,23 +2,32 @@
 
 The coordinator has no torch and holds no weights: it reads the file's head, compares names and
 shapes with the run file's model, and gives out pieces of the bytes to members who ask for them by
-their hashes. The run file names the list of these hashes by its own. Until the run has its first
-state the file must stay where it is; afterwards nobody asks for it.
+their hashes. The run file names the list of these hashes by its own. Where it can say which first
+state these weights make, it takes no other. Until the run has its first state the file must stay
+where it is; afterwards nobody asks for it.
 """
 
 import hashlib
 import logging
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
+from typing import BinaryIO
 
 import msgspec
 
 from swarmtrain import atomic_file
-from swarmtrain.config.built_in import built_in_parameters
+from swarmtrain.config.built_in import (
+    ParameterFacts,
+    built_in_parameters,
+    layout_digest,
+    num_values_of,
+)
 from swarmtrain.config.settings import RunConfig
+from swarmtrain.config.stages import stage_parameters
 from swarmtrain.control_lane import INITIAL_PIECE_BYTES
 from swarmtrain.errors import UserError, cleaned, translate
-from swarmtrain.weights_file import differences, read_head
+from swarmtrain.weights_file import Place, differences, read_head
+from swarmtrain_transport.blocks.manifest import ArraySpec, manifest_of
 
 logger = logging.getLogger(__name__)
 
@@ -65,6 +74,69 @@ class Initial(msgspec.Struct, frozen=True):
             logger.error("%s has changed: the run cannot begin with it.", self.path)
             return None
         return data
+
+    def first_roots(self, config: RunConfig) -> tuple[bytes, ...]:
+        """Root of each stage's first state, made of these weights as peers make it; b"" for each
+        where that is not known here: of a model or strategy that peers bring, of other types than
+        float32 and bfloat16, or of a file that is not there any more."""
+        unknown = (b"",) * config.pipeline.num_stages
+        if not config.model.is_counted or not config.facts.state:
+            return unknown
+        try:
+            places = read_head(Path(self.path))
+            if not {one.dtype for one in places.values()} <= _WHOLE.keys():
+                return unknown
+            with open(self.path, "rb") as file:
+                return tuple(
+                    _root(file, places, parameters, config.facts.state)
+                    for parameters in stage_parameters(config)
+                )
+        except (OSError, ValueError, KeyError):
+            return unknown
+
+
+def _root(
+    file: BinaryIO,
+    places: Mapping[str, Place],
+    parameters: Sequence[ParameterFacts],
+    names: Sequence[str],
+) -> bytes:
+    """Root of the state whose anchor are these parameters, and all else zeros."""
+    size = num_values_of(parameters)
+
+    def parts() -> Iterator[bytes]:
+        for name, *_ in parameters:
+            yield from _float32(file, places[name])
+        left = 4 * size * (len(names) - 1)
+        while left:
+            left -= len(zeros := bytes(min(left, INITIAL_PIECE_BYTES)))
+            yield zeros
+
+    specs = tuple(ArraySpec(name, size) for name in names)
+    return manifest_of(layout_digest(parameters), specs, parts()).root
+
+
+def _float32(file: BinaryIO, place: Place) -> Iterator[bytes]:
+    """The values of a tensor, little endian."""
+    file.seek(place.start)
+    left = place.stop - place.start
+    while left:
+        data = file.read(min(left, INITIAL_PIECE_BYTES))
+        if not data:
+            raise ValueError("the file is cut short")
+        left -= len(data)
+        yield _WHOLE[place.dtype](data)
+
+
+def _widened(data: bytes) -> bytes:
+    """bfloat16 as float32: the same upper half."""
+    wide = bytearray(2 * len(data))
+    wide[2::4], wide[3::4] = data[::2], data[1::2]
+    return bytes(wide)
+
+
+_WHOLE: Mapping[str, Callable[[bytes], bytes]] = {"F32": bytes, "BF16": _widened}
+"""Makes float32 of values of these types."""
 
 
 def open_initial(place: Path, config: RunConfig) -> Initial:

@@ -99,7 +99,11 @@ async def serve(
     its result in words, "" if it is not finished. `rounds` moves the end of a run that has begun;
     0 leaves it. `initial` are the weights that the settings name."""
     with contextlib.closing(Store.open(state_dir)) as store:
-        keys, machine = _resumed(store, state_dir, config, clock(), wall_clock(), rounds)
+        groups = group_terms(config)
+        if initial is not None:
+            roots = await asyncio.to_thread(initial.first_roots, config)
+            groups = tuple(replace(one, first_root=roots[one.group]) for one in groups)
+        keys, machine = _resumed(store, state_dir, config, groups, clock(), wall_clock(), rounds)
         shell = _shell(machine, store, clock, adoption(store, config, keys, tell))
         door = _door(store, keys, config, machine, shell, wall_clock)
         if places.tokenizer:
@@ -264,7 +268,13 @@ def _door(
 
 
 def _resumed(
-    store: Store, state_dir: Path, config: RunConfig, now_s: float, wall_s: float, rounds: int = 0
+    store: Store,
+    state_dir: Path,
+    config: RunConfig,
+    groups: Sequence[RunTerms],
+    now_s: float,
+    wall_s: float,
+    rounds: int = 0,
 ) -> tuple[RunKeys, Rendezvous]:
     """The run of this directory where it was left; a new one where there was none."""
     first = next(store.replay(), None)
@@ -276,7 +286,7 @@ def _resumed(
     keys = keys_of(state_dir, wall_s, may_create=first is None)
     if first is not None:
         check_same_run(first, config, keys)
-    terms, *more = group_terms(config)
+    terms, *more = groups
     try:
         machine = Rendezvous(
             terms, keys.run_key_public, store.replay(), keys.sign, verify, store.term, now_s,
@@ -288,7 +298,7 @@ def _resumed(
         raise damaged(LOG, str(exc)) from exc
     if rounds:
         check_more(rounds, machine)
-    _check_layouts((terms, *more), machine)
+    _check_layouts(groups, machine)
     machine.first.chronicle.losses.update(store.losses())
     return keys, machine
 

@@ -7,12 +7,28 @@ from pathlib import Path
 import pytest
 import safetensors.torch
 import torch
+from torch import nn
 
-from swarmtrain.config.settings import ModelSection, RunConfig, RunSection
+from swarmtrain.config.settings import (
+    ModelSection,
+    OuterSection,
+    PipelineSection,
+    RunConfig,
+    RunSection,
+)
 from swarmtrain.control_lane import INITIAL_PIECE_BYTES
 from swarmtrain.coordinator.initial import Initial, keep, kept, open_initial
 from swarmtrain.errors import UserError
 from swarmtrain.models.byte_transformer import build_model
+from swarmtrain.models.tensors import Layout
+from swarmtrain.peer.training.state_image import image_of
+from swarmtrain.pipeline.cut import run_stages
+from swarmtrain.pipeline.span import Span
+from swarmtrain.strategies import strategy_of
+from swarmtrain_optimizers.strategies.registry import BUILT_IN
+from swarmtrain_transport.coordinator.validation import genesis_of
+from swarmtrain_transport.errors import RemoteFault
+from swarmtrain_transport.wire.messages import Offer
 
 MODEL = ModelSection(layers=1, width=16, heads=2, context=16)
 CONFIG = RunConfig(run=RunSection(name="tests"), model=MODEL)
@@ -103,3 +119,66 @@ def test_it_is_known_in_later_lives(tmp_path: Path) -> None:
     with pytest.raises(UserError) as caught:
         kept(tmp_path)
     assert caught.value.code == "SWT-E454"
+
+
+def offered(config: RunConfig, module: nn.Module) -> bytes:
+    """Root of the first state that a peer makes of a model."""
+    layout = Layout.of(module, config.exchange.block)
+    vector = layout.read(module)
+    strategy = strategy_of(config, layout)
+    strategy.set_initial(vector)
+    return image_of(strategy, layout.digest, layout.num_values, 0, copy=False).manifest.root
+
+
+@pytest.mark.parametrize("name", sorted(set(BUILT_IN) - {"local"}))
+def test_the_first_state_of_given_weights_is_known_for_every_strategy(
+    tmp_path: Path, name: str
+) -> None:
+    config = RunConfig(
+        run=RunSection(name="tests"),
+        model=MODEL,
+        outer=OuterSection(strategy=name, inner_steps=4, lr=0.9, momentum=0.5),
+    )
+    folder = saved(tmp_path / "model")
+    (root,) = open_initial(folder, config).first_roots(config)
+    assert root == offered(config, build_model(MODEL, seed=3))
+
+
+def test_it_is_known_of_bfloat16_and_of_each_stage(tmp_path: Path) -> None:
+    model = build_model(MODEL, seed=3).bfloat16()
+    halves = dict(model.state_dict())
+    staged = RunConfig(
+        run=RunSection(name="tests"), model=MODEL,
+        pipeline=PipelineSection(stages=("embedding", "head")),
+    )  # fmt: skip
+    for weights in (halves, dict(model.float().state_dict())):
+        folder = saved(tmp_path / str(len(list(tmp_path.iterdir()))), **weights)
+        roots = open_initial(folder, staged).first_roots(staged)
+        built, cut = run_stages(staged)
+        span = Span(built, cut, range(2), seed=0)
+        for stage, module in span.modules.items():
+            with torch.no_grad():
+                for key, parameter in module.named_parameters():
+                    parameter.copy_(weights[key])
+            assert roots[stage] == offered(staged, module)
+
+
+@pytest.mark.parametrize("kind", [torch.float16, torch.float64])
+def test_it_is_not_known_of_other_types_or_without_the_file(
+    tmp_path: Path, kind: torch.dtype
+) -> None:
+    weights = {
+        name: tensor.to(kind) for name, tensor in build_model(MODEL, seed=3).state_dict().items()
+    }
+    folder = saved(tmp_path / "model", **weights)
+    found = open_initial(folder, CONFIG)
+    assert found.first_roots(CONFIG) == found.first_roots(CUSTOM) == (b"",)
+    (folder / "model.safetensors").unlink()
+    assert found.first_roots(CONFIG) == (b"",)
+
+
+def test_a_first_state_of_other_weights_is_refused() -> None:
+    offer = Offer(b"r" * 32, 10, b"l" * 32)
+    assert genesis_of(offer, 2, root=b"r" * 32) == genesis_of(offer, 2)
+    with pytest.raises(RemoteFault, match="other weights"):
+        genesis_of(offer, 2, root=b"x" * 32)

@@ -80,6 +80,8 @@ class StrategyFacts:
         defaults: by path, what it means where a run file says nothing, instead of diloco's.
         wants: by path, the only value that a setting may have with it, and the reason.
         misfits: of its numbers, which do not fit together.
+        state: arrays of the shared state in their order; all but the anchor begin as zeros. Empty
+            where that is known to nobody without its arithmetic.
         takes_gradients: whether it exchanges the gradients of every step, with no inner optimizer.
         overlaps: whether inner steps go on during an op, so that all peers of a whole model must be
             at the same one.
@@ -100,6 +102,7 @@ class StrategyFacts:
     defaults: Mapping[str, Value] = field(default_factory=dict)
     wants: Mapping[str, tuple[Value, str]] = field(default_factory=dict)
     misfits: Callable[[Numbers], Iterable[Misfit]] = lambda number: ()
+    state: tuple[str, ...] = ()
     takes_gradients: bool = False
     overlaps: bool = False
     feeds_back: bool = False

@@ -121,7 +121,9 @@ class GroupCoordinator:
     def on_offer(self, message: Offer) -> None:
         """A peer offers its state as the first one."""
         if self.view.genesis is None:
-            genesis = genesis_of(message, self.terms.block, self.terms.layout)
+            genesis = genesis_of(
+                message, self.terms.block, self.terms.layout, self.terms.first_root
+            )
             self._writer.append(genesis)
 
     def on_ready(self, peer: PeerId, message: Ready, now_s: float, *, may_attest: bool) -> None:

@@ -53,6 +53,8 @@ class RunTerms:
     kind: str = MEAN
     scalars: str = ""
     layout: bytes = b""
+    first_root: bytes = b""
+    """Root of the state after op 0, where the run begins with given weights; b"" for any."""
     ops_at_once: int = 1
     group: int = FIRST_GROUP
     holders: int = 0

@@ -91,18 +91,21 @@ def check_claim(message: PeerMessage) -> None:
         raise RemoteFault("hash", f"{type(message).__name__} with a hash that is none")
 
 
-def genesis_of(offer: Offer, block: int, layout: bytes = b"") -> Attest:
+def genesis_of(offer: Offer, block: int, layout: bytes = b"", root: bytes = b"") -> Attest:
     """Return op 0's ATTEST from the first peer's offer to a run that has no state.
 
     Args:
         layout: the only one that the run file allows, b"" where peers bring the model.
+        root: the only one of the weights that the run begins with, b"" where that is not known.
 
     Raises:
-        RemoteFault: reason ``offer``: another layout, or fragments that are not the padded vector
-            on whole blocks.
+        RemoteFault: reason ``offer``: another layout or root, or fragments that are not the padded
+            vector on whole blocks.
     """
     if layout and offer.layout != layout:
         raise RemoteFault("offer", "a first state of another model than the run file names")
+    if root and offer.state_root != root:
+        raise RemoteFault("offer", "a first state of other weights than the run begins with")
     padded = -(-offer.num_values // block) * block
     are_whole = all(size > 0 and size % block == 0 for size in offer.fragments)
     if offer.fragments and not (are_whole and sum(offer.fragments) == padded):

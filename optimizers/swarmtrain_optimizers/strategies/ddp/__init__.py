@@ -19,6 +19,7 @@ FACTS = StrategyFacts(
         ),
     },
     takes_gradients=True,
+    state=("anchor", "first_moment", "second_moment"),
     rates=Rates(0.008, 1.0, 0.0),
     swept="480ccc7",
     compared_in="none",

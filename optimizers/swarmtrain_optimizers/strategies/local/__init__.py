@@ -8,6 +8,7 @@ FACTS = StrategyFacts(
     about="every peer trains alone",
     kind=None,
     takes=frozenset({"inner_steps"}),
+    state=("anchor",),
     rates=Rates(0.004, 1.0, 0.0),
     compared_in="none",
 )

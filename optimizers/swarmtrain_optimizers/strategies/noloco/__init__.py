@@ -61,6 +61,7 @@ FACTS = StrategyFacts(
         "exchange.start_peers": 2,
     },
     misfits=_misfits,
+    state=("anchor", "momentum"),
     rates=Rates(0.004, 0.9, 0.5),
     swept="480ccc7",
     demo={

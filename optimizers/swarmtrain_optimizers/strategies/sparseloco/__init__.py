@@ -33,6 +33,7 @@ FACTS = StrategyFacts(
         "outer.momentum": (0.0, "What error feedback keeps is in its place (arXiv 2508.15706).")
     },
     feeds_back=True,
+    state=("anchor",),
     rates=Rates(0.004, 1.0, 0.0),
     swept="480ccc7",
     demo={

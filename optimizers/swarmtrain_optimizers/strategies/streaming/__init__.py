@@ -15,6 +15,7 @@ FACTS = StrategyFacts(
         "exchange.codec": "e3m0",
     },
     overlaps=True,
+    state=("anchor", "momentum"),
     rates=Rates(0.004, 0.7, 0.9),
     swept="480ccc7",
     demo={
