@@ -23,7 +23,6 @@ from pathlib import Path
 import torch
 import torch.nn.functional as F
 
-from swarmtrain.caps import NO_CAPS
 from swarmtrain.config import file as config_file
 from swarmtrain.config.settings import RunConfig
 from swarmtrain.data.batches import ByteStream
@@ -94,8 +93,7 @@ def joined_peer(folder: Path, run_file: Path) -> Iterator[Steps]:
         invite = next(line for line in coordinator.stdout if line.startswith("swarm://"))
         options = JoinOptions(
             invite=Invite.parse(invite.strip()), name="timed", listen=Endpoint("127.0.0.1", 0),
-            advertise=None, state_dirs=(folder / "peer",), threads=1, caps=NO_CAPS,
-            freeze_in_round=0, json_events=False,
+            state_dirs=(folder / "peer",),
         )  # fmt: skip
         membership = Membership.enter(
             options.invite, options.state_dirs, options.name, "127.0.0.1", 0

@@ -106,8 +106,6 @@ def join_stages(
             state_dirs=(Path(place),) if place else dirs.peer_dirs(parsed.run, name, "stages"),
             threads=torch.get_num_threads(),
             caps=parse_caps(up or here.up, down or here.down, daily),
-            freeze_in_round=0,
-            json_events=False,
             span=asked,
         )
         return live(options, _Logged(here.emit()), own=OwnWork(model, batches or ()))

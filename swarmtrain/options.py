@@ -7,7 +7,7 @@ import re
 from dataclasses import dataclass
 from pathlib import Path
 
-from swarmtrain.caps import Caps, parse_size
+from swarmtrain.caps import NO_CAPS, Caps, parse_size
 from swarmtrain.errors import UserError, cleaned, misuse
 from swarmtrain_optimizers.strategies.facts import OpKind
 from swarmtrain_optimizers.strategies.registry import facts_named
@@ -101,9 +101,9 @@ class JoinOptions:
         invite: the parsed invite.
         name: name shown to others, or "" for one drawn from the peer's key.
         listen: address of the data lane.
-        advertise: address that the other peers dial, None for the listening one.
         state_dirs: where identity, ledger and checkpoints live: in the first that no process
             uses; none need exist yet.
+        advertise: address that the other peers dial, None for the listening one.
         threads: torch threads for training.
         caps: what the link's owner allows.
         freeze_in_round: rehearsal of a death: in this round report how many chunks are sent,
@@ -121,12 +121,12 @@ class JoinOptions:
     invite: Invite
     name: str
     listen: Endpoint
-    advertise: Endpoint | None
     state_dirs: tuple[Path, ...]
-    threads: int
-    caps: Caps
-    freeze_in_round: int
-    json_events: bool
+    advertise: Endpoint | None = None
+    threads: int = 1
+    caps: Caps = NO_CAPS
+    freeze_in_round: int = 0
+    json_events: bool = False
     waits: bool = False
     span: range | None = None
     memory_bytes: int = 0

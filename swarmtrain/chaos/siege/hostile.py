@@ -21,7 +21,6 @@ import msgspec
 
 from swarmtrain import events
 from swarmtrain import signals as ending
-from swarmtrain.caps import NO_CAPS
 from swarmtrain.chaos.siege.libzmq_attack import Backtalker, Flooder
 from swarmtrain.chaos.siege.offences import Liar, Offence, Order
 from swarmtrain.errors import UserError
@@ -288,8 +287,7 @@ def main() -> int:
     orders = open(sys.stdin.fileno(), "rb", buffering=0, closefd=False)  # noqa: SIM115
     options = JoinOptions(
         invite=Invite.parse(orders.readline().decode().strip()), name=name,
-        listen=Endpoint(_HOST, 0), advertise=None, state_dirs=(state_dir,),
-        threads=1, caps=NO_CAPS, freeze_in_round=0, json_events=True,
+        listen=Endpoint(_HOST, 0), state_dirs=(state_dir,), json_events=True,
     )  # fmt: skip
 
     def say(text: str) -> None:
