@@ -58,6 +58,8 @@ def _piped(settings: str = "") -> Trial:
 
 
 PIPED, FIXED = _piped(), _piped(":routes=fixed")
+CHURN = _piped(":death_s=20")
+QUICK_ROUNDS, QUICK_CHURN = replace(PIPED, net="fibre"), replace(CHURN, net="fibre")
 OWN_TEXT, OWN_TEXT_FIXED = (
     replace(one, tuned="diloco", length=Length.SHORT, noniid=True) for one in (PIPED, FIXED)
 )
@@ -275,8 +277,11 @@ def _pipelines() -> list[Shape]:
               (OWN_TEXT, OWN_TEXT_FIXED), loss_ratio_and_noise, Bar(Sense.NO_WORSE)),
         Shape("pipeline-routes-alike", "the same where all sources have text of one kind",
               (PIPED, FIXED), of_each(_apart), Bar(Sense.AT_MOST, 0.8), "when a round ends"),
-        Shape("pipeline-churn", "a peer dies every 20 s and returns: loss at most 1.02 of without",
-              (_piped(":death_s=20"), PIPED), loss_ratio, loss_at_most(1.02), length),
+        Shape("pipeline-churn", "a peer dies every 20 s, as three rounds take, and returns: loss "
+              "at most 1.02 of without",
+              (QUICK_CHURN, QUICK_ROUNDS), loss_ratio, loss_at_most(1.02), length),
+        Shape("pipeline-churn-slow", "the same with rounds that last longer than that",
+              (CHURN, PIPED), loss_ratio, loss_at_most(1.02), length),
         Shape("pipeline-routes-loss", "and loss no more than the spread above that of fixed routes",
               (PIPED, FIXED), loss_ratio_and_noise, Bar(Sense.NO_WORSE), length),
     ]  # fmt: skip

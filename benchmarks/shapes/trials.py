@@ -136,6 +136,7 @@ class Trial:
         hostile: how many of them attack.
         attack: how.
         noniid: whether each replica's text is a part of its own.
+        net: the link that is modelled.
     """
 
     words: str
@@ -146,6 +147,7 @@ class Trial:
     hostile: int = 0
     attack: Attack = Attack.SIGN_FLIP
     noniid: bool = False
+    net: str = "dsl"
 
     @property
     def strategy(self) -> str:
@@ -171,6 +173,8 @@ class Trial:
             parts.append(f"{self.hostile} {self.attack.value}")
         if self.noniid:
             parts.append("own text")
+        if self.net != "dsl":
+            parts.append(self.net)
         return ", ".join(parts)
 
     def plan(self, edition: Edition, rates: Rates, seed: int) -> Plan:
@@ -184,7 +188,7 @@ class Trial:
             label="", strategy="", codec="", peers=self.peers, steps=span.steps,
             inner_steps=span.inner_steps, size=span.size, speeds=self.speeds,
             hostile=self.hostile, attack=self.attack, points=edition.points,
-            windows=edition.windows, noniid=self.noniid,
+            windows=edition.windows, noniid=self.noniid, net=self.net,
         )  # fmt: skip
         given: dict[str, object] = {
             "inner_lr": rates.inner_lr,
