@@ -5,8 +5,16 @@ set -eu
 umask 077
 run=${RUN_FILE:-/etc/swarmtrain/run.toml}
 
-# Text that was mounted is the run's, unless its file names another.
-if [ -n "$(ls /text 2>/dev/null)" ] && ! grep -q '^\[data\]' "$run"; then
+# Text that was mounted is the run's, unless its file names another. Text that was named and cannot
+# be had must not become a run on other text.
+found=$(ls /text 2>&1) || unread=1
+if [ -n "${TEXT:-}" ] && [ -n "${unread:-}" -o -z "$found" ]; then
+  echo "TEXT=$TEXT: no file of it can be read here. ${unread:+$found. }Is that the folder's whole" \
+    "path, and may everybody read it (chmod -R a+rX)? Nothing was begun: \`docker-compose down\`," \
+    "then \`up\` again." >&2
+  exit 78
+fi
+if [ -z "${unread:-}" ] && [ -n "$found" ] && ! grep -q '^\[data\]' "$run"; then
   { cat "$run"; printf '\n[data]\nsource = "/text"\n'; } >/tmp/run.toml
   run=/tmp/run.toml
 fi

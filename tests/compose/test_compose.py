@@ -18,6 +18,15 @@ def test_the_scripts_can_be_read(script):
     subprocess.run([shell, "-n", str(script)], check=True)
 
 
+def test_text_that_was_named_and_is_not_there_begins_no_run_on_other_text():
+    ran = subprocess.run(
+        ["sh", str(COMPOSE / "coordinator.sh")], env=os.environ | {"TEXT": "/home/me/boks"},
+        capture_output=True, text=True,
+    )  # fmt: skip
+    assert ran.returncode == 78 and ran.stdout == ""
+    assert ran.stderr.startswith("TEXT=/home/me/boks: no file of it can be read here.")
+
+
 def test_run_files_of_the_profiles_are_run_files():
     from swarmtrain.config import file as config_file
 
