@@ -4,6 +4,7 @@ refused."""
 import random
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from statistics import fmean
 
 import pytest
 import torch
@@ -257,13 +258,14 @@ def begin(tmp_path: Path) -> Iterator[Callable[..., list[Peer]]]:
 def test_peers_that_bring_a_model_train_its_stages_over_sockets(begin) -> None:
     # Without dropout: peers of one process share torch's generator, which each of them would set.
     models = [staged(lambda: nn.Sequential(*[*layers()][:3], *[*layers()][4:])) for _ in range(4)]
-    peers = begin(config_for(models[0], 3, 4), *models)
+    peers = begin(config_for(models[0], 8, 4), *models)
     for one in peers:
         one.thread.join(60)
         assert not one.thread.is_alive() and one.error is None, one.error
     assert peers[0].roots() == peers[3].roots()
-    losses = peers[2].losses
-    assert losses[-1] < losses[0]
+    losses = peers[2].losses  # each of a few examples; of which ones depends on who is how fast
+    half = len(losses) // 2
+    assert fmean(losses[half:]) < 0.9 * fmean(losses[:half])
     spans = [one.peer._here.trainer.span for one in peers]
     assert [list(span.modules) for span in spans] == [[0], [1], [2], [0]]
     blocks = [block for one in peers for block in one.peer._model.blocks]
