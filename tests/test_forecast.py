@@ -20,7 +20,7 @@ from swarmtrain.errors import UserError
 from swarmtrain.forecast import MACHINES, Forecast, Peer, forecast, parse_peers
 from swarmtrain.pipeline.costs import stage_needs
 
-MODEL = ModelSection(layers=12, width=512, heads=8, context=256)
+MODEL = ModelSection(layers=12, width=576, heads=8, context=256)
 
 
 def config_of(stages: int = 3, **pipeline: object) -> RunConfig:
@@ -149,7 +149,7 @@ def test_thin_links_hold_fast_peers_back_and_fewer_bytes_help() -> None:
     peers = [Peer("small", "dsl")] * 30
     for activations, least in (("none", 4.0), ("float16", 2.0), ("int8", 1.0)):
         needs = stage_needs(config_of(activations=activations))
-        assert needs[1].input_bytes == pytest.approx(least * 2 * 256 * 512, rel=0.13)
+        assert needs[1].input_bytes == pytest.approx(least * 2 * 256 * MODEL.width, rel=0.13)
         found = forecast(config_of(activations=activations), peers)
         (middle, *_) = (seat for seat in found.seats if seat.span == (1, 1))
         assert middle.hop_bytes == 2 * needs[1].input_bytes
@@ -169,7 +169,7 @@ def test_a_long_way_with_few_on_it_is_named(monkeypatch: pytest.MonkeyPatch) -> 
 
 def test_who_has_no_room_is_left_out_and_a_stage_without_a_peer_is_an_error() -> None:
     large = RunConfig(
-        run=RunSection(name="t"), model=ModelSection(layers=12, width=768, heads=8),
+        run=RunSection(name="t"), model=ModelSection(layers=12, width=896, heads=8),
         pipeline=PipelineSection(stages=3, micro_batch=2),
     )  # fmt: skip
     found = of("2*small@dsl,3*laptop@dsl", large)

@@ -19,11 +19,13 @@ from swarmtrain_transport.pipeline.assignment import StageNeed, memory_of
 PROCESS_BYTES = 400_000_000
 """Of a peer with next to no model: Python, torch and the network, measured (VmHWM, Linux)."""
 
-_KEPT_BYTES = 64
-"""Of each parameter, where a peer takes most, measured as above: 58 to 64 in a stage of 10 or 20
-million (benchmarks/pipelines/memory.py). Weight, gradient, two moments of AdamW, anchor and outer
-momentum are 24 of them, what was given to the exchange 8, and the mean, the weights of now and the
-outer step's new buffers 16; the others are the exchange's bytes and what the C library keeps."""
+_KEPT_BYTES = 48
+"""Of each parameter, where a peer takes most, measured as above with all that a pass takes: 37 to
+47 in a stage of 5 to 15 million, 35 in one piece of 40 (benchmarks/pipelines/memory.py). Weight,
+gradient and two moments of AdamW are 16 of them. 17 are the 4.26 vectors in float32 that
+benchmarks/memory.py finds beyond these at the end of a round: anchor and outer momentum, the
+weights of now, what was given and what came. Error feedback is 4, where a codec has it; the others
+are what the C library keeps."""
 
 _HEAD_VALUES = 3
 """Of the head, for each token that there is: its logit, that one's softmax, and the gradient."""
