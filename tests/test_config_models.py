@@ -6,7 +6,8 @@ from pathlib import Path
 
 import msgspec
 import pytest
-from torch import nn
+import torch
+from torch import Tensor, nn
 
 from swarmtrain.config.built_in import vocabulary_of
 from swarmtrain.config.file import canonical, from_canonical, load
@@ -164,3 +165,67 @@ def test_settings_that_came_later_do_not_change_what_old_files_hash_to() -> None
     later = {"size", "vocabulary", "kv_heads", "mlp_width", "norm", "rotary_base", "tied", "config"}
     assert later < plain.keys()
     assert not [key for key in later if key.encode() in packed]
+
+
+def test_a_source_without_a_name_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(UserError, match=r"data.source. must name the text") as told:
+        load(written(tmp_path, "", '[data]\nsource = ""'))
+    assert told.value.code == "SWT-E605"
+
+
+class Ahead(nn.Module):
+    """Sees the next token."""
+
+    def __init__(self, vocabulary: int) -> None:
+        super().__init__()
+        self.rows = nn.Embedding(vocabulary, vocabulary)
+
+    def forward(self, tokens_BT: Tensor) -> Tensor:
+        found: Tensor = self.rows(tokens_BT.roll(-1, dims=1))
+        return found
+
+
+def faulty(section: ModelSection, vocabulary: int) -> nn.Module:
+    """A factory that does what its section's number of layers says."""
+    if section.layers == 1:
+        raise RuntimeError("no \x1b[31mmodel")
+    if section.layers == 2:
+        raise SystemExit(3)
+    if section.layers == 3:
+        return nn.Linear(3, 3)  # which takes no token ids
+    if section.layers == 4:
+        return nn.Identity()
+    if section.layers == 5:
+        with torch.device("meta"):
+            return nn.Embedding(vocabulary, vocabulary)
+    return Ahead(vocabulary)
+
+
+@pytest.mark.parametrize(
+    ("layers", "words", "code"),
+    [
+        (1, r"faulty made no model: RuntimeError: no  ?\[31mmodel\.", "SWT-E623"),
+        (2, "faulty made no model: SystemExit: 3", "SWT-E623"),
+        (3, "cannot read tokens: RuntimeError", "SWT-E621"),
+        (4, "no parameter that can be trained", "SWT-E621"),
+        (5, "no parameter that can be trained", "SWT-E621"),
+        (6, "sees tokens that come after", "SWT-E621"),
+    ],
+)
+def test_a_packages_fault_is_not_a_fault_here(layers: int, words: str, code: str) -> None:
+    name = f"{__name__}.faulty"
+    with pytest.raises(UserError, match=words) as told:
+        build_model(of_module(name, layers=layers), 0, modules=frozenset({name}))
+    assert told.value.code == code
+
+
+@pytest.mark.parametrize("text", ["1 / 0", "def (", "raise SystemExit(1)"])
+def test_a_package_that_cannot_be_imported_is_named(
+    text: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "faulty_package.py").write_text(text)
+    monkeypatch.syspath_prepend(str(tmp_path))
+    name = "faulty_package.make"
+    with pytest.raises(UserError, match=r"faulty_package\.make, which is not here") as told:
+        build_model(of_module(name), 0, modules=frozenset({name}))
+    assert told.value.code == "SWT-E623"

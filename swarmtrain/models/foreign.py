@@ -6,6 +6,8 @@ sits at this machine did not name too: otherwise a run file could call anything 
 
 import importlib
 import os
+from collections.abc import Callable
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -16,6 +18,10 @@ from swarmtrain.errors import UserError, cleaned
 
 VARIABLE = "SWARMTRAIN_MODULE"
 """Names of functions that may be called, with commas."""
+
+_ROUNDING = 1e-5
+"""Share of the largest logit by which the same place may differ. Causal models of the transformers
+library differ by nothing, others by a thousandth at least, with their first weights."""
 
 
 def build_model(
@@ -41,19 +47,20 @@ def build_model(
             "No code that a run names is called unless you name it too.",
             f"If you trust that package: --module {name}, or {VARIABLE}={name}",
         )
-    package, _, last = name.rpartition(".")
-    try:
-        factory = getattr(importlib.import_module(package), last)
-    except (ImportError, AttributeError) as error:
-        raise UserError(
-            "SWT-E623",
-            f"This run's model is made by {name}, which is not here: {cleaned(str(error))}.",
-            "Every peer has the package installed; the run does not send it.",
-            "Install what the organiser tells, into this environment.",
-        ) from error
+    factory = _found(name)
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
-        model = factory(section, vocabulary)
+        try:
+            model = factory(section, vocabulary)
+        except UserError:
+            raise
+        except (Exception, SystemExit) as error:  # whatever somebody's function does
+            raise UserError(
+                "SWT-E623",
+                f"{name} made no model: {_said(error)}.",
+                "It is called with the section [model] and the vocabulary.",
+                "Correct it, or the settings of [model] that it goes by.",
+            ) from error
     if not isinstance(model, nn.Module):
         raise UserError(
             "SWT-E623",
@@ -64,25 +71,76 @@ def build_model(
     return model
 
 
+def _found(name: str) -> Callable[[ModelSection, int], object]:
+    package, _, last = name.rpartition(".")
+    try:
+        factory: Callable[[ModelSection, int], object] = getattr(
+            importlib.import_module(package), last
+        )
+    except (Exception, SystemExit) as error:  # importing a package runs it
+        raise UserError(
+            "SWT-E623",
+            f"This run's model is made by {name}, which is not here: {_said(error)}.",
+            "Every peer has the package installed; the run does not send it.",
+            "Install what the organiser tells, into this environment.",
+        ) from error
+    return factory
+
+
+def _said(error: BaseException) -> str:
+    return cleaned(f"{type(error).__name__}: {error}")
+
+
 def check(model: nn.Module, vocabulary: int, section: ModelSection) -> None:
-    """Refuse a model whose logits do not fit the run's tokens.
+    """Refuse a model that is no causal language model of the run's tokens.
 
     Raises:
-        UserError: SWT-E621.
+        UserError: SWT-E621, it has nothing to train, its logits do not fit, or those of a place
+            depend on later tokens, which are what it has to foretell.
     """
+    if not any(one.requires_grad and not one.is_meta for one in model.parameters()):
+        raise _unfit(
+            "The run's model has no parameter that can be trained.",
+            "Peers exchange what has requires_grad and lies in memory, and there is nothing.",
+        )
     tokens_BT = torch.zeros(1, min(2, section.context), dtype=torch.int64)
-    training = model.training
-    model.eval()
-    with torch.no_grad():
-        logits = model(tokens_BT)
-    model.train(training)
+    logits = _asked(model, tokens_BT)
     wanted = (*tokens_BT.shape, vocabulary)
     if not isinstance(logits, Tensor) or logits.shape != wanted:
         found = tuple(logits.shape) if isinstance(logits, Tensor) else type(logits).__name__
-        raise UserError(
-            "SWT-E621",
+        raise _unfit(
             f"The run's model gives {found} for tokens of shape {tuple(tokens_BT.shape)}; "
             f"{wanted} is needed.",
             "That is a logit for each token of the vocabulary in each place.",
             "The organiser sets model.vocabulary to the model's, or names another model.",
         )
+    other_BT = tokens_BT.clone()
+    other_BT[:, 1:] = vocabulary - 1
+    before_BV, after_BV = logits[:, 0], _asked(model, other_BT)[:, 0]
+    if (before_BV - after_BV).abs().max() > _ROUNDING * before_BV.abs().max():
+        raise _unfit(
+            "The run's model sees tokens that come after the place that it judges.",
+            "It would learn to copy the next token, its loss would fall to nothing, and it could"
+            " not write.",
+            "The organiser names a causal model; a config of the BERT kind says is_decoder: true.",
+        )
+
+
+def _asked(model: nn.Module, tokens_BT: Tensor) -> Any:
+    """Whatever the model makes of tokens, without dropout."""
+    training = model.training
+    model.eval()
+    try:
+        with torch.no_grad():
+            return model(tokens_BT)
+    except Exception as error:  # whatever somebody's model does
+        raise _unfit(
+            f"The run's model cannot read tokens: {_said(error)}.",
+            f"It was given token ids, int64, of shape {tuple(tokens_BT.shape)}.",
+        ) from error
+    finally:
+        model.train(training)
+
+
+def _unfit(what: str, meaning: str, remedy: str = "The organiser names another.") -> UserError:
+    return UserError("SWT-E621", what, meaning, remedy)

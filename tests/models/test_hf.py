@@ -92,6 +92,16 @@ def test_another_models_config_is_refused_in_one_sentence(
     assert told.value.code == "SWT-E621"
 
 
+def test_a_model_that_sees_what_it_should_foretell_is_refused() -> None:
+    """Its loss fell to nothing, and it could not write: BERT, unless it is a decoder."""
+    bert = {"model_type": "bert", "vocab_size": 48, "hidden_size": 16, "num_hidden_layers": 1,
+            "num_attention_heads": 2, "intermediate_size": 16}  # fmt: skip
+    with pytest.raises(UserError, match="come after the place that it judges") as told:
+        build_model(described(**bert), 0)
+    assert told.value.code == "SWT-E621"
+    build_model(described(**bert, is_decoder=True), 0)
+
+
 def test_code_that_a_config_names_is_not_run(tmp_path: Path) -> None:
     (tmp_path / "mine.py").write_text("raise SystemExit('ran')")
     keys = {**GPT2, "auto_map": {"AutoModelForCausalLM": f"{tmp_path}--mine.Model"}}
