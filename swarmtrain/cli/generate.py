@@ -1,7 +1,10 @@
 """`swarmtrain generate RUN|DIR "prompt"`: lets a trained model write."""
 
+import contextlib
 import json
+import os
 import sys
+import unicodedata
 from typing import Annotated
 
 import typer
@@ -11,7 +14,11 @@ from swarmtrain.cli.log import say
 from swarmtrain.errors import misuse
 from swarmtrain.options import DEVICE_AUTO
 
-_HARMLESS = "\N{REPLACEMENT CHARACTER}"
+_PICTURES = 0x2400
+"""Where Unicode has a picture for each of the first 32 control characters."""
+
+_TURNS = frozenset("\u061c\u200e\u200f\u202a\u202b\u202c\u202d\u202e\u2066\u2067\u2068\u2069")
+"""Characters that turn the direction of others, by which text may seem to be another one."""
 
 Trained = Annotated[
     str,
@@ -37,13 +44,16 @@ def generate(
     top_k: Annotated[
         int, typer.Option("--top-k", min=0, help="Draw among so many; 0: among all.")
     ] = 0,
-    seed: Annotated[int, typer.Option("--seed", min=0, help="Seed of the draws.")] = 0,
+    seed: Annotated[
+        int, typer.Option("--seed", min=0, max=2**63 - 1, help="Seed of the draws.")
+    ] = 0,
     device: Device = DEVICE_AUTO,
     as_json: AsJson = False,
 ) -> None:
     """Let a trained model write on from a prompt. The prompt and what follows it go to stdout as
-    they are made, everything else to stderr."""
-    text = sys.stdin.read() if prompt == "-" else prompt
+    they are made, everything else to stderr. Control characters are shown as pictures; --json has
+    the text as it is."""
+    text = _prompted(prompt)
     if not text:
         raise misuse("The prompt is empty.", "Give the model at least one character to begin with.")
     from time import monotonic
@@ -86,10 +96,37 @@ def generate(
     say(f"{trained.name}: {made} tokens in {seconds:.1f} s on {where}, seed {seed}")
 
 
+def _prompted(prompt: str) -> str:
+    """The prompt, in UTF-8 whatever the locale says.
+
+    Raises:
+        UserError: SWT-E610, it is something else.
+    """
+    try:
+        if prompt == "-":
+            return sys.stdin.buffer.read().decode()
+        return os.fsencode(prompt).decode()
+    except UnicodeError as error:
+        raise misuse("The prompt is not text in UTF-8.", "Models read text in UTF-8.") from error
+
+
 def _shown(text: str) -> None:
-    """Write to stdout at once. A terminal gets no control characters: who trained the model might
-    have taught it some."""
-    if sys.stdout.isatty():
-        text = "".join(c if c.isprintable() or c in "\n\t" else _HARMLESS for c in text)
-    sys.stdout.write(text)
+    """Write to stdout at once, without what a terminal would obey: who trained the model might have
+    taught it some. A pipe often ends at a terminal too."""
+    with contextlib.suppress(AttributeError):  # a stdout that is no stream of text
+        sys.stdout.reconfigure(errors="replace")  # type: ignore[union-attr]
+    sys.stdout.write("".join(map(harmless, text)))
     sys.stdout.flush()
+
+
+def harmless(character: str) -> str:
+    """The character, or what stands for it where it would do something."""
+    if character in "\n\t" or (character.isprintable() and character not in _TURNS):
+        return character
+    if character == "\r":  # of line ends; alone it would go back and write over the line
+        return ""
+    kind, number = unicodedata.category(character), ord(character)
+    if kind == "Cc" and number < 0x20:
+        return chr(_PICTURES + number)
+    is_obeyed = kind in ("Cc", "Cs", "Zl", "Zp") or character in _TURNS
+    return "\N{REPLACEMENT CHARACTER}" if is_obeyed else character

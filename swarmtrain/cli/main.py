@@ -163,7 +163,7 @@ def _write_report(fault: Exception, situation: Situation, words: list[str]) -> P
         _traceback(fault),
     )
     handle = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
-    with open(handle, "w", encoding="utf-8") as file:
+    with open(handle, "w", encoding="utf-8", errors="backslashreplace") as file:
         file.write(redact("\n".join(lines)))
     return path
 

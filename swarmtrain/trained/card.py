@@ -1,8 +1,9 @@
 """The card of an exported model: what it is, how it came about, how to check and use it. Pure."""
 
+import math
 from collections.abc import Iterator, Mapping
 
-from swarmtrain.config.settings import RunConfig
+from swarmtrain.config.settings import BYTES, RunConfig
 from swarmtrain.trained.collect import Collected
 from swarmtrain.trained.history import History
 
@@ -21,7 +22,7 @@ def text_of(found: Collected, history: History, num_values: int, model_sha256: s
     lines = [
         *_head(found.config),
         *_facts(found, history, num_values),
-        *_losses(history),
+        *_losses(history, found.config),
         *_use(found.config),
         *_proof(found, model_sha256),
         *_unknown(found.config, history),
@@ -59,6 +60,7 @@ def _facts(found: Collected, history: History, num_values: int) -> Iterator[str]
     yield f"| peers | {history.contributors} contributed, {history.peers} were let in{since} |"
     yield f"| tokens | {_tokens(history)} |"
     yield f"| text | {_source(data.source)}{_place(history)} |"
+    yield f"| tokens are | {_kind_of_tokens(data.tokenizer)} |"
     steps = f"{config.steps_per_round} inner steps between exchanges"
     yield f"| strategy | {outer.strategy}, {steps}, outer learning rate {outer.lr:g} |"
     yield f"| codec | {config.exchange.codec} |"
@@ -82,6 +84,7 @@ def _source(source: str) -> str:
     return {
         "python-stdlib": "sources of Python's standard library",
         "own": "each peer's own; the run does not know it",
+        "text": "the organiser's, given out in pieces; the run does not say which",
     }.get(source, source)
 
 
@@ -89,12 +92,23 @@ def _place(history: History) -> str:
     return "" if history.text is None else f"; {history.text.in_words}"
 
 
-def _losses(history: History) -> Iterator[str]:
+def _kind_of_tokens(tokenizer: str) -> str:
+    return {
+        "bytes": "bytes of UTF-8; a zero byte ends a document",
+        "ids": "numbers; nobody has said by which tokenizer",
+    }.get(tokenizer, f"those of tokenizer.json, SHA-256 `{tokenizer}`")
+
+
+def _losses(history: History, config: RunConfig) -> Iterator[str]:
     if not history.losses:
         return
-    yield from ("## Validation loss", "", "| round | nats per token |", "|---|---|")
+    is_bytes = config.model.kind != "custom" and config.data.tokenizer == BYTES
+    bits = ("| bits per byte ", "|---") if is_bytes else ("", "")
+    yield from ("## Validation loss", "", f"| round | nats per token {bits[0]}|")
+    yield f"|---|---{bits[1]}|"
     for op in _some(history.losses):
-        yield f"| {op} | {history.losses[op]:.4f} |"
+        loss = history.losses[op]
+        yield f"| {op} | {loss:.4f} |" + (f" {loss / math.log(2):.4f} |" if is_bytes else "")
     yield ""
 
 
@@ -133,6 +147,8 @@ def _unknown(config: RunConfig, history: History) -> Iterator[str]:
     yield "- Who the peers are: the ledger knows keys and names that they chose."
     if config.data.source == "own":
         yield "- The text: it stayed with the peers."
+    if config.data.source == "text":
+        yield "- The text: it is the organiser's, and neither run file nor ledger names it."
     if not history.losses:
         yield "- Validation losses: the coordinator keeps them, and it was not at hand."
     yield "- What the model is good or bad at: nobody has judged more than its loss."

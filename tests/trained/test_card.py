@@ -30,7 +30,8 @@ def test_it_tells_rounds_peers_tokens_and_some_of_the_losses(tmp_path: Path) -> 
     assert "| rounds | 7 of 9 committed, 2 without a result, the run goes on |" in shown
     assert "| peers | 4 contributed, 5 were let in |" in shown
     assert "| tokens | 12 345, by the contributors' own counts |" in shown
-    assert "| 0 | 5.0000 |" in shown and "| 99 | 4.0100 |" in shown
+    assert "| 0 | 5.0000 | 7.2135 |" in shown and "| 99 | 4.0100 | 5.7852 |" in shown
+    assert "| tokens are | bytes of UTF-8" in shown
     assert shown.count("| 4.") < 15
     assert "swarmtrain generate" in shown and str(tmp_path) not in shown
 

@@ -1,6 +1,7 @@
 """Exports that others read: in Transformers' form, with the run's tokenizer; a full disk."""
 
 import errno
+import io
 import json
 import os
 from pathlib import Path
@@ -19,7 +20,7 @@ from swarmtrain.trained.opened import Trained, open_trained
 from tests.trained.test_export import CONFIG, peer, refused
 
 MODEL = ModelSection(
-    kind="transformer", layers=1, width=16, heads=2, context=16, vocabulary=40, tied=False
+    kind="transformer", layers=1, width=16, heads=2, context=16, vocabulary=256, tied=False
 )
 LLAMA = RunConfig(run=RunSection(name="tests"), model=MODEL)
 
@@ -105,3 +106,50 @@ def test_damage_and_other_models_are_told(
     with pytest.raises(UserError) as caught:
         Trained("tests", custom, {}, Bytes()).model(torch.device("cpu"))
     assert caught.value.code == "SWT-E450"
+
+
+def test_a_terminal_gets_nothing_that_it_would_obey(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Who trained the model might have taught it some; so might who wrote the prompt."""
+    export(tmp_path / "out", [peer(tmp_path / "a", 0, config=LLAMA)])
+    said = b"\x1b[2J\0ok\r\n\xc2\x9b\xff\xe2\x80\xae\tend"
+    monkeypatch.setattr("swarmtrain.trained.writing.written", lambda *given: iter(said))
+    command = ["generate", str(tmp_path / "out"), "p\x07\U0001f469\u200d\U0001f52c"]
+    assert main(command) == 0
+    shown = "p\u2407\U0001f469\u200d\U0001f52c\u241b[2J"
+    assert capsys.readouterr().out == shown + "\n"  # a zero byte ends the text
+    monkeypatch.setattr(
+        "swarmtrain.trained.writing.written", lambda *given: iter(said.replace(b"\0", b""))
+    )
+    assert main(command) == 0
+    assert capsys.readouterr().out == shown + "ok\n\ufffd\ufffd\ufffd\tend\n"
+    assert main([*command, "--json"]) == 0
+    assert json.loads(capsys.readouterr().out)["text"].startswith("\x1b[2Jok\r\n\x9b")
+
+
+def test_a_prompt_is_utf8_in_any_locale(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    export(tmp_path / "out", [peer(tmp_path / "a", 0, config=LLAMA)])
+    assert main(["generate", str(tmp_path / "out"), "\udcff\udcfe"]) == 2
+    assert "The prompt is not text in UTF-8" in capsys.readouterr().err
+    monkeypatch.setattr(os, "fsencode", lambda text: text.encode("ascii", "surrogateescape"))
+    words = "gr\u00fc\u00dfe".encode().decode("ascii", "surrogateescape")
+    assert main(["generate", str(tmp_path / "out"), words, "--tokens", "1", "--json"]) == 0
+    assert json.loads(capsys.readouterr().out)["prompt"] == "gr\u00fc\u00dfe"
+    piped = io.TextIOWrapper(io.BytesIO(b"gr\xfc"), encoding="latin-1")
+    monkeypatch.setattr("sys.stdin", piped)
+    assert main(["generate", str(tmp_path / "out"), "-"]) == 2
+    assert "SWT-E610" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    "option", [("--device", "meta"), ("--device", "nonsense"), ("--seed", str(1 << 63))]
+)
+def test_options_that_nothing_can_be_done_with(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], option: tuple[str, str]
+) -> None:
+    export(tmp_path / "out", [peer(tmp_path / "a", 0, config=LLAMA)])
+    assert main(["generate", str(tmp_path / "out"), "x", *option]) == 2
+    assert "bug" not in capsys.readouterr().err
