@@ -159,6 +159,12 @@ def _relation_problems(config: RunConfig) -> Iterator[Problem]:
             f"must not be under exchange.deadline_floor_s ({exchange.deadline_floor_s:g}), it is "
             f"{exchange.deadline_cap_s:g}",
         )
+    if not config.data.source:
+        yield Problem(
+            "data.source",
+            "must name the text, it is empty",
+            'Left out it is "python-stdlib"; "own" is text that peers bring.',
+        )
     example = (model.context + 1) * width_of(config)
     if config.data.piece_bytes < example:
         yield Problem(

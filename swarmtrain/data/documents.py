@@ -36,7 +36,7 @@ _ASK = (
     'or one of "python-stdlib" and "own". Paths in a run file are relative to it.'
 )
 
-_NAME_IT = "Name what holds it as data.field."
+_NAME_IT = "Name what holds it as data.field (evaluate: --field), or mend that line."
 _MEND = "Mend that line, or leave it out."
 
 Document = Iterable[str]
@@ -90,9 +90,14 @@ def find(place: str) -> Source:
     if place.startswith(HF):
         folder = Path(place.removeprefix(HF))
         return Source(place, Kind.DATASET, _files(folder) if folder.is_dir() else ())
-    files = _files(Path(place))
-    if not files and not Path(place).exists():
-        raise UserError("SWT-E820", f"There is no text at {place}.", "Nothing was trained.", _ASK)
+    try:
+        files = _files(Path(place))
+        if not files:
+            Path(place).stat()
+    except (OSError, ValueError) as error:  # too long, with a zero byte, links in a circle
+        raise UserError(
+            "SWT-E820", f"There is no text at {cleaned(place)}.", "Nothing was trained.", _ASK
+        ) from error
     of_kind: dict[Kind, list[File]] = {kind: [] for kind in (Kind.TEXT, Kind.LINES, Kind.TOKENS)}
     for file in files:
         of_kind[_ENDINGS.get(Path(file.path).suffix.lower(), Kind.TEXT)].append(file)
@@ -176,6 +181,8 @@ def _lines(path: str, field: str) -> Iterator[str]:
             if line.strip():
                 try:
                     row = json.loads(line)
+                except UnicodeDecodeError as error:
+                    raise _no_text(f"{path}, line {number} is not UTF-8", _MEND) from error
                 except (ValueError, RecursionError) as error:
                     raise _no_text(f"{path}, line {number} is not JSON", _MEND) from error
                 yield _text_of(row, field, f"{path}, line {number}")
@@ -211,9 +218,26 @@ def _rows(name: str, field: str) -> Iterator[str]:
 def _text_of(row: object, field: str, place: str) -> str:
     text = row.get(field) if isinstance(row, Mapping) else None
     if isinstance(text, str):
-        return text
+        return whole(text)
+    if isinstance(row, Mapping) and field in row:
+        what = f'{place} has {_KINDS.get(type(text), "something else")} under "{cleaned(field)}"'
+        raise _no_text(f"{what}, and text is needed", _NAME_IT)
     keys = ", ".join(cleaned(str(key)) for key in row) if isinstance(row, Mapping) else "no keys"
     raise _no_text(f'{place} has no text under "{cleaned(field)}"; it has {keys[:200]}', _NAME_IT)
+
+
+_KINDS = {type(None): "null", dict: "an object", list: "a list", bool: "true or false",
+          int: "a number", float: "a number"}  # fmt: skip
+
+
+def whole(text: str) -> str:
+    """The text with a replacement mark for each half of a character: JSON can write them, UTF-8
+    cannot."""
+    try:
+        text.encode()
+    except UnicodeEncodeError:
+        return text.encode("utf-16-le", "surrogatepass").decode("utf-16-le", "replace")
+    return text
 
 
 def _no_text(what: str, remedy: str) -> UserError:

@@ -12,9 +12,10 @@ import msgspec
 
 from swarmtrain.config import limits
 from swarmtrain.config.built_in import vocabulary_of
+from swarmtrain.config.data import lacks_bytes
 from swarmtrain.config.settings import BYTES, IDS, LEASED_TEXT, OWN_TEXT, STDLIB, RunConfig
 from swarmtrain.data.documents import HF, Kind, find
-from swarmtrain.data.tokenizer import FILE_BYTES_MAX, JsonTokenizer
+from swarmtrain.data.tokenizer import FILE_BYTES_MAX, Bytes, JsonTokenizer
 from swarmtrain.errors import UserError
 
 
@@ -60,6 +61,8 @@ def settle(config: RunConfig, folder: Path) -> tuple[RunConfig, Places]:
     if tokenizer not in (BYTES, IDS):
         file = _file(_absolute(tokenizer, folder))
         config, tokenizer = _for_tokenizer(config, JsonTokenizer(file))
+    elif tokenizer == BYTES and lacks_bytes(config):
+        raise _no_place(config, Bytes.vocabulary, f"its vocabulary is {vocabulary_of(config)}")
     places = Places(
         source=(_absolute(data.source, folder) if is_named else STDLIB) if is_leased else "",
         validation=_absolute(data.validation, folder),
@@ -82,15 +85,19 @@ def _for_tokenizer(config: RunConfig, tokenizer: JsonTokenizer) -> tuple[RunConf
     problem = limits.first_problem(config)
     if vocabulary_of(config) < words or problem is not None:
         fits = f"its vocabulary is {vocabulary_of(config)}" if problem is None else problem.text
-        raise UserError(
-            "SWT-E824",
-            f"The tokenizer has {words} tokens, and model.kind = {model.kind} has no place for"
-            f" them: {fits}.",
-            "A model has one output for each token.",
-            'Set model.kind = "transformer" and leave model.vocabulary out, or take a tokenizer'
-            " with fewer tokens.",
-        )
+        raise _no_place(config, words, fits)
     return config, tokenizer.sha256
+
+
+def _no_place(config: RunConfig, words: int, fits: str) -> UserError:
+    return UserError(
+        "SWT-E824",
+        f"The tokenizer has {words} tokens, and model.kind = {config.model.kind} has no place for"
+        f" them: {fits}.",
+        "A model has one output for each token; without data.tokenizer tokens are bytes.",
+        'Set model.kind = "transformer" and leave model.vocabulary out, or take a tokenizer'
+        " with fewer tokens.",
+    )
 
 
 def _file(place: str) -> bytes:

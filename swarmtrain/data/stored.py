@@ -11,7 +11,9 @@ ones stay together; where there are too few of them to draw, it is the end of th
 
 import contextlib
 import hashlib
+import os
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from pathlib import Path
 
 import msgspec
@@ -106,7 +108,7 @@ def open_text(
             model does not know.
         OSError: the disk.
     """
-    found = [find(place) for place in (places.source, places.validation) if place]
+    found = _apart([find(place) for place in (places.source, places.validation) if place], tell)
     files = [file for source in found for file in source.files]
     stats = tuple((file.path, file.size, file.changed_ns) for file in files)
     settings = msgspec.msgpack.encode(
@@ -129,10 +131,31 @@ def open_text(
     skipped = _skipped(text.skipped)
     size = human_bytes(text.num_bytes) + (" of tokens" if config.data.tokenizer != BYTES else "")
     tell(
-        f"Text: {size} in {len(text.train)} pieces to train on and {len(text.validation)} to"
+        f"Text: {size} in {_many(len(text.train))} to train on and {len(text.validation)} to"
         f" judge by{skipped}."
     )
     return text
+
+
+def _apart(found: list[Source], tell: Tell) -> list[Source]:
+    """The sources, without files to judge by in the one to train on."""
+    if len(found) < 2 or not found[0].files:
+        return found
+    source, judged = found
+    names = {os.path.realpath(file.path) for file in judged.files}
+    files = tuple(file for file in source.files if os.path.realpath(file.path) not in names)
+    if not files:
+        raise UserError(
+            "SWT-E822",
+            f"All text of data.source is in data.validation too: {judged.place}.",
+            "A model is judged by text that it was not trained on, so none is left to train on.",
+            "Name other text as data.validation, or leave it out: a share is then set aside.",
+        )
+    if len(files) < len(source.files):
+        count = len(source.files) - len(files)
+        what = "1 file of data.source is" if count == 1 else f"{count} files of data.source are"
+        tell(f"{what} in data.validation too: judged by, not trained on.")
+    return [replace(source, files=files), judged]
 
 
 def piece_bytes_of(config: RunConfig) -> int:
@@ -208,10 +231,11 @@ def _whole_files(source: Source, share: float) -> Parts:
         part = parts.validation if is_drawn(digest, share) else parts.train
         part.append(Extent(file.path, 0, file.size, SEPARATOR))
     if not parts.train and not parts.validation:
-        seen = "It is not UTF-8 text" if skipped == 1 else f"None of {skipped} files is UTF-8 text"
+        one = "The only file" if skipped == 1 else f"None of {skipped} files"
+        seen = f"{one} at {source.place} is {'not ' if skipped == 1 else ''}UTF-8 text"
         raise UserError(
             "SWT-E821",
-            f"{seen if skipped else 'No file'} at {source.place}.",
+            f"{seen if skipped else f'There is no file with text at {source.place}'}.",
             "Models train on text; other files are skipped.",
             "Save the text as UTF-8, or name another file or folder.",
         )
@@ -233,7 +257,8 @@ def _indexed(
     ):
         length = sum(map(len, extents))
         if is_wanted and length < least:
-            raise too_little(f"{length} bytes {name}", config)
+            unit = "bytes" if data.tokenizer == BYTES else "tokens"
+            raise too_little(f"{length // width} {unit} {name}", config)
     train, judged = (
         tuple(hashlib.sha256(piece).digest() for piece in Stream(part).pieces(piece_bytes))
         for part in (parts.train, parts.validation)
@@ -253,10 +278,14 @@ def too_little(what: str, config: RunConfig) -> UserError:
         "SWT-E822",
         f"There is too little text: {what}. One example takes model.context + 1 ="
         f" {config.model.context + 1} tokens.",
-        "Some of the text is set aside to judge the model by, unless data.validation names other"
-        " text for that.",
+        "Where data.validation names no text to judge the model by, some of the source is set aside"
+        " for that.",
         "Give more text; or, in a run file of your own, make model.context smaller.",
     )
+
+
+def _many(count: int) -> str:
+    return "1 piece" if count == 1 else f"{count} pieces"
 
 
 def _skipped(count: int) -> str:

@@ -91,6 +91,28 @@ def test_a_row_without_text_names_file_line_and_keys(tmp_path: Path):
     assert "line 2 is not JSON" in fails(tmp_path, source="rows.jsonl")
 
 
+@pytest.mark.parametrize(
+    ("line", "words"),
+    [
+        (b'{"text": {"of": "it"}}', 'line 1 has an object under "text"'),
+        (b'{"text": null}', 'has null under "text", and text is needed'),
+        (b'{"text": "gr\xfc\xdfe"}', "line 1 is not UTF-8"),
+        (b"[" * 100_000, "line 1 is not JSON"),
+    ],
+)
+def test_a_line_of_no_text_says_what_it_has(tmp_path: Path, line: bytes, words: str):
+    (tmp_path / "rows.jsonl").write_bytes(line + b"\n")
+    said = fails(tmp_path, source="rows.jsonl")
+    assert "SWT-E821" in said and words in said
+
+
+def test_half_a_character_becomes_a_mark(tmp_path: Path):
+    """JSON can write halves of a character, and datasets of the web have them; UTF-8 has none."""
+    (tmp_path / "rows.jsonl").write_text('{"text": "half \\ud83d, whole \\ud83d\\ude00."}\n' * 9)
+    text = opened(tmp_path, source="rows.jsonl")
+    assert "half \ufffd, whole \U0001f600.\0".encode() in whole(text, text.train)
+
+
 def test_a_dataset_that_is_nowhere_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     datasets = pytest.importorskip("datasets")
 
@@ -261,3 +283,15 @@ def test_files_are_read_without_torch_numpy_and_the_extras(tmp_path: Path):
         "sys.exit(bool({'torch', 'numpy', 'tokenizers', 'datasets'} & set(sys.modules)))"
     )
     assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
+
+
+def test_a_model_without_an_output_for_each_byte_is_refused_text(tmp_path: Path):
+    (tmp_path / "text.txt").write_text("some text " * 100)
+    model = ModelSection(kind="transformer", context=8, vocabulary=100)
+    for source in ("text.txt", "python-stdlib", "own"):
+        config = RunConfig(run=RunSection(name="t"), model=model, data=DataSection(source=source))
+        with pytest.raises(UserError, match="256 tokens") as told:
+            settle(config, tmp_path)
+        assert told.value.code == "SWT-E824"
+    with pytest.raises(RemoteFault, match="256 at least"):
+        config_file.from_canonical(config_file.canonical(config))

@@ -145,3 +145,23 @@ def test_equal_pieces_are_one_and_none_is_in_both_parts(tmp_path: Path):
     assert len(text.validation) == 2 + 1
     for one in text.train + text.validation:
         assert hashlib.sha256(text.piece(one)).hexdigest() == one
+
+
+def test_what_is_judged_by_is_not_trained_on(tmp_path: Path, folder: Path):
+    """A validation text inside the source was cut at other places, and so trained on, too."""
+    (folder / "judge.txt").write_text("judged by this and no more. " * 100)
+    said: list[str] = []
+    text = opened(tmp_path, folder, said, validation=str(folder / "part1" / ".." / "judge.txt"))
+    assert b"judged" not in whole(text, text.train)
+    assert b"judged" in whole(text, text.validation)
+    assert "1 file of data.source is in data.validation too" in said[0]
+    with pytest.raises(UserError, match=r"All text of data\.source is in data\.validation") as told:
+        opened(tmp_path, folder, validation=str(folder))
+    assert told.value.code == "SWT-E822"
+
+
+@pytest.mark.parametrize("name", ["no\0where", "n" * 5000])
+def test_a_name_that_no_file_can_have_is_no_fault(tmp_path: Path, name: str):
+    with pytest.raises(UserError) as told:
+        opened(tmp_path, name)
+    assert told.value.code == "SWT-E820" and "\0" not in told.value.what
