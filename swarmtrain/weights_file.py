@@ -75,7 +75,9 @@ def places_in(raw: bytes, num_bytes: int) -> dict[str, Place]:
     except (ValueError, TypeError, KeyError, AttributeError, RecursionError) as error:
         raise ValueError("its head makes no sense") from error
     for name, one in found.items():
-        size = math.prod(one.shape) * _BITS.get(one.dtype, 0) // 8
+        if one.dtype not in _BITS:
+            raise ValueError(f"{name} is of type {one.dtype}, which nothing here reads")
+        size = math.prod(one.shape) * _BITS[one.dtype] // 8
         is_inside = first <= one.start <= one.stop <= num_bytes
         if min(one.shape, default=1) < 0 or one.stop - one.start != size or not is_inside:
             raise ValueError(f"the values of {name} are not there as its head says")

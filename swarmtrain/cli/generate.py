@@ -15,7 +15,7 @@ from swarmtrain.errors import misuse
 from swarmtrain.options import DEVICE_AUTO
 
 _PICTURES = 0x2400
-"""Where Unicode has a picture for each of the first 32 control characters."""
+"""First of Unicode's pictures of the 32 control characters."""
 
 _TURNS = frozenset("\u061c\u200e\u200f\u202a\u202b\u202c\u202d\u202e\u2066\u2067\u2068\u2069")
 """Characters that turn the direction of others, by which text may seem to be another one."""

@@ -150,6 +150,8 @@ def _beginning(
     found = known
     if options.begins_with is not None:
         found = weights.open_initial(options.begins_with, config)
+        if warning := weights.other_tokens(options.begins_with, config):
+            say(f"Warning: {warning}")
         if known is not None and known.name != found.name:
             raise misuse(
                 f"A run that began otherwise is in {directory}; --from begins a new one.",

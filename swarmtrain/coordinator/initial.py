@@ -8,6 +8,7 @@ where it is; afterwards nobody asks for it.
 """
 
 import hashlib
+import json
 import logging
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
@@ -25,6 +26,7 @@ from swarmtrain.config.built_in import (
 from swarmtrain.config.settings import RunConfig
 from swarmtrain.config.stages import stage_parameters
 from swarmtrain.control_lane import INITIAL_PIECE_BYTES
+from swarmtrain.data.tokenizer import FILE as TOKENIZER_FILE
 from swarmtrain.errors import UserError, cleaned, translate
 from swarmtrain.weights_file import Place, differences, read_head
 from swarmtrain_transport.blocks.manifest import ArraySpec, manifest_of
@@ -35,6 +37,13 @@ FILE_NAME = "initial.msgpack"
 """In the coordinator's state directory."""
 
 _MODEL = "model.safetensors"
+_FACTS = "swarmtrain.json"
+_LEDGER = "ledger.bin"
+
+_PICKLES = (".pt", ".pth", ".bin")
+_PICKLED = (b"PK\3\4", b"\x80\2", b"\x80\3", b"\x80\4", b"\x80\5")
+"""Beginnings of files that torch.save writes: a zip archive, or a pickle of some version."""
+
 _FLOATS = frozenset({"F64", "F32", "F16", "BF16"})
 
 
@@ -191,7 +200,50 @@ def _unread(path: Path, error: Exception) -> UserError:
         "SWT-E454",
         f"{path} cannot be read as weights: {cleaned(why)}.",
         "No run was started.",
-        "Name the folder of an export, or a .safetensors file with all of the model.",
+        _instead(path),
+    )
+
+
+def _instead(path: Path) -> str:
+    """A way out for what people often have in place of an export."""
+    folder = path.parent
+    if (folder / f"{_MODEL}.index.json").is_file():
+        return (
+            "Its weights are in several files, and one is needed: load the model and save it with"
+            ' save_pretrained(FOLDER, max_shard_size="1000GB").'
+        )
+    if (folder / _LEDGER).is_file():
+        return f"That is a peer's state: `swarmtrain export {folder} --to NEW`, and name NEW."
+    saved = [path] if path.is_file() else [*folder.glob("*.bin"), *folder.glob("*.p*t*")]
+    if any(one.suffix in _PICKLES or _begins(one).startswith(_PICKLED) for one in saved):
+        return (
+            "Files of torch.save (.pt, .pth, .bin) can hold code and are never opened. Load it"
+            " where you trust it, and save its tensors with safetensors.torch.save_file."
+        )
+    return "Name the folder of an export, or a .safetensors file with all of the model."
+
+
+def _begins(path: Path) -> bytes:
+    try:
+        with path.open("rb") as file:
+            return file.read(4)
+    except OSError:
+        return b""
+
+
+def other_tokens(place: Path, config: RunConfig) -> str:
+    """A warning where an export says that its model was trained on other tokens than the run's;
+    empty where it does not say so. Names and shapes may fit all the same."""
+    try:
+        said = json.loads((place / _FACTS).read_bytes())["data"]["tokenizer"]
+    except (OSError, ValueError, LookupError, TypeError):
+        return ""
+    if said == config.data.tokenizer:
+        return ""
+    return (
+        f"The model of {place} was trained on other tokens than this run's ({cleaned(str(said))}; "
+        f"here {config.data.tokenizer}), so it begins knowing nothing. With a tokenizer.json its "
+        f'export has the file: data.tokenizer = "{place / TOKENIZER_FILE}".'
     )
 
 

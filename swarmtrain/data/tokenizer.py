@@ -105,8 +105,8 @@ class JsonTokenizer:
         known = self._tokenizer.get_vocab(with_added_tokens=True)
         self.vocabulary = max(known.values(), default=0) + 1
         self.sha256 = hashlib.sha256(file).hexdigest()
-        end = next((known[name] for name in _ENDS if name in known), None)
-        self.end: Sequence[int] = () if end is None else (end,)
+        self.end_name = next((name for name in _ENDS if name in known), "")
+        self.end: Sequence[int] = (known[self.end_name],) if self.end_name else ()
 
     def encode(self, text: str) -> list[int]:
         """Return the ids, without what the tokenizer puts around a text."""

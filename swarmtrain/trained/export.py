@@ -4,6 +4,7 @@ The folder is written aside and then given its name, so it is there whole or not
 it depends on the machine: names of directories stay behind.
 """
 
+import contextlib
 import hashlib
 import json
 import shutil
@@ -19,6 +20,7 @@ from torch import Tensor
 from swarmtrain import atomic_file, checkpoint
 from swarmtrain.config import file as config_file
 from swarmtrain.config.settings import DataSection, ModelSection, RunConfig, RunSection
+from swarmtrain.data.tokenizer import JsonTokenizer
 from swarmtrain.errors import UserError, misuse, translate
 from swarmtrain.models.hf import hf_export
 from swarmtrain.trained import card
@@ -28,6 +30,7 @@ from swarmtrain.trained.history import history_of
 CONFIG_FILE = "config.json"
 FACTS_FILE = "swarmtrain.json"
 CARD_FILE = "README.md"
+TOKENIZER_CONFIG_FILE = "tokenizer_config.json"
 
 SAFETENSORS, HF = "safetensors", "hf"
 """Forms of an export: the run's own names of parameters, or those that Transformers knows."""
@@ -120,6 +123,8 @@ def export(folder: Path, given: Sequence[str | Path], *, form: str = SAFETENSORS
     }
     if found.tokenizer is not None:
         files[TOKENIZER_FILE] = found.tokenizer
+    if form == HF and found.tokenizer is not None:
+        files |= _end_of_text(found, settings)
     _write(folder, files)
     return made
 
@@ -136,6 +141,24 @@ def _in_form(found: Collected, form: str) -> tuple[dict[str, Any], Mapping[str, 
             f"This model cannot be exported as {form}: {error}.",
             f"Export it with --format {SAFETENSORS}; `swarmtrain generate` writes with it.",
         ) from error
+
+
+def _end_of_text(found: Collected, settings: dict[str, Any]) -> dict[str, bytes]:
+    """Files that tell the transformers library which token ends a text, and how long one may be:
+    else its `generate` goes on to its bound."""
+    said: dict[str, Any] = {
+        "tokenizer_class": "PreTrainedTokenizerFast",
+        "model_max_length": found.config.model.context,
+    }
+    with contextlib.suppress(UserError):  # without the library nothing is known of the tokenizer
+        tokenizer = JsonTokenizer(found.tokenizer or b"")
+        if tokenizer.end:
+            said["eos_token"] = tokenizer.end_name
+            settings = {**settings, "eos_token_id": tokenizer.end[0]}
+    return {
+        CONFIG_FILE: json.dumps(settings, indent=2).encode() + b"\n",
+        TOKENIZER_CONFIG_FILE: json.dumps(said, indent=2).encode() + b"\n",
+    }
 
 
 def _pretty(value: msgspec.Struct) -> bytes:

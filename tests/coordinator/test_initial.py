@@ -17,7 +17,7 @@ from swarmtrain.config.settings import (
     RunSection,
 )
 from swarmtrain.control_lane import INITIAL_PIECE_BYTES
-from swarmtrain.coordinator.initial import Initial, keep, kept, open_initial
+from swarmtrain.coordinator.initial import Initial, keep, kept, open_initial, other_tokens
 from swarmtrain.errors import UserError
 from swarmtrain.models.byte_transformer import build_model
 from swarmtrain.models.tensors import Layout
@@ -182,3 +182,34 @@ def test_a_first_state_of_other_weights_is_refused() -> None:
     assert genesis_of(offer, 2, root=b"r" * 32) == genesis_of(offer, 2)
     with pytest.raises(RemoteFault, match="other weights"):
         genesis_of(offer, 2, root=b"x" * 32)
+
+
+def test_what_people_have_in_place_of_an_export_says_the_way(tmp_path: Path) -> None:
+    """A pickle is known by how it begins and never opened: it could run code."""
+    torch.save(build_model(MODEL, seed=3).state_dict(), tmp_path / "saved.safetensors")
+    assert "never opened" in refused(tmp_path / "saved.safetensors").remedy
+    (tmp_path / "library").mkdir()
+    (tmp_path / "library" / "pytorch_model.bin").write_bytes(b"anything")
+    assert "never opened" in refused(tmp_path / "library").remedy
+    (tmp_path / "library" / "model.safetensors.index.json").write_text("{}")
+    assert "several files" in refused(tmp_path / "library").remedy
+    (tmp_path / "peer").mkdir()
+    (tmp_path / "peer" / "ledger.bin").write_bytes(b"")
+    assert f"swarmtrain export {tmp_path / 'peer'}" in refused(tmp_path / "peer").remedy
+
+
+def test_a_type_that_nothing_reads_is_named(tmp_path: Path) -> None:
+    norm = torch.zeros(16).to(torch.float8_e4m3fn)
+    error = refused(saved(tmp_path / "model", **{"norm.weight": norm}))
+    assert error.code == "SWT-E454" and "norm.weight is of type F8_E4M3" in error.what
+
+
+def test_a_model_of_other_tokens_is_warned_of(tmp_path: Path) -> None:
+    folder = saved(tmp_path / "model")
+    assert other_tokens(folder, CONFIG) == ""
+    for said, warns in (("bytes", False), ("ab" * 32, True)):
+        (folder / "swarmtrain.json").write_text(json.dumps({"data": {"tokenizer": said}}))
+        assert bool(other_tokens(folder, CONFIG)) is warns
+    for nonsense in ("[]", "{", '{"data": []}', '{"data": {"tokenizer": {}}}'):
+        (folder / "swarmtrain.json").write_text(nonsense)
+        other_tokens(folder, CONFIG)

@@ -153,3 +153,23 @@ def test_options_that_nothing_can_be_done_with(
     export(tmp_path / "out", [peer(tmp_path / "a", 0, config=LLAMA)])
     assert main(["generate", str(tmp_path / "out"), "x", *option]) == 2
     assert "bug" not in capsys.readouterr().err
+
+
+def test_the_library_knows_the_tokenizer_and_where_a_text_ends(tmp_path: Path) -> None:
+    """It had no end token, so that its generate never stopped."""
+    tokenizers = pytest.importorskip("tokenizers")
+    transformers = pytest.importorskip("transformers")
+    words = {"[UNK]": 0, "once": 1, "upon": 2, "<|endoftext|>": 3}
+    made = tokenizers.Tokenizer(tokenizers.models.WordLevel(words, unk_token="[UNK]"))
+    made.pre_tokenizer = tokenizers.pre_tokenizers.Whitespace()
+    file = made.to_str().encode()
+    data = DataSection(tokenizer=JsonTokenizer(file).sha256)
+    config = RunConfig(run=RunSection(name="tests"), model=MODEL, data=data)
+    directory = peer(tmp_path / "a", 0, config=config)
+    (directory / "tokenizer.json").write_bytes(file)
+    export(tmp_path / "out", [directory], form="hf")
+    theirs = transformers.AutoTokenizer.from_pretrained(tmp_path / "out")
+    assert (theirs.eos_token_id, theirs.model_max_length) == (3, MODEL.context)
+    assert theirs("once upon").input_ids == [1, 2]
+    model = transformers.AutoModelForCausalLM.from_pretrained(tmp_path / "out")
+    assert model.generation_config.eos_token_id == 3
