@@ -7,6 +7,7 @@ in a round (`peer.training`).
 
 import atexit
 import math
+import os
 from collections.abc import Callable
 from time import monotonic
 from types import TracebackType
@@ -57,6 +58,7 @@ class Member(Swarm):
         self._membership: Membership | None = None
         self._hook: Any = None
         self._log: HookLog | None = None
+        self._process = os.getpid()
 
     def enter(self, membership: Membership, model: nn.Module) -> None:
         """Find the run's state, put it into the model, and begin to count steps."""
@@ -104,6 +106,7 @@ class Member(Swarm):
 
     def log(self, *, loss: Tensor | float | None = None, samples: int | None = None) -> None:
         """As Swarm.log."""
+        super().log(loss=loss, samples=samples)
         if loss is not None:
             # On its device until somebody looks; of one per sample the mean.
             self._loss = loss.detach().float().mean() if isinstance(loss, Tensor) else loss
@@ -112,7 +115,7 @@ class Member(Swarm):
 
     def finish_round(self) -> None:
         """As Swarm.finish_round."""
-        session = self._session
+        session = self._own_session()
         if session is not None:
             self._guarded(session.finish_round)
             self._look_round()
@@ -151,8 +154,14 @@ class Member(Swarm):
 
     def _count(self) -> None:
         """One step was made: exchange if a round is due."""
-        session = self._session
+        was_in = self._session is not None
+        session = self._own_session()
         if session is None:
+            if was_in:
+                logger.warning(
+                    "This process was forked off the peer's: it trains alone, and the peer goes "
+                    "on where it joined. Join in the process that trains."
+                )
             return
         loss = self._shown_loss(LOOK_EVERY_S)
         self._guarded(lambda: session.stepped(self._samples, loss, self._samples))
@@ -214,13 +223,23 @@ class Member(Swarm):
 
     def _go(self, reason: str) -> None:
         """Leave with a checkpoint and a goodbye."""
-        session = self._session
+        session = self._own_session()
         if session is not None:
             self._guarded(lambda: session.leave(reason))
             if self._log is not None and self._session is session:
                 self._log.left(reason, self._round, session.result)
                 self._tell_left(session.result)
             self._drop(reason)
+
+    def _own_session(self) -> Session | None:
+        """The session in the process that has joined. One that was forked off has neither the
+        network thread nor a right to the directory, and forgets both."""
+        if self._session is not None and os.getpid() != self._process:
+            hook, self._hook, self._session, self._membership = self._hook, None, None, None
+            atexit.unregister(self._go)
+            if hook is not None:
+                hook.remove()
+        return self._session
 
     def _tell_left(self, result: str) -> None:
         if self._membership is not None:

@@ -76,7 +76,16 @@ class Swarm:
         Args:
             loss: of the newest step, shown to people; of several their mean.
             samples: per step, which give this peer its weight in the mean.
+
+        Raises:
+            UserError: SWT-E610, one of them is no number.
         """
+        for given in (loss, samples):
+            if given is not None and not hasattr(given, "__float__"):
+                raise misuse(
+                    f"swarm.log takes numbers and tensors, not {type(given).__name__}.",
+                    "Give it swarm.log(loss=loss, samples=len(x)), or leave one of them out.",
+                )
 
     def finish_round(self) -> None:
         """At the end of a loop: give the steps since the last round, wait for it, and leave.

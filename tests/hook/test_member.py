@@ -1,11 +1,14 @@
 """The hook's steps: when it counts one, and what it does when it is over. The session is a
 stand-in; real runs are in tests/e2e."""
 
+import os
+
 import pytest
 import torch
 from torch import nn
 
 from swarmtrain.errors import UserError
+from swarmtrain.swarm import Swarm
 from tests.hook.stand_in import made
 
 
@@ -141,3 +144,36 @@ def test_an_interrupt_while_waiting_for_the_others_ends_the_loop():
     session.stepped = interrupted
     with pytest.raises(KeyboardInterrupt):
         step(model, optimizer)
+
+
+def test_a_process_that_was_forked_off_trains_alone_and_says_nothing_to_the_run(
+    monkeypatch, caplog
+):
+    member, session, model, optimizer = made()
+    step(model, optimizer)
+    here = os.getpid()
+    monkeypatch.setattr("swarmtrain.members.os.getpid", lambda: here + 1)
+    for _ in range(3):
+        step(model, optimizer)
+    member.finish_round()
+    member.leave()
+    assert (len(session.stepped_with), session.left, session.closed) == (1, [], [])
+    assert [record.levelname for record in caplog.records] == ["WARNING"]
+    assert "forked" in caplog.text
+
+
+def test_a_forked_process_that_makes_no_step_ends_without_a_word(monkeypatch, caplog):
+    member, session, _, _ = made()
+    here = os.getpid()
+    monkeypatch.setattr("swarmtrain.members.os.getpid", lambda: here + 1)
+    member._go("its program ended")
+    assert (session.left, session.closed, caplog.text) == ([], [], "")
+
+
+@pytest.mark.parametrize("bad", [{"loss": "0.3"}, {"loss": [0.3]}, {"samples": "many"}])
+def test_what_is_no_number_is_told_where_it_is_said_also_without_a_run(bad):
+    member, _, _, _ = made()
+    for swarm in (member, Swarm()):
+        with pytest.raises(UserError, match=r"swarm\.log takes") as caught:
+            swarm.log(**bad)
+        assert caught.value.code == "SWT-E610"

@@ -2,6 +2,8 @@
 
 import contextlib
 import struct
+import subprocess
+import sys
 import zlib
 from collections.abc import Callable
 from pathlib import Path
@@ -88,6 +90,37 @@ def test_copies_of_a_program_have_places_of_their_own_and_find_them_again(tmp_pa
     assert caught.value.code == "SWT-E404"
     for storage in (again, second, third):
         storage.close()
+
+
+FORKS = """
+import os, sys
+from pathlib import Path
+from swarmtrain.errors import UserError
+from swarmtrain.peer.disk.storage import PeerStorage
+
+owner = PeerStorage(Path(sys.argv[1]))
+hold, held = os.pipe()
+child = os.fork()
+if child == 0:  # as a DataLoader's, which outlives what it was started beside
+    os.close(held)
+    os.read(hold, 1)
+    os._exit(0)
+os.close(hold)
+try:
+    PeerStorage(Path(sys.argv[1]))
+except UserError as error:
+    print(error.code)
+owner.close()
+PeerStorage(Path(sys.argv[1])).close()
+os.close(held)
+print(os.waitpid(child, 0)[1])
+"""
+
+
+def test_a_process_that_was_forked_off_keeps_nothing_locked(tmp_path: Path) -> None:
+    words = [sys.executable, "-c", FORKS, str(tmp_path)]
+    done = subprocess.run(words, capture_output=True, text=True, timeout=120)
+    assert (done.stdout.split(), done.returncode) == (["SWT-E404", "0"], 0), done.stderr
 
 
 def test_a_place_that_was_named_is_not_exchanged_for_another(tmp_path: Path) -> None:

@@ -4,9 +4,11 @@ A lock keeps the directory to one process.
 """
 
 import fcntl
+import os
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import IO
+from weakref import WeakSet
 
 import msgpack
 
@@ -23,6 +25,18 @@ from swarmtrain_transport.wire.records import Record
 
 IMAGE_FILE = "ledger-image.bin"
 """The SNAPSHOT that the ledger copy begins with, and its image, where the copy has a gap."""
+
+
+_locks: WeakSet[IO[bytes]] = WeakSet()
+
+
+def _forget_locks() -> None:
+    """A forked process shares the lock, and would keep it from whoever comes after its parent."""
+    for lock in _locks:
+        lock.close()
+
+
+os.register_at_fork(after_in_child=_forget_locks)
 
 
 class PeerStorage:
@@ -187,4 +201,5 @@ def _take_lock(directory: Path) -> IO[bytes]:
             "Stop the other one, or give this one another name (--name, in Python name=) or\n"
             "directory (--state-dir, state_dir=). Without any each copy has a place of its own.",
         ) from error
+    _locks.add(lock)
     return lock
