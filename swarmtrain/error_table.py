@@ -275,8 +275,9 @@ _ROWS = (
     ErrorKind(
         "SWT-E607", "Peers bring the model or the data of this run", EXIT_MUST_CHANGE,
         "Data (data.source `own`): join with --data PATH. A model of kind `custom` never travels:\n"
-        "take part from a Python program, with swarmtrain.join(model, optimizer, invite=...), or\n"
-        "where it is in stages with swarmtrain.join_stages(model, batches, invite=...).",
+        "it comes with a training script. Whoever invited you has it; start it with the invite in\n"
+        "SWARMTRAIN_INVITE. To write one: swarmtrain.join(model, optimizer), or for a model in\n"
+        "stages swarmtrain.join_stages(model, batches).",
     ),
     ErrorKind(
         "SWT-E608", "The run file is of another schema", EXIT_MUST_CHANGE,
@@ -360,6 +361,17 @@ _ROWS = (
         "What has requires_grad when swarmtrain.join is called is exchanged. It must be there\n"
         "with its values, not lazy and not on the meta device, and of a real floating type.\n"
         "Freeze what is not, and unfreeze what the run should train, before joining.",
+    ),
+    ErrorKind(
+        "SWT-E632", "A loop of one's own cannot give what the run exchanges", EXIT_MUST_CHANGE,
+        "The run's strategy, ddp, exchanges gradients in every step. swarmtrain.join comes after\n"
+        "the step, when they are used up. The organiser can choose another outer.strategy: those\n"
+        "that exchange weights take any loop.",
+    ),
+    ErrorKind(
+        "SWT-E633", "The model's costs are not known here", EXIT_MUST_CHANGE,
+        "`swarmtrain plan` works with sizes, and the model of this run is in its peers' own\n"
+        "programs. Plan with a run file of kind `transformer` of about its size.",
     ),
     ErrorKind(
         "SWT-E641", "The model of a torchrun job cannot be exchanged", EXIT_MUST_CHANGE,
@@ -518,8 +530,9 @@ _ROWS = (
     ),
     ErrorKind(
         "SWT-E820", "The training text is not there", EXIT_INPUT_MISSING,
-        "data.source, or data.validation, of the run file names a place where no text is, or that\n"
-        "cannot be read. Paths are relative to the run file.",
+        "The place that --data, data.source or data.validation names has no text, or cannot be\n"
+        "read. A path in a run file is relative to that file, one of --data to the directory of\n"
+        "the command. Where a run's own text cannot be read, no run was started.",
     ),
     ErrorKind(
         "SWT-E821", "The data is not text", EXIT_BAD_DATA,

@@ -84,11 +84,14 @@ class Interrupted(Exception):
         self.exit_status = exit_status
 
 
-def render(error: UserError) -> str:
+def render(error: UserError, *, ends: bool = True) -> str:
     """The error as it is printed: id and fact, then meaning and remedy under each other.
 
+    Args:
+        ends: the program ends with it, so the last line ends with its exit status.
+
     Returns:
-        Lines without a final line end; the last one ends with the exit status.
+        Lines without a final line end.
     """
     indent = " " * (len(error.code) + 2)
     lines = [
@@ -96,7 +99,7 @@ def render(error: UserError) -> str:
     ]
     first, *rest = lines or [error.kind.title]
     text = "\n".join([f"{error.code}  {first}", *(indent + line for line in rest)])
-    return f"{text}   [exit {error.exit_status}]"
+    return f"{text}   [exit {error.exit_status}]" if ends else text
 
 
 def cleaned(text: str) -> str:

@@ -188,13 +188,13 @@ def forecast(config: RunConfig, peers: Sequence[Peer]) -> Forecast:
     """Work out a run with these peers, and what one more of each kind would bring.
 
     Raises:
-        UserError: SWT-E607, peers bring the model; E614, none of them holds a stage, or nobody is
+        UserError: SWT-E633, peers bring the model; E614, none of them holds a stage, or nobody is
             left for one.
     """
     known = counted(config)
     if known is None:
         raise UserError(
-            "SWT-E607",
+            "SWT-E633",
             f"The model of {config.run.name} is brought by its peers.",
             "Nothing is known of what it costs.",
             'Plan with kind = "transformer" of its size.',

@@ -218,8 +218,8 @@ class Member(Swarm):
             self._drop("failed")
             if self._strict or (self._job is not None and self._job.is_broken):
                 raise told from error
-            words = render(told) if isinstance(told, UserError) else repr(told)
-            logger.warning("The swarm is gone, training goes on alone.\n%s", words)
+            words = render(told, ends=False) if isinstance(told, UserError) else repr(told)
+            logger.warning("This peer has left the run, and training goes on alone.\n%s", words)
 
     def _go(self, reason: str) -> None:
         """Leave with a checkpoint and a goodbye."""

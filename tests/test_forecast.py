@@ -105,7 +105,7 @@ def test_a_model_of_the_transformers_library_is_planned_by_its_sizes() -> None:
             "gpu@dsl",
             RunConfig(run=RunSection(name="tests"), model=ModelSection(kind="module:a.b")),
         )
-    assert caught.value.code == "SWT-E607"
+    assert caught.value.code == "SWT-E633"
 
 
 def test_a_stage_is_as_fast_as_its_peers_together_and_the_run_as_its_slowest_stage() -> None:
@@ -195,7 +195,7 @@ def test_a_model_in_one_piece_waits_for_its_slowest_peer() -> None:
 def test_a_model_that_peers_bring_cannot_be_planned() -> None:
     with pytest.raises(UserError) as caught:
         of("laptop@dsl", RunConfig(run=RunSection(name="t"), model=ModelSection(kind="custom")))
-    assert caught.value.code == "SWT-E607"
+    assert caught.value.code == "SWT-E633"
 
 
 def test_the_command_prints_lines_or_one_object(

@@ -32,8 +32,8 @@ _CHUNK_CHARS = 1 << 18
 """Documents are handed on in parts of about this length, which end where a line ends."""
 
 _ASK = (
-    "A source is a folder or a file of UTF-8 text, JSONL (.jsonl), tokens (.bin), hf:NAME, "
-    'or one of "python-stdlib" and "own". Paths in a run file are relative to it.'
+    "Name a folder or a file of UTF-8 text, JSONL (.jsonl) or tokens (.bin), or hf:NAME. A run "
+    'file may have "python-stdlib" or "own", too, and paths in it are relative to it.'
 )
 
 _NAME_IT = "Name what holds it as data.field (evaluate: --field), or mend that line."

@@ -233,8 +233,8 @@ class Course:
         peer.roots = dict(event.roots) or ({"": event.root} if event.root else peer.roots)
         if event.result:
             self._finish(event.result)
-        why = "the run is finished" if event.result else "its program has come to its end"
-        return [Say(f"{peer.name} leaves after round {event.round}: {why}")]
+        why = ": the run is finished" if event.result else ", before the end of the run"
+        return [Say(f"{peer.name} leaves after round {event.round}{why}")]
 
     def _ended(self, peer: PeerFacts, event: Ended) -> list[Wish]:
         was_killed = peer.state == "killed"

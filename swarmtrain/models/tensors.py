@@ -186,10 +186,25 @@ class Layout:
         specs = _specs(parameters)
         if specs != self.parameters:
             raise LayoutMismatch(
-                "the model changed after the exchange began: "
-                f"{self.describe_difference(specs)}. Freeze, add or convert parameters before."
+                f"the model changed after the exchange began: {_change(self.parameters, specs)}. "
+                "Freeze, add or convert parameters before joining, and keep them so."
             )
         return parameters
+
+
+def _change(then: Sequence[ParameterSpec], now: Sequence[ParameterSpec]) -> str:
+    """The first of a model's parameters that is not as it was, in words."""
+    were, are = {one.name: one for one in then}, {one.name: one for one in now}
+    for name, was in were.items():
+        one = are.get(name)
+        if one is None:
+            return f"parameter `{name}` was trainable, and is so no longer"
+        if one.shape != was.shape:
+            return f"parameter `{name}` had the shape {was.shape}, and now has {one.shape}"
+        if one.dtype != was.dtype:
+            return f"parameter `{name}` was {was.dtype}, and is {one.dtype} now"
+    more = next((name for name in are if name not in were), "")
+    return f"parameter `{more}` is a new one" if more else "the order of its parameters is another"
 
 
 def local_part(tensor: Tensor) -> Tensor:

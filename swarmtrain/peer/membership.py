@@ -120,17 +120,17 @@ class Membership:
             group: that exchanges it.
 
         Raises:
-            UserError: SWT-E605, the strategy cannot be made here or for this model; E607, it
+            UserError: SWT-E605, the strategy cannot be made here or for this model; E632, it
                 takes gradients, and these weights give none.
         """
         strategy = strategy_of(self.config, layout)
         read_gradient = getattr(weights, "read_gradient", None)
         if strategy.takes_gradients and read_gradient is None:
             raise UserError(
-                "SWT-E607",
+                "SWT-E632",
                 f"The run's strategy {self.config.outer.strategy} exchanges gradients.",
                 "A training loop of one's own has made its step before the others are heard.",
-                "Join with `swarmtrain join`, or have the organiser set another outer.strategy.",
+                "Ask the organiser for a run with another outer.strategy, such as diloco.",
             )
         run = config_file.config_hash(self.config)
         is_stochastic = self.config.exchange.rounding == "stochastic"

@@ -345,7 +345,8 @@ def _check_built_in(config: RunConfig) -> None:
             "SWT-E607",
             f"The run {config.run.name} trains a model that its peers bring themselves.",
             "`swarmtrain join` only knows the built-in models.",
-            "Use swarmtrain.join or swarmtrain.join_stages in the run's training script.",
+            "Ask whoever invited you for the run's training script, and start that one with the\n"
+            "invite in SWARMTRAIN_INVITE.",
         )
 
 

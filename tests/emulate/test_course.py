@@ -121,6 +121,22 @@ def test_the_report_adds_up_lives_and_means_losses(tmp_path):
     assert "2 in 20 s; 1 peer killed on the way" in text and "equal" in text
 
 
+def test_a_loss_that_was_told_once_is_no_course(tmp_path):
+    course = begun()
+    for name, loss in zip(NAMES, (2.0, 3.0, None), strict=True):
+        course.hear(name, RoundEnded(1, "merged", 3, "aa", loss=loss), 5.0)
+        course.hear(name, RoundEnded(2, "merged", 3, "bb", loss=loss), 6.0)
+    report = make_report(course, is_paired=False, links="open", seconds=9.0, state_dir=tmp_path)
+    text = "\n".join(in_words(report))
+    assert "2.500 in the mean, and no other was told; swarm.log(loss=loss)" in text
+
+
+def test_who_leaves_early_has_not_come_to_an_end_that_nobody_saw():
+    course = begun()
+    (said,) = course.hear("crane", Left(1, "aa", 0, 0), 1.0)
+    assert said == Say("crane leaves after round 1, before the end of the run")
+
+
 def test_other_bits_after_the_same_round_are_told():
     course = begun()
     course.hear("badger", Left(2, "aa", 0, 0), 1.0)

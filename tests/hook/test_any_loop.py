@@ -158,8 +158,17 @@ def test_a_model_that_cannot_be_exchanged_says_why(model: nn.Module, words: str)
     assert caught.value.code == "SWT-E631"
 
 
-@pytest.mark.parametrize("change", ["frozen", "added", "converted"])
-def test_a_model_changed_on_the_way_ends_the_exchange_and_not_the_loop(change: str, caplog) -> None:
+@pytest.mark.parametrize(
+    ("change", "words"),
+    [
+        ("frozen", "`bias` was trainable, and is so no longer"),
+        ("added", "`more` is a new one"),
+        ("converted", "`weight` was float32, and is bfloat16 now"),
+    ],
+)
+def test_a_model_changed_on_the_way_ends_the_exchange_and_not_the_loop(
+    change: str, words: str, caplog
+) -> None:
     member, session, model, optimizer = made()
     weights = ModelWeights(model, Layout.of(model, 16))
     session.stepped = lambda *_: weights.read_weights()
@@ -174,4 +183,5 @@ def test_a_model_changed_on_the_way_ends_the_exchange_and_not_the_loop(change: s
     optimizer.step()
     assert member.error.code == "SWT-E804"
     assert "changed after the exchange began" in caplog.text and "goes on alone" in caplog.text
+    assert words in caplog.text and "[exit" not in caplog.text, "the program goes on"
     assert session.closed == ["failed"] and not optimizer._optimizer_step_post_hooks
