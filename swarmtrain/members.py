@@ -84,7 +84,7 @@ class Member(Swarm):
             raise
         self._seed = membership.own_seed()
         # A loop without `with` that fails would leave the others to find out that it is gone.
-        atexit.register(self._go, "its program ended")
+        atexit.register(self._ends)
         if self._optimizer is not None and self._when == HOOK:
             self._hook = self._optimizer.register_step_post_hook(self._stepped)
         log.joined(self.peers, max(0, self._session.driver.op))
@@ -132,10 +132,8 @@ class Member(Swarm):
         traceback: TracebackType | None,
     ) -> None:
         """As Swarm.__exit__. An error of the block is not hidden by one of leaving."""
-        if self._job is not None and error is not None:
-            # The other ranks are somewhere else: nothing can be saved with them.
-            self._job.abandon()
-            self._drop(f"its loop failed: {type(error).__name__}")
+        if error is not None:
+            self._abandon(f"its loop failed: {type(error).__name__}")
         try:
             self._go("finished" if error is None else f"its loop failed: {type(error).__name__}")
         except Exception:  # whatever it is, it must not take the place of the loop's own
@@ -231,12 +229,25 @@ class Member(Swarm):
                 self._tell_left(session.result)
             self._drop(reason)
 
+    def _ends(self) -> None:
+        """The program has come to its end, and nobody has left the run."""
+        if self._own_session() is not None:
+            self._abandon("its program ended")
+            self._go("its program ended")
+
+    def _abandon(self, reason: str) -> None:
+        """Let a job say goodbye without its ranks: they are somewhere else, or gone, and nothing
+        can be saved with them."""
+        if self._job is not None and self._session is not None:
+            self._job.abandon()
+            self._drop(reason)
+
     def _own_session(self) -> Session | None:
         """The session in the process that has joined. One that was forked off has neither the
         network thread nor a right to the directory, and forgets both."""
         if self._session is not None and os.getpid() != self._process:
             hook, self._hook, self._session, self._membership = self._hook, None, None, None
-            atexit.unregister(self._go)
+            atexit.unregister(self._ends)
             if hook is not None:
                 hook.remove()
         return self._session
@@ -250,7 +261,7 @@ class Member(Swarm):
         """End all that `enter` began. The weights stay as they are."""
         hook, membership = self._hook, self._membership
         self._hook = self._membership = self._session = None
-        atexit.unregister(self._go)
+        atexit.unregister(self._ends)
         if hook is not None:
             hook.remove()
         if membership is not None:

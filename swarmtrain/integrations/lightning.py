@@ -95,5 +95,5 @@ class SwarmCallback(Callback):
         self.swarm.leave()
 
     def on_exception(self, trainer: Any, pl_module: Any, exception: BaseException) -> None:
-        """Leave at once; Ctrl+C comes by here, too."""
-        self.swarm.leave()
+        """Leave at once, as a block that fails; Ctrl+C comes by here, too."""
+        self.swarm.__exit__(type(exception), exception, exception.__traceback__)

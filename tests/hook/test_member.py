@@ -2,6 +2,7 @@
 stand-in; real runs are in tests/e2e."""
 
 import os
+from types import SimpleNamespace
 
 import pytest
 import torch
@@ -146,6 +147,22 @@ def test_an_interrupt_while_waiting_for_the_others_ends_the_loop():
         step(model, optimizer)
 
 
+@pytest.mark.parametrize("is_job", [False, True])
+def test_a_program_that_ends_says_goodbye_and_a_job_does_so_without_its_ranks(is_job):
+    member, session, _, optimizer = made()
+    told = []
+    if is_job:
+        member._job = SimpleNamespace(
+            abandon=lambda: told.append("abandon"), over=lambda view: told.append("over")
+        )
+    member._ends()
+    member._ends()
+    assert session.left == ([] if is_job else ["its program ended"]), "what is saved is all ranks'"
+    assert session.closed == ["its program ended"]
+    assert told == (["abandon", "over"] if is_job else [])
+    assert not optimizer._optimizer_step_post_hooks
+
+
 def test_a_process_that_was_forked_off_trains_alone_and_says_nothing_to_the_run(
     monkeypatch, caplog
 ):
@@ -166,7 +183,7 @@ def test_a_forked_process_that_makes_no_step_ends_without_a_word(monkeypatch, ca
     member, session, _, _ = made()
     here = os.getpid()
     monkeypatch.setattr("swarmtrain.members.os.getpid", lambda: here + 1)
-    member._go("its program ended")
+    member._ends()
     assert (session.left, session.closed, caplog.text) == ([], [], "")
 
 

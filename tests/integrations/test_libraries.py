@@ -327,7 +327,7 @@ def test_a_fit_that_fails_leaves_the_run(bolt: ModuleType, joined: list):
 
     with pytest.raises(ZeroDivisionError):
         fitted(bolt, bolt.SwarmCallback(), module=Failing())
-    assert joined[0][1].left == ["asked to leave"]
+    assert joined[0][1].left == ["its loop failed: ZeroDivisionError"]
 
 
 # ---- accelerate
