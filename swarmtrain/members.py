@@ -8,7 +8,9 @@ in a round (`peer.training`).
 import atexit
 import math
 import os
+import weakref
 from collections.abc import Callable
+from functools import partial
 from time import monotonic
 from types import TracebackType
 from typing import Any
@@ -58,7 +60,8 @@ class Member(Swarm):
         self._membership: Membership | None = None
         self._hook: Any = None
         self._log: HookLog | None = None
-        self._process = os.getpid()
+        self._is_copy = False
+        os.register_at_fork(after_in_child=partial(_forked, weakref.ref(self)))
 
     def enter(self, membership: Membership, model: nn.Module) -> None:
         """Find the run's state, put it into the model, and begin to count steps."""
@@ -245,7 +248,7 @@ class Member(Swarm):
     def _own_session(self) -> Session | None:
         """The session in the process that has joined. One that was forked off has neither the
         network thread nor a right to the directory, and forgets both."""
-        if self._session is not None and os.getpid() != self._process:
+        if self._is_copy and self._session is not None:
             hook, self._hook, self._session, self._membership = self._hook, None, None, None
             atexit.unregister(self._ends)
             if hook is not None:
@@ -340,6 +343,14 @@ class Follower(Swarm):
         """See the run as rank 0 tells of it; the seed is one for all ranks of a job."""
         self._round, self._state_root, self._seed = view.round, view.state_root, view.seed
         self._is_over, self._peers = view.is_over, view.peers
+
+
+def _forked(copied: "weakref.ref[Member]") -> None:
+    """A process was forked off, and its member is no peer. It is not told by the process's id, for
+    which a compiled step has no place."""
+    member = copied()
+    if member is not None:
+        member._is_copy = True
 
 
 def _was_skipped(optimizer: torch.optim.Optimizer) -> bool:

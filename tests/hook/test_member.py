@@ -1,7 +1,7 @@
 """The hook's steps: when it counts one, and what it does when it is over. The session is a
 stand-in; real runs are in tests/e2e."""
 
-import os
+import weakref
 from types import SimpleNamespace
 
 import pytest
@@ -9,6 +9,7 @@ import torch
 from torch import nn
 
 from swarmtrain.errors import UserError
+from swarmtrain.members import _forked
 from swarmtrain.swarm import Swarm
 from tests.hook.stand_in import made
 
@@ -163,13 +164,10 @@ def test_a_program_that_ends_says_goodbye_and_a_job_does_so_without_its_ranks(is
     assert not optimizer._optimizer_step_post_hooks
 
 
-def test_a_process_that_was_forked_off_trains_alone_and_says_nothing_to_the_run(
-    monkeypatch, caplog
-):
+def test_a_process_that_was_forked_off_trains_alone_and_says_nothing_to_the_run(caplog):
     member, session, model, optimizer = made()
     step(model, optimizer)
-    here = os.getpid()
-    monkeypatch.setattr("swarmtrain.members.os.getpid", lambda: here + 1)
+    _forked(weakref.ref(member))
     for _ in range(3):
         step(model, optimizer)
     member.finish_round()
@@ -179,10 +177,9 @@ def test_a_process_that_was_forked_off_trains_alone_and_says_nothing_to_the_run(
     assert "forked" in caplog.text
 
 
-def test_a_forked_process_that_makes_no_step_ends_without_a_word(monkeypatch, caplog):
+def test_a_forked_process_that_makes_no_step_ends_without_a_word(caplog):
     member, session, _, _ = made()
-    here = os.getpid()
-    monkeypatch.setattr("swarmtrain.members.os.getpid", lambda: here + 1)
+    _forked(weakref.ref(member))
     member._ends()
     assert (session.left, session.closed, caplog.text) == ([], [], "")
 
