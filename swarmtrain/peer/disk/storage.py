@@ -161,7 +161,10 @@ class PeerStorage:
     def close(self) -> None:
         """Give the directory back."""
         self.ledger.close()
-        self._lock.close()
+        if not self._lock.closed:
+            # In words: a process that is being forked off just now shares the lock yet.
+            fcntl.flock(self._lock, fcntl.LOCK_UN)
+            self._lock.close()
 
 
 def _begins(
