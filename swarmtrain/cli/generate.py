@@ -1,6 +1,6 @@
 """`swarmtrain generate RUN|DIR "prompt"`: lets a trained model write."""
 
-import contextlib
+import io
 import json
 import os
 import sys
@@ -113,8 +113,8 @@ def _prompted(prompt: str) -> str:
 def _shown(text: str) -> None:
     """Write to stdout at once, without what a terminal would obey: who trained the model might have
     taught it some. A pipe often ends at a terminal too."""
-    with contextlib.suppress(AttributeError):  # a stdout that is no stream of text
-        sys.stdout.reconfigure(errors="replace")  # type: ignore[union-attr]
+    if isinstance(sys.stdout, io.TextIOWrapper):  # whoever calls may have put another one there
+        sys.stdout.reconfigure(errors="replace")
     sys.stdout.write("".join(map(harmless, text)))
     sys.stdout.flush()
 

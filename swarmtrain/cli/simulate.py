@@ -52,7 +52,7 @@ def simulate(
         typer.Option(
             "--pipelines",
             help="Peers that serve stages of a model instead; --peers, --ops, --fragments, --kind "
-            "and --groups are drawn then.",
+            "and --groups are drawn then; --text and --extended are of other worlds.",
         ),
     ] = False,
     first_seed: Annotated[int, typer.Option(min=0, help="The first world's seed.")] = 0,

@@ -43,8 +43,8 @@ def granted(*pieces: bytes, turn: int = 0) -> LeaseGrant:
     return LeaseGrant(tuple(Leased(piece, turn) for piece in pieces), (JUDGE,))
 
 
-def filled(feed: TextFeed, shell: Shell, grant: LeaseGrant) -> None:
-    asyncio.run(feed.fill(shell, grant))  # type: ignore[arg-type]
+def filled(feed: TextFeed | Reader, shell: Any, grant: LeaseGrant) -> None:
+    asyncio.run(feed.fill(shell, grant))
 
 
 def test_pieces_that_are_held_already_do_not_travel_again(tmp_path: Path):
@@ -99,7 +99,7 @@ def test_a_reader_asks_once_before_its_text_is_read_and_again_after_a_failure(tm
     assert {one.piece for one in (*said[1].held, *said[1].done)} == set(list(PIECES)[:2])
     away = CoordinatorUnreachable("SWT-E201", "Nobody answers.")
     lost = list(PIECES)[2]
-    asyncio.run(reader.fill(Shell(lost, error=away), granted(lost)))  # type: ignore[arg-type]
+    filled(reader, Shell(lost, error=away), granted(lost))
     reader.next_batch()
     assert len(said) == 3 and len(said[2].done) == 2
     reader.finish()

@@ -46,23 +46,29 @@ def test_a_model_that_transformers_does_not_know_is_refused(tmp_path: Path) -> N
     assert not (tmp_path / "out").exists()
 
 
-def test_the_runs_tokenizer_goes_with_the_model(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def with_words(tmp_path: Path, *words: str) -> tuple[Path, bytes]:
+    """A peer's directory of a run whose tokenizer knows these words, and that tokenizer's file."""
     tokenizers = pytest.importorskip("tokenizers")
-    words = {word: index for index, word in enumerate(["[UNK]", "once", "upon", "a", "time"])}
-    made = tokenizers.Tokenizer(tokenizers.models.WordLevel(words, unk_token="[UNK]"))
+    indices = {word: index for index, word in enumerate(["[UNK]", *words])}
+    made = tokenizers.Tokenizer(tokenizers.models.WordLevel(indices, unk_token="[UNK]"))
     made.pre_tokenizer = tokenizers.pre_tokenizers.Whitespace()
     file = made.to_str().encode()
     data = DataSection(tokenizer=JsonTokenizer(file).sha256)
     config = RunConfig(run=RunSection(name="tests"), model=MODEL, data=data)
     directory = peer(tmp_path / "a", 0, config=config)
     (directory / "tokenizer.json").write_bytes(file)
+    return directory, file
+
+
+def test_the_runs_tokenizer_goes_with_the_model(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    directory, file = with_words(tmp_path, "once", "upon", "a", "time")
     export(tmp_path / "out", [directory])
     assert (tmp_path / "out" / "tokenizer.json").read_bytes() == file
     assert main(["generate", str(tmp_path / "out"), "once upon", "--tokens", "30"]) == 0
     said = capsys.readouterr().out.removeprefix("once upon").split()
-    assert said and set(said) <= words.keys()
+    assert said and set(said) <= {"[UNK]", "once", "upon", "a", "time"}
 
 
 def test_json_tells_how_many_tokens_were_written(
@@ -157,16 +163,8 @@ def test_options_that_nothing_can_be_done_with(
 
 def test_the_library_knows_the_tokenizer_and_where_a_text_ends(tmp_path: Path) -> None:
     """It had no end token, so that its generate never stopped."""
-    tokenizers = pytest.importorskip("tokenizers")
     transformers = pytest.importorskip("transformers")
-    words = {"[UNK]": 0, "once": 1, "upon": 2, "<|endoftext|>": 3}
-    made = tokenizers.Tokenizer(tokenizers.models.WordLevel(words, unk_token="[UNK]"))
-    made.pre_tokenizer = tokenizers.pre_tokenizers.Whitespace()
-    file = made.to_str().encode()
-    data = DataSection(tokenizer=JsonTokenizer(file).sha256)
-    config = RunConfig(run=RunSection(name="tests"), model=MODEL, data=data)
-    directory = peer(tmp_path / "a", 0, config=config)
-    (directory / "tokenizer.json").write_bytes(file)
+    directory, _ = with_words(tmp_path, "once", "upon", "<|endoftext|>")
     export(tmp_path / "out", [directory], form="hf")
     theirs = transformers.AutoTokenizer.from_pretrained(tmp_path / "out")
     assert (theirs.eos_token_id, theirs.model_max_length) == (3, MODEL.context)
