@@ -226,11 +226,21 @@ class Member(Swarm):
         """Leave with a checkpoint and a goodbye."""
         session = self._own_session()
         if session is not None:
-            self._guarded(lambda: session.leave(reason))
+            self._guarded(lambda: self._part_from(session, reason))
             if self._log is not None and self._session is session:
                 self._log.left(reason, self._round, session.result)
                 self._tell_left(session.result)
             self._drop(reason)
+
+    def _part_from(self, session: Session, reason: str) -> None:
+        def waits() -> None:
+            logger.info("Others take over the weights after round %d.", self._round)
+
+        if not session.leave(reason, waits=waits):
+            logger.warning(
+                "Nobody else is known to have the weights after round %d: the others wait for "
+                "this peer, or go back to an earlier round.", self._round,
+            )  # fmt: skip
 
     def _ends(self) -> None:
         """The program has come to its end, and nobody has left the run."""

@@ -31,6 +31,7 @@ from swarmtrain.options import DEVICE_AUTO, JoinOptions
 from swarmtrain.peer.disk.shelf import free_bytes
 from swarmtrain.peer.membership import Membership
 from swarmtrain.peer.network.shell import GIVEN_UP, PeerShell
+from swarmtrain.peer.network.thread import HAND_OVER_S
 from swarmtrain.peer.staged import Rehearsal, StagedPeer
 from swarmtrain.peer.telling import Emit, Print, Telling
 from swarmtrain.peer.training.driver import Driver
@@ -48,6 +49,15 @@ from swarmtrain_transport.wire.messages import (
     OWN,
     Brings,
     LeaseGrant,
+)
+
+HANDING_OVER = (
+    "Nobody else has the weights after round {round} yet: waiting until somebody does, for "
+    f"{HAND_OVER_S:.0f} s at most."
+)
+NOT_HELD = (
+    "whose weights nobody else is known to have: the others wait for this peer, or go back to an "
+    "earlier round"
 )
 
 
@@ -238,10 +248,10 @@ class _Peer:
         """Words for the end of a finished run: what it has come to and where the model is."""
         return self.session.result
 
-    def leave(self, reason: str, *, save: bool) -> None:
-        """Save the state, say goodbye, end the network thread."""
+    def leave(self, reason: str, *, save: bool, waits: Callable[[], None]) -> bool:
+        """As `Session.leave`."""
         self.reader.finish()
-        self.session.leave(reason, save=save)
+        return self.session.leave(reason, save=save, waits=waits)
 
     def step(self) -> None:
         """One inner step and whatever falls due."""
@@ -285,7 +295,7 @@ class _Peer:
 
 
 def _train(peer: _Peer | StagedPeer, events: Telling) -> Left:
-    reason, save = "failed", False
+    reason, save, is_held = "failed", False, True
     with _signals(peer.request_stop, events):
         try:
             peer.start()
@@ -296,14 +306,15 @@ def _train(peer: _Peer | StagedPeer, events: Telling) -> Left:
             reason = "asked to stop at once"
             raise
         finally:
-            peer.leave(reason, save=save)
+            waits = partial(events.say, HANDING_OVER.format(round=peer.op))
+            is_held = peer.leave(reason, save=save, waits=waits)
     bytes_up, bytes_down = peer.membership.thread.bytes_moved
     reached = peer.op
     where = f"after round {reached}" if reached >= 0 else "before it had the run's state"
     roots = peer.roots if isinstance(peer, StagedPeer) else {}
     left = Left(max(0, reached), peer.root.hex(), bytes_up, bytes_down, peer.result, roots)
-    text = f"the run is finished: {peer.result}" if peer.result else f"left cleanly {where}"
-    events.tell(left, text)
+    text = f"left cleanly {where}" if is_held else f"left {where}, {NOT_HELD}"
+    events.tell(left, f"the run is finished: {peer.result}" if peer.result else text)
     return left
 
 

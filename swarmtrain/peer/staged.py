@@ -197,13 +197,13 @@ class StagedPeer:
         said = {stage: one.result for stage, one in self.sessions.items() if one.result}
         return "; ".join(f"stage {stage}: {result}" for stage, result in said.items())
 
-    def leave(self, reason: str, *, save: bool) -> None:
-        """Keep the states, say goodbye, end the network thread."""
+    def leave(self, reason: str, *, save: bool, waits: Callable[[], None]) -> bool:
+        """As `Session.leave`."""
         self.reader.finish()
         if self._training is None:
             self.membership.thread.leave(reason)
-        else:
-            self._training.leave(reason, save=save)
+            return True
+        return self._training.leave(reason, save=save, waits=waits)
 
     @property
     def _here(self) -> StageTraining:

@@ -1,5 +1,7 @@
 """A member of a run without the run: what it was told is remembered."""
 
+from collections.abc import Callable
+
 import torch
 from torch import nn
 
@@ -19,6 +21,7 @@ class StandIn:
         self.num_others = 2
         self.stepped_with: list[tuple[int, float | None]] = []
         self.left: list[str] = []
+        self.is_held = True
         self.closed: list[str] = []
         self.trouble: Exception | None = None
 
@@ -31,8 +34,9 @@ class StandIn:
     def finish_round(self) -> None:
         self.left.append("the round")
 
-    def leave(self, reason: str) -> None:
+    def leave(self, reason: str, waits: Callable[[], None] = lambda: None) -> bool:
         self.left.append(reason)
+        return self.is_held
 
     def close(self, reason: str) -> None:
         self.closed.append(reason)

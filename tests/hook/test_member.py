@@ -87,6 +87,16 @@ def test_a_step_that_a_grad_scaler_skips_does_not_count(fused):
     assert all(torch.isfinite(p).all() for p in model.parameters())
 
 
+def test_who_leaves_with_what_nobody_else_has_says_so(caplog):
+    for is_held, said in ((True, []), (False, ["Nobody else is known to have the weights"])):
+        member, session, model, optimizer = made()
+        session.is_held = is_held
+        step(model, optimizer)
+        member.leave()
+        warned = [one.message[:40] for one in caplog.records if one.levelname == "WARNING"]
+        assert session.left == ["asked to leave"] and warned == said
+
+
 def test_a_finished_run_is_left_once_and_the_loop_may_go_on():
     member, session, model, optimizer = made()
     session.is_finished = True

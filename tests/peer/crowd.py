@@ -181,6 +181,9 @@ class Training:
     def send(self, message: Any) -> None:
         self.process.crowd.told(self.process.peer, message)
 
+    def hand_over(self, waits: Callable[[], None]) -> bool:
+        return True
+
     def leave(self, reason: str) -> None:
         self.process.leave(reason)
 

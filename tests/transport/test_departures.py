@@ -7,8 +7,8 @@ from swarmtrain_transport.coordinator.departures import Ban, Order, Pardon, Remo
 from swarmtrain_transport.errors import RemoteFault
 from swarmtrain_transport.ledger.fold import LedgerView
 from swarmtrain_transport.wire import messages as m
-from swarmtrain_transport.wire.records import Gone, Join, Unban, bodies_of, make_record
-from tests.transport.hall import Hall, opened
+from swarmtrain_transport.wire.records import Gone, Join, Plan, Unban, bodies_of, make_record
+from tests.transport.hall import Hall, opened, root_of
 from tests.transport.rig import STRANGER, A, B, C, D, sign
 from tests.transport.swarm import Swarm
 from tests.transport.test_ledger_recovery import newer_hello, restored
@@ -135,3 +135,51 @@ def test_every_peer_takes_a_banned_key_off_its_allow_list_and_the_run_goes_on() 
         assert D in swarm.members[peer].machine.view.banned
         assert D in swarm.members[peer].revoked
     assert {halt.code for halt in swarm.members[D].halted} == {"SWT-E702"}
+
+
+def released(hall: Hall, peer: bytes) -> bool:
+    return any(isinstance(one, m.Released) for one in hall.sent[peer])
+
+
+def test_who_alone_has_the_newest_state_may_go_once_somebody_who_stays_has_it() -> None:
+    hall = opened(A, B, start_peers=1)
+    hall.run_op(1, A)
+    hall.say(A, m.Leaving())
+    assert not released(hall, A)
+    hall.join(C)
+    assert not released(hall, A)
+    hall.say(C, m.Leaving())  # it holds nothing, and does not stay
+    assert released(hall, C)
+    hall.say(B, m.Applied(1, root_of(1)))
+    assert released(hall, A)
+    assert sum(isinstance(one, m.Released) for one in hall.sent[A]) == 1
+
+
+def test_who_has_what_others_have_or_is_alone_may_go_at_once() -> None:
+    hall = opened(A, B)
+    hall.run_op(1, A, B)
+    hall.say(A, m.Leaving())
+    assert released(hall, A)
+    hall.say(A, m.Leave())
+    hall.say(B, m.Leaving())  # nobody stays
+    assert released(hall, B)
+
+
+def test_a_state_that_is_not_the_runs_lets_nobody_go() -> None:
+    hall = opened(A, B, C, start_peers=2)
+    hall.run_op(1, A, B)
+    hall.say(B, m.Leave())
+    hall.say(C, m.Applied(1, root_of(7)))
+    hall.say(A, m.Leaving())
+    assert not released(hall, A)
+    hall.say(C, m.Applied(1, root_of(1)))
+    assert released(hall, A)
+
+
+def test_nobody_waits_for_who_is_leaving() -> None:
+    hall = opened(A, B)
+    hall.run_op(1, A, B)
+    hall.say(A, m.Leaving())
+    ops = len(hall.bodies(Plan))
+    hall.ready(2, B)
+    assert len(hall.bodies(Plan)) == ops + 1

@@ -351,7 +351,7 @@ def test_right_msgpack_of_a_wrong_shape_is_a_remote_fault(
     except RemoteFault as fault:
         assert fault.reason in MESSAGE_REASONS
     else:
-        assert isinstance(message, messages.Leave)
+        assert isinstance(message, messages.Leave | messages.Leaving)
 
 
 def test_a_message_over_the_limit_is_neither_sent_nor_read() -> None:

@@ -60,6 +60,7 @@ from swarmtrain_transport.wire.messages import (
     Leave,
     PeerMessage,
     PipelineOrder,
+    Released,
     Waiting,
     Welcome,
 )
@@ -70,7 +71,7 @@ GIVEN_UP = "SWT-E710"
 
 ForTrainer = (
     Welcome | LeaseGrant | Waiting | do.LoadState | do.ApplyResult | do.OpSkipped | do.RunFinished
-    | do.Moved | Part | Evaluated | UserError
+    | do.Moved | Part | Evaluated | Released | UserError
 )  # fmt: skip
 """Events that the training thread hears of; `do.Moved`, parts and `Evaluated` are a
 pipeline's."""
@@ -335,7 +336,7 @@ class PeerShell:
 
     def on_message(self, message: CoordinatorMessage) -> None:
         """A message of the coordinator."""
-        if isinstance(message, LeaseGrant | Waiting):
+        if isinstance(message, LeaseGrant | Waiting | Released):
             self._to_trainer(message)
             if isinstance(message, Waiting):
                 self._waiting = (message, self._now_s())

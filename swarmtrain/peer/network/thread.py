@@ -8,6 +8,7 @@ import asyncio
 import queue
 import random
 import threading
+import time
 from collections.abc import Callable, Coroutine
 from concurrent.futures import Future
 from typing import Any, TypeVar
@@ -23,7 +24,14 @@ from swarmtrain.peer.view import TrainerNote
 from swarmtrain_transport.peer.participant import Actions, Participant
 from swarmtrain_transport.wire.identity import Identity
 from swarmtrain_transport.wire.invite import Invite
-from swarmtrain_transport.wire.messages import UNSAID, Brings, PeerMessage
+from swarmtrain_transport.wire.messages import (
+    UNSAID,
+    Brings,
+    Leaving,
+    PeerMessage,
+    Released,
+    Welcome,
+)
 from swarmtrain_transport.wire.text_place import TextPlace
 
 T = TypeVar("T")
@@ -33,6 +41,12 @@ _LOOK_S = 0.5
 
 _CLOSE_TIMEOUT_S = 10.0
 """A coordinator that does not read may not keep a leaving peer for longer."""
+
+HAND_OVER_S = 30.0
+"""So long a leaving peer waits at most until somebody else holds what it alone holds."""
+
+_MOMENT_S = 1.0
+"""Nobody is told of a shorter wait."""
 
 
 class PeerThread:
@@ -211,6 +225,37 @@ class PeerThread:
             if isinstance(item := self.inbox.get(), UserError):
                 return item
         return UserError("SWT-E203", "The connection to the run has ended.")
+
+    def hand_over(self, waits: Callable[[], None]) -> bool:
+        """Wait until somebody else holds the newest state that this peer holds, HAND_OVER_S at
+        most, and drop whatever else comes; `leave` follows.
+
+        Args:
+            waits: called once if that takes longer than a moment.
+
+        Returns:
+            False if nobody else is known to hold it.
+        """
+        if not self.num_others:
+            return True
+        self.send(Leaving())
+        begun_s, is_told = time.monotonic(), False
+        while self.is_connected and time.monotonic() - begun_s < HAND_OVER_S:
+            try:
+                item = self.inbox.get(timeout=_LOOK_S)
+            except queue.Empty:
+                item = None
+            match item:
+                case Released():
+                    return True
+                case Welcome():  # we were gone for a moment
+                    self.send(Leaving())
+                case UserError():
+                    break
+            if not is_told and time.monotonic() - begun_s >= _MOMENT_S:
+                is_told = True
+                waits()
+        return False
 
     def leave(self, reason: str) -> None:
         """Tell the coordinator, flush, and end the thread."""

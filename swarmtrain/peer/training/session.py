@@ -274,12 +274,19 @@ class Session:
         """Number of other peers in the run now."""
         return self._thread.num_others
 
-    def leave(self, reason: str, *, save: bool = True) -> None:
-        """Save the state, say goodbye, end the network thread.
+    def leave(
+        self, reason: str, *, save: bool = True, waits: Callable[[], None] = lambda: None
+    ) -> bool:
+        """Save the state, let others take over what they lack of it, say goodbye, end the network
+        thread.
 
         Args:
             reason: shown to the others.
-            save: whether there is time for a checkpoint; without one the last is replayed on.
+            save: whether there is time for that; else the last checkpoint is replayed on.
+            waits: called if the others take longer than a moment.
+
+        Returns:
+            False if nobody else is known to hold the newest state.
 
         Raises:
             UserError: SWT-E401, no room for the checkpoint; the goodbye was said all the same.
@@ -287,6 +294,9 @@ class Session:
         try:
             if save:
                 self.save()
+            return (
+                not save or self.driver.op < 0 or self.is_finished or self._thread.hand_over(waits)
+            )
         finally:
             self._thread.leave(reason)
 

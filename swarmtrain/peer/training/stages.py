@@ -31,7 +31,7 @@ from swarmtrain_optimizers.schedule import warmup_cosine
 from swarmtrain_transport import actions as do
 from swarmtrain_transport.pipeline.orders import Pace
 from swarmtrain_transport.pipeline.requests import Evaluated, Step
-from swarmtrain_transport.wire.messages import LeaseGrant, Waiting, Welcome
+from swarmtrain_transport.wire.messages import LeaseGrant, Released, Waiting, Welcome
 
 _GLANCE_S = 0.25
 """How often a trainer without work looks whether it is to stop."""
@@ -126,8 +126,8 @@ class StageTraining:
         leaves = self._is_asked and (self._is_leaving or is_stuck)
         return self.is_finished or (leaves and all(one.should_stop for one in sessions))
 
-    def leave(self, reason: str, *, save: bool = True) -> None:
-        """Keep the state of each stage, say goodbye, end the network thread.
+    def leave(self, reason: str, *, save: bool, waits: Callable[[], None]) -> bool:
+        """Keep the state of each stage, and as `Session.leave`.
 
         Raises:
             UserError: SWT-E401, no room for a checkpoint; the goodbye was said all the same.
@@ -136,6 +136,7 @@ class StageTraining:
             if save:
                 for session in self.sessions.values():
                     session.save()
+            return not save or self.is_finished or self._thread.hand_over(waits)
         finally:
             self._thread.leave(reason)
 
@@ -153,7 +154,7 @@ class StageTraining:
                 self._outcome(item.result.group, item)
             case do.LoadState() | do.OpSkipped() | do.RunFinished():
                 self._outcome(item.group, item)
-            case do.Moved():
+            case do.Moved() | Released():
                 pass
             case _:
                 self._make(item)

@@ -149,7 +149,7 @@ class GroupPeers:
         patient = {p: one for p, one in self.here.items() if one.waits.until < op}
         if givers is not None:
             return self.alive(now_s) & givers & patient.keys()
-        active = {p for p, one in patient.items() if one.active}
+        active = {p for p, one in patient.items() if one.active and not one.line.is_leaving}
         returning = self._live_roster.unseen.keys() & self.last_contributors().keys()
         return self.alive(now_s) & (active | returning)
 
@@ -181,6 +181,16 @@ class GroupPeers:
         """True if somebody who is connected has not the newest state."""
         connected = self.connected().values()
         return any(one.applied_op < self._view.last_op for one in connected)
+
+    def needs(self, peer: PeerId) -> bool:
+        """Return True if none of those who stay holds a state as new as this peer's, who leaves."""
+        staying = [one for one in self.connected().values() if not one.line.is_leaving]
+        at_op = self._view.commit_at(self.here[peer].applied_op) if peer in self.here else -1
+        return bool(staying) and all(
+            self._view.commit_at(one.applied_op) < at_op
+            or not self._view.may_hold(one.applied_op, one.state_root)
+            for one in staying
+        )
 
     def last_holders(self, op: int, root: bytes | None) -> tuple[list[PeerId], float]:
         """Return the peers that had the state after `op` when last heard of in this term, and the

@@ -40,12 +40,14 @@ from swarmtrain_transport.wire.messages import (
     History,
     Kept,
     Leave,
+    Leaving,
     Offer,
     Older,
     PeerMessage,
     PipelineReport,
     Progress,
     Ready,
+    Released,
     Roots,
     SliceDone,
     Stranded,
@@ -399,6 +401,8 @@ class Rendezvous:
                 self.holdings.shown(peer, line, message, self._now_s)
             case CheckpointWritten():
                 self.writer.note_checkpoint(peer, message)
+            case Leaving():
+                line.is_leaving = True
             case Leave():
                 self.departures.go(peer, evicted=False, reason=shown(message.reason, 200))
             case Kept():
@@ -487,6 +491,7 @@ class Rendezvous:
             self.stage_rounds.send()
         if self.is_finished:
             self._dismiss()
+        self._release()
         if shifts_timers or newest != head or self._now_s >= self._due_s:
             self._due_s = self._next_due_s()
         return self.writer.take()
@@ -532,6 +537,15 @@ class Rendezvous:
                     self.writer.send(peer, Finished(op, loss, group.view.group))
         for peer in self.live_roster.lingering(self._now_s):
             self.departures.go(peer, evicted=True, reason="the run is finished")
+
+    def _release(self) -> None:
+        """Tell leaving peers that they may go, once somebody who stays holds what they hold."""
+        groups = self.groups.values()
+        for peer, line in self.lines.items():
+            waits = line.is_leaving and not line.is_released and not self.recovery.is_open
+            if waits and not any(group.group_peers.needs(peer) for group in groups):
+                line.is_released = True
+                self.writer.send(peer, Released())
 
     def _name_keepers(self) -> None:
         if any(terms.holders for terms in self._terms) and not self.is_finished:

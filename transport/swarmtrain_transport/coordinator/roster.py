@@ -33,6 +33,8 @@ class PeerLine:
         progress: its newest PROGRESS, for people.
         older_from: records from this one on were sent on this connection because it asked for them.
         keeps: what it was told to keep of older records, None before that.
+        is_leaving: it goes as soon as somebody else holds what it holds.
+        is_released: it was told that it may go.
     """
 
     hello: Hello
@@ -44,6 +46,8 @@ class PeerLine:
     progress: Progress | None = None
     older_from: int = sys.maxsize
     keeps: Keep | None = None
+    is_leaving: bool = False
+    is_released: bool = False
     _awaited_index: int = -1
     _under_way: deque[tuple[int, int]] = field(default_factory=deque)
     _under_way_bytes: int = 0

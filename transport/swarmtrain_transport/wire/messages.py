@@ -321,6 +321,10 @@ class PipelineReport(Message, frozen=True, tag="pipeline_report"):
     body: bytes
 
 
+class Leaving(Message, frozen=True, tag="leaving"):
+    """This peer says LEAVE when RELEASED comes: until then it may alone hold the newest state."""
+
+
 class Leave(Message, frozen=True, tag="leave"):
     """This peer goes on purpose."""
 
@@ -419,6 +423,10 @@ class Finished(Message, frozen=True, tag="finished", omit_defaults=True):
     group: int = FIRST_GROUP
 
 
+class Released(Message, frozen=True, tag="released"):
+    """Answer to LEAVING: nobody who stays needs what this peer holds."""
+
+
 class PipelineOrder(Message, frozen=True, tag="pipeline_order"):
     """The coordinator's order of this number to a peer of a pipeline, and the newest report that it
     has heard."""
@@ -438,11 +446,11 @@ class Refused(Message, frozen=True, tag="refused"):
 PeerMessage = (
     Knock | Hello | Offer | Ready | Roots | Got | SliceDone | Have | Withdraw | Applied
     | Kept | Stranded | Accuse | History | Older | Progress | CheckpointWritten | Evaluated
-    | LeaseRequest | PipelineReport | Leave
+    | LeaseRequest | PipelineReport | Leaving | Leave
 )  # fmt: skip
 CoordinatorMessage = (
     Challenge | Welcome | Tell | Keep | Records | Image | Hashes | Accused | LeaseGrant | Waiting
-    | Finished | PipelineOrder | Refused
+    | Finished | Released | PipelineOrder | Refused
 )  # fmt: skip
 
 
