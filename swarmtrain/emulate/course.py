@@ -87,6 +87,11 @@ class PeerFacts:
         return self.earlier[1] + self.moved[1]
 
 
+def mean_words(loss: float, losses: Sequence[float]) -> str:
+    """Return a mean loss in words; of one peer it is none."""
+    return f"{loss:.3f} {'in the mean' if len(losses) > 1 else 'of one peer'}"
+
+
 class Course:
     """The course of an emulation.
 
@@ -218,7 +223,7 @@ class Course:
             return []
         self._told_round, self._told_s = event.round, now_s
         losses = [one.loss_last for one in self.peers.values() if one.loss_last is not None]
-        loss = f", training loss {sum(losses) / len(losses):.3f} in the mean" if losses else ""
+        loss = f", training loss {mean_words(sum(losses) / len(losses), losses)}" if losses else ""
         return [Say(f"round {event.round}: {counted(event.contributors, 'peer')}{loss}")]
 
     def _hear_loss(self, peer: PeerFacts, loss: float) -> None:
@@ -233,7 +238,10 @@ class Course:
         peer.roots = dict(event.roots) or ({"": event.root} if event.root else peer.roots)
         if event.result:
             self._finish(event.result)
-        why = ": the run is finished" if event.result else ", before the end of the run"
+        is_last = self._is_last(event.round)
+        why = ", the run's last" if is_last else ", before the end of the run"
+        if event.result:
+            why = ": the run is finished"
         return [Say(f"{peer.name} leaves after round {event.round}{why}")]
 
     def _ended(self, peer: PeerFacts, event: Ended) -> list[Wish]:
@@ -276,7 +284,10 @@ class Course:
         self._is_finished = True
         self.result = self.result or result
 
+    def _is_last(self, number: int) -> bool:
+        return self.status is not None and number >= self.status.rounds
+
     @property
     def is_finished(self) -> bool:
         """True if the run's last round is committed."""
-        return self._is_finished
+        return self._is_finished or self._is_last(self.rounds)

@@ -143,11 +143,12 @@ def _losses(report: Report) -> str:
     if report.loss_first is None or report.loss_last is None:
         return "none was told; swarm.log(loss=loss) tells it"
     told = [peer for peer in report.peers if peer.loss_first is not None]
+    of = "in the mean" if len(told) > 1 else f"of {told[0].peer}, the only one to tell any"
     if all(peer.loss_first == peer.loss_last for peer in told):
         # Of a script that logs now and then, no peer has told two.
-        mean = f"{report.loss_last:.3f} in the mean, and no other was told"
+        mean = f"{report.loss_last:.3f} {of}, and no other was told"
         return f"{mean}; swarm.log(loss=loss) after each step shows its course"
-    return f"{report.loss_first:.3f} at the first, {report.loss_last:.3f} at the last, in the mean"
+    return f"{report.loss_first:.3f} at the first, {report.loss_last:.3f} at the last, {of}"
 
 
 def _verdict(report: Report) -> str:

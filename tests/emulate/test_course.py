@@ -7,6 +7,7 @@ from swarmtrain.emulate.report import are_equal, in_words, make_report
 from swarmtrain.events import Finished, In, Left, Ready, RoundEnded, StateInPlace
 from swarmtrain.local_run.place import COORDINATOR
 from swarmtrain.local_run.processes import Ended, Kill, Say, Start
+from swarmtrain_transport.coordinator.status import CoordinatorStatus
 
 NAMES = ("badger", "crane", "otter")
 
@@ -144,3 +145,28 @@ def test_other_bits_after_the_same_round_are_told():
     assert are_equal(tuple(course.peers.values()))
     course.hear("otter", Left(2, "bb", 0, 0), 1.0)
     assert not are_equal(tuple(course.peers.values()))
+
+
+def test_who_leaves_after_the_last_round_has_come_to_the_end(tmp_path):
+    """A script whose own number of steps is that of the run hears of no end."""
+    course = begun()
+    status = CoordinatorStatus(
+        "run", 1, 4, 4, 4, "training", "", 0, (), {}, (), (), -1, "", waiting_seen_s=None
+    )  # fmt: skip
+    course.hear(COORDINATOR, status, 1.0)
+    assert course.hear("crane", Left(4, "aa", 0, 0), 1.0) == [
+        Say("crane leaves after round 4, the run's last")
+    ]
+    report = make_report(course, is_paired=False, links="open", seconds=9.0, state_dir=tmp_path)
+    assert "before" not in "\n".join(in_words(report))
+
+
+def test_the_loss_of_one_peer_is_no_mean(tmp_path):
+    course = begun()
+    (said,) = course.hear("crane", RoundEnded(1, "merged", 3, "aa", loss=2.0), 5.0)
+    assert said == Say("round 1: 3 peers, training loss 2.000 of one peer")
+    report = make_report(course, is_paired=False, links="open", seconds=9.0, state_dir=tmp_path)
+    text = "\n".join(in_words(report))
+    assert "2.000 of crane, the only one to tell any" in text and "in the mean" not in text
+    (said,) = course.hear("otter", RoundEnded(2, "merged", 3, "bb", loss=3.0), 7.0)
+    assert said == Say("round 2: 3 peers, training loss 2.500 in the mean")
