@@ -105,7 +105,7 @@ class HookLog:
         if words:
             logger.warning("The run waits for %s.", words)
         else:
-            logger.info("The run goes on.")
+            logger.info("The run waits no longer.")
 
     def left(self, reason: str, op: int, result: str) -> None:
         """Note that it is over for this peer; `result` is what a finished run has come to, else

@@ -31,5 +31,5 @@ class Telling:
 
     def waits(self, words: str) -> None:
         """Tell that the run waits for something; "" once it goes on."""
-        text = f"the run waits for {words}" if words else "the run goes on"
+        text = f"the run waits for {words}" if words else "the run waits no longer"
         self.tell(Waiting(words), text)

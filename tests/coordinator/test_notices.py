@@ -33,7 +33,15 @@ def test_a_reason_is_said_when_it_has_stood_and_so_is_its_end() -> None:
         told.look(status("a peer", 60.0), now_s, NOON_S)
     assert said == ["Waiting for a peer, 11:59."] and told.said == "a peer"
     told.look(status(""), 100.0, NOON_S)
-    assert said[1:] == ["The run goes on."] and told.said == ""
+    assert said[1:] == ["The run begins."] and told.said == ""
+
+
+def test_a_run_that_has_begun_goes_on() -> None:
+    said: list[str] = []
+    told = Notices(said.append)
+    for now_s, text in ((0.0, "a peer"), (STANDS_S, "a peer"), (STANDS_S + 1, "")):
+        told.look(msgspec.structs.replace(status(text), round=1), now_s, NOON_S)
+    assert said == ["Waiting for a peer.", "The run goes on."]
 
 
 def test_the_time_belongs_to_the_reason_that_was_said() -> None:
@@ -78,6 +86,6 @@ def test_a_peer_is_told_why_nothing_happens(
             async with connected(life.invite, BOB):
                 assert (await alice.hears(Waiting)).text == ""
             assert (await alice.hears(Waiting)).text == "1 more peer"
-            assert said[-2:] == ["The run goes on.", "Waiting for 1 more peer."]
+            assert said[-2:] == ["The run begins.", "Waiting for 1 more peer."]
 
     run(scene())

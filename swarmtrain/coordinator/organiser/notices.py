@@ -48,7 +48,8 @@ class Notices:
         if not is_news:
             return
         words = waiting_words(text, status.waiting_seen_s, wall_s)
-        self._tell(f"Waiting for {words}." if text else "The run goes on.")
+        begins = "The run goes on." if status.round > 0 else "The run begins."
+        self._tell(f"Waiting for {words}." if text else begins)
 
 
 async def watch(shell: Shell, notices: Notices, keep: Callable[[], None]) -> None:
