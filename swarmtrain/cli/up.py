@@ -14,7 +14,7 @@ from swarmtrain.console.lines import stamped
 from swarmtrain.errors import misuse
 from swarmtrain.options import Endpoint, UpOptions, check_host, parse_endpoint
 from swarmtrain.signals import tell
-from swarmtrain_transport.wire.invite import Invite
+from swarmtrain_transport.wire.invite import Invite, names_its_reader
 
 if TYPE_CHECKING:
     from swarmtrain.config.settings import RunConfig
@@ -186,6 +186,16 @@ def _rate_words(config: "RunConfig") -> str:
     )
 
 
+def for_others(options: UpOptions, invite: Invite) -> str:
+    """Say what an invite takes that works on other machines, of what was not given already."""
+    public = "--public-host with a name or address of this machine that they can reach"
+    if options.public_host:
+        public += f", not {options.public_host}"
+    if names_its_reader(options.listen.host):
+        public = f"--listen 0.0.0.0:{invite.port} and {public}"
+    return f"For others give {public}."
+
+
 def _announce(options: UpOptions, directory: Path, invite: Invite) -> None:
     """The invite alone on stdout, so that a script can take it; everything else on stderr."""
     if options.json_events:
@@ -194,10 +204,8 @@ def _announce(options: UpOptions, directory: Path, invite: Invite) -> None:
         return
     say(f"Coordinator of {invite.run} on {invite.host}:{invite.port}, state in {directory}")
     if invite.is_loopback:
-        say(
-            "This invite names the machine that reads it, so it works on this machine only.\n"
-            f"For others: --listen 0.0.0.0:{invite.port} --public-host NAME."
-        )
+        say("This invite names the machine that reads it, so it works on this machine only.")
+        say(for_others(options, invite))
     if sys.stdout.isatty():
         say(
             "Send this invite to those who shall join; whoever has it can come in. They run "

@@ -73,12 +73,7 @@ class Invite:
     @property
     def is_loopback(self) -> bool:
         """True if it works on the coordinator's own machine only."""
-        if self.host.lower() == "localhost" or self.host.lower().endswith(".localhost"):
-            return True
-        try:
-            return ipaddress.ip_address(self.host).is_loopback
-        except ValueError:
-            return False
+        return names_its_reader(self.host)
 
     @classmethod
     def parse(cls, text: str) -> "Invite":
@@ -112,6 +107,16 @@ class Invite:
             )
         cert_sha256, secret = _read_fragment(fragment, run)
         return cls(bare, port, run, cert_sha256, secret)
+
+
+def names_its_reader(host: str) -> bool:
+    """Return True if every machine that reads this host takes it for itself."""
+    if host.lower() == "localhost" or host.lower().endswith(".localhost"):
+        return True
+    try:
+        return ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return False
 
 
 def _read_port(text: str | None) -> int:
