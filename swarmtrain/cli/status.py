@@ -44,7 +44,7 @@ _NOT_SHOWN = ("waiting_seen_s", "rounds")
 _LABELS = {
     "phase": "state", "term": "coordinator", "wanted_root": "state root", "num_values": "model",
     "checkpoint_op": "checkpoint", "committed": "with a result", "connected": "coordinator",
-    "peer": "key", "step": "inner step", "loss": "training loss", "tokens_per_s": "speed",
+    "peer": "id", "step": "inner step", "loss": "training loss", "tokens_per_s": "speed",
     "tokens": "trained on", "bytes_up": "sent", "bytes_down": "received", "door": "newcomers",
 }  # fmt: skip
 """Labels of facts for people; --json uses the keys."""

@@ -141,7 +141,7 @@ def _lived(
     try:
         identity, name = membership.identity, membership.name
         came_in = In(identity.peer_id.hex(), name, membership.thread.listening_port)
-        events.tell(came_in, f"in as {name} (key {identity.fingerprint})")
+        events.tell(came_in, f"in as {name} (id {identity.fingerprint})")
         if own is None:
             _check_built_in(membership.config)
         if own is not None or membership.config.pipeline.num_stages > 1:

@@ -89,7 +89,7 @@ class Identity:
 
     @property
     def fingerprint(self) -> str:
-        """Short form for people, such as ``3F9A-22C1``."""
+        """Short form for people, such as ``3f9a22c1``."""
         return fingerprint(self.peer_id)
 
     @property
@@ -131,9 +131,9 @@ def knock_payload(nonce: bytes, cert_sha256: bytes, hello: bytes) -> bytes:
 
 
 def fingerprint(peer_id: bytes) -> str:
-    """Eight hex digits for people to compare, such as ``3F9A-22C1``. Not a proof of anything."""
-    text = hashlib.sha256(peer_id).hexdigest()[:8].upper()
-    return f"{text[:4]}-{text[4:]}"
+    """How the id begins, for people to compare and to name the peer by, such as ``3f9a22c1``. Not a
+    proof of anything."""
+    return peer_id.hex()[:8]
 
 
 def default_name(peer_id: bytes) -> str:
