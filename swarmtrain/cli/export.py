@@ -6,6 +6,7 @@ from typing import Annotated
 import typer
 
 from swarmtrain.cli.arguments import AsJson, one_of
+from swarmtrain.cli.log import say
 
 FORMS = ("safetensors", "hf")
 
@@ -36,7 +37,7 @@ def export(
     from swarmtrain.console.units import human_bytes
     from swarmtrain.trained.export import export as make
 
-    made = make(to, given, form=form)
+    made = make(to, given, form=form, tell=say)
     if as_json:
         print(msgspec.json.encode(made).decode())
         return

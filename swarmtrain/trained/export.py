@@ -4,12 +4,11 @@ The folder is written aside and then given its name, so it is there whole or not
 it depends on the machine: names of directories stay behind.
 """
 
-import contextlib
 import hashlib
 import json
 import shutil
 import tempfile
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -31,6 +30,8 @@ CONFIG_FILE = "config.json"
 FACTS_FILE = "swarmtrain.json"
 CARD_FILE = "README.md"
 TOKENIZER_CONFIG_FILE = "tokenizer_config.json"
+
+Tell = Callable[[str], None]
 
 SAFETENSORS, HF = "safetensors", "hf"
 """Forms of an export: the run's own names of parameters, or those that Transformers knows."""
@@ -85,13 +86,20 @@ class Facts(msgspec.Struct, frozen=True):
         return RunConfig(run=RunSection(name=self.run), model=self.model, data=self.data)
 
 
-def export(folder: Path, given: Sequence[str | Path], *, form: str = SAFETENSORS) -> Exported:
+def export(
+    folder: Path,
+    given: Sequence[str | Path],
+    *,
+    form: str = SAFETENSORS,
+    tell: Tell = lambda line: None,
+) -> Exported:
     """Write the newest model of a run into a new folder.
 
     Args:
         folder: must not be there.
         given: state directories of peers of one run, folders of such, or the run's name.
         form: SAFETENSORS or HF.
+        tell: hears what the folder lacks.
 
     Raises:
         UserError: as `collect`; SWT-E610, the folder is there, or the model has no such form; E401
@@ -124,7 +132,7 @@ def export(folder: Path, given: Sequence[str | Path], *, form: str = SAFETENSORS
     if found.tokenizer is not None:
         files[TOKENIZER_FILE] = found.tokenizer
     if form == HF and found.tokenizer is not None:
-        files |= _end_of_text(found, settings)
+        files |= _end_of_text(found, settings, tell)
     _write(folder, files)
     return made
 
@@ -143,15 +151,18 @@ def _in_form(found: Collected, form: str) -> tuple[dict[str, Any], Mapping[str, 
         ) from error
 
 
-def _end_of_text(found: Collected, settings: dict[str, Any]) -> dict[str, bytes]:
+def _end_of_text(found: Collected, settings: dict[str, Any], tell: Tell) -> dict[str, bytes]:
     """Files that tell the transformers library which token ends a text, and how long one may be:
     else its `generate` goes on to its bound."""
     said: dict[str, Any] = {
         "tokenizer_class": "PreTrainedTokenizerFast",
         "model_max_length": found.config.model.context,
     }
-    with contextlib.suppress(UserError):  # without the library nothing is known of the tokenizer
+    try:
         tokenizer = JsonTokenizer(found.tokenizer or b"")
+    except UserError as error:
+        tell(f"The folder does not say which token ends a text. {error.what} {error.remedy}")
+    else:
         if tokenizer.end:
             said["eos_token"] = tokenizer.end_name
             settings = {**settings, "eos_token_id": tokenizer.end[0]}

@@ -4,6 +4,7 @@ import errno
 import io
 import json
 import os
+import sys
 from pathlib import Path
 
 import pytest
@@ -171,3 +172,14 @@ def test_the_library_knows_the_tokenizer_and_where_a_text_ends(tmp_path: Path) -
     assert theirs("once upon").input_ids == [1, 2]
     model = transformers.AutoModelForCausalLM.from_pretrained(tmp_path / "out")
     assert model.generation_config.eos_token_id == 3
+
+
+def test_who_lacks_the_library_hears_that_no_end_of_a_text_is_told(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    directory, _ = with_words(tmp_path, "once", "upon", "<|endoftext|>")
+    monkeypatch.setitem(sys.modules, "tokenizers", None)
+    said: list[str] = []
+    export(tmp_path / "out", [directory], form="hf", tell=said.append)
+    assert len(said) == 1 and "which token ends a text" in said[0] and "pip install" in said[0]
+    assert "eos_token" not in (tmp_path / "out/tokenizer_config.json").read_text()
