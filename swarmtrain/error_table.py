@@ -473,8 +473,8 @@ _ROWS = (
     ),
     ErrorKind(
         "SWT-E802", "A piece of text is not what its name says", EXIT_PROTOCOL,
-        "Pieces are named by their hash, and the bytes that came have another one. Nothing was\n"
-        "trained on them.",
+        "Pieces are named by their hash, and the bytes that came have another one, or hold\n"
+        "tokens that the model does not know. Nothing was trained on them.",
     ),
     ErrorKind(
         "SWT-E803", "The checkpoint is damaged", EXIT_BAD_DATA,

@@ -167,6 +167,15 @@ def _joined(pieces: Sequence[bytes], context: int, width: int) -> Tensor:
     return _tokens(text, width)
 
 
+def unknown_token(text: bytes, width: int, vocabulary: int) -> int | None:
+    """Return a token id of a piece that a model of this vocabulary does not know."""
+    if width == 1 and vocabulary >= 1 << 8:
+        return None
+    ids = _tokens(text, width).long() & ((1 << 8 * width) - 1)
+    unknown = ids[ids >= vocabulary]
+    return int(unknown[0]) if len(unknown) else None
+
+
 def _tokens(text: bytes, width: int) -> Tensor:
     """(num_tokens,), without a torn one at the end."""
     if len(text) < width:

@@ -69,6 +69,28 @@ def test_a_piece_that_is_not_to_be_had_is_left_out_unless_it_is_the_only_one(tmp
         filled(feed, Shell(one, error=not_as_named("x")), granted(one, two))
 
 
+@pytest.mark.parametrize(("token", "is_known"), [(999, True), (1000, False), (65535, False)])
+def test_a_piece_with_tokens_that_the_model_does_not_know_is_refused(
+    tmp_path: Path, token: int, is_known: bool
+):
+    config = RunConfig(
+        run=RunSection(name="t"),
+        model=ModelSection(kind="transformer", context=8, vocabulary=1000),
+        data=DataSection(source="text", tokenizer="ids"),
+    )  # fmt: skip
+
+    class Ids(Shell):
+        async def fetch_piece(self, digest: bytes, **options: int) -> bytes:
+            return token.to_bytes(2, "little") * 20
+
+    feed = TextFeed(config, tmp_path)
+    if is_known:
+        filled(feed, Ids(), granted(b"p" * 32))
+        return
+    with pytest.raises(UserError, match=f"SWT-E802.* token {token}, and the model knows 1000"):
+        filled(feed, Ids(), granted(b"p" * 32))
+
+
 def test_of_own_text_nothing_is_sent_and_its_leases_are_counted_here(tmp_path: Path):
     (tmp_path / "mine.txt").write_text("".join(f"line {n}\n" for n in range(2000)))
     config, said = config_of("own"), []

@@ -14,7 +14,9 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from swarmtrain import atomic_file
+from swarmtrain.config.built_in import vocabulary_of, width_of
 from swarmtrain.config.settings import BYTES, IDS, OWN_TEXT, STDLIB, RunConfig
+from swarmtrain.data.batches import unknown_token
 from swarmtrain.data.corpus import Corpus, CorpusMissing, build_corpus
 from swarmtrain.data.leases import Leases
 from swarmtrain.data.own import open_own
@@ -22,7 +24,7 @@ from swarmtrain.data.stored import StoredText
 from swarmtrain.data.tokenizer import FILE, FILE_BYTES_MAX
 from swarmtrain.errors import UserError, translate
 from swarmtrain.peer.network.shell import PeerShell
-from swarmtrain.peer.network.text_download import NOT_GIVEN, PieceRefused
+from swarmtrain.peer.network.text_download import NOT_GIVEN, PieceRefused, not_as_named
 from swarmtrain_transport.links.link import PeerId
 from swarmtrain_transport.wire.messages import Leased, LeaseGrant, LeaseRequest
 
@@ -161,7 +163,12 @@ class TextFeed:
                 return local.piece(digest.hex())
             except KeyError:
                 pass  # another Python: its text differs
-        return await shell.fetch_piece(digest)
+        piece = await shell.fetch_piece(digest)
+        vocabulary = vocabulary_of(self._config)
+        unknown = unknown_token(piece, width_of(self._config), vocabulary) if vocabulary else None
+        if unknown is not None:
+            raise not_as_named(f"it has the token {unknown}, and the model knows {vocabulary}")
+        return piece
 
     def _local_corpus(self) -> Corpus | None:
         if not self._tried_local:
