@@ -7,6 +7,7 @@ costs eight times as much. An amount of data is in bytes everywhere, so there 20
 import re
 from dataclasses import dataclass
 
+from swarmtrain.console.units import human_bytes
 from swarmtrain.errors import cleaned, misuse
 
 _RATE_BYTES = {
@@ -34,6 +35,12 @@ class Caps:
     up: int = 0
     down: int = 0
     daily: int = 0
+
+    def in_words(self) -> str:
+        """Return what is limited, "" for nothing."""
+        rates = {"up": self.up, "down": self.down}
+        said = [f"{human_bytes(rate)}/s {way}" for way, rate in rates.items() if rate]
+        return ", ".join([*said, *([f"{human_bytes(self.daily)} a day"] if self.daily else [])])
 
 
 NO_CAPS = Caps()

@@ -195,7 +195,7 @@ def join(
     situation = context.ensure_object(Situation)
     situation.begin(verbose=verbose)
     own_text = _own_text(data)
-    _introduce(parsed, own_text, ask=not yes and _can_ask())
+    _introduce(parsed, own_text, Caps(up, down, daily), ask=not yes and _can_ask())
     places = (state_dir,) if state_dir else dirs.peer_dirs(parsed.run, name, "peer")
     situation.state_dir = dirs.make_private(places[0])
     from swarmtrain.peer.run import run_peer
@@ -269,7 +269,7 @@ def _own_text(place: str) -> str:
     return check_there(place)
 
 
-def _introduce(invite: Invite, own_text: str, *, ask: bool) -> None:
+def _introduce(invite: Invite, own_text: str, caps: Caps, *, ask: bool) -> None:
     """Say what joining means before anything is sent, and ask once where somebody can answer."""
     say(f"Run         {invite.run}, coordinator {invite.host}:{invite.port}")
     say("You send    compressed differences of the model's weights; where the model is in stages")
@@ -277,6 +277,8 @@ def _introduce(invite: Invite, own_text: str, *, ask: bool) -> None:
     say("            The other peers see your IP address.")
     if own_text:
         say(f"You keep    {own_text}: it is read here and never sent.")
+    if limits := caps.in_words():
+        say(f"Limits      {limits}")
     if invite.is_loopback:
         say("Note        this invite names the machine that reads it; it works nowhere else.")
     if ask and not typer.confirm("Join?", default=True, err=True):

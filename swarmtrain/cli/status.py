@@ -38,7 +38,7 @@ _SPARE = ("step", "tokens_per_s", "bytes_down", "bytes_up")
 _QUARRELS = _MOVES = 3
 """So many of the newest; `swarmtrain why` tells of every round."""
 
-_NOT_SHOWN = ("waiting_seen_s", "rounds")
+_NOT_SHOWN = ("waiting_seen_s", "rounds", "unit")
 """Facts that stand in the words of another."""
 
 _LABELS = {
@@ -212,9 +212,11 @@ def _in_words(key: str, value: Any, view: Mapping[str, Any]) -> str:
         case "connected":
             return "connected" if value else "does not answer; it is looked for"
         case "tokens_per_s":
-            return f"{value:.0f} tokens/s"
+            return f"{value:.0f} {view.get('unit', 'tokens')}/s"
         case "tokens":
-            return f"{value:,} tokens".replace(",", " ")
+            return f"{value:,} {view.get('unit', 'tokens')}".replace(",", " ")
+        case "state" if "process" in view and value == "has left":
+            return "has left the run; the command that joined it comes back"
         case "step":
             return f"{value} of this round"
         case "text":

@@ -6,6 +6,9 @@ from swarmtrain.errors import cleaned
 from swarmtrain_transport.peer.participant import Participant
 from swarmtrain_transport.wire.messages import Waiting
 
+LEFT = "has left"
+"""State of a peer that is in the run no more."""
+
 
 class TrainerNote(msgspec.Struct, frozen=True):
     """Report of the training thread on itself, for PROGRESS and `status`."""
@@ -16,6 +19,7 @@ class TrainerNote(msgspec.Struct, frozen=True):
     tokens_per_s: float = 0.0
     tokens: int = 0
     result: str = ""
+    unit: str = "tokens"
 
 
 def ended_note(rounds: int, checkpoints: str) -> TrainerNote:
@@ -37,6 +41,8 @@ class PeerView(msgspec.Struct, frozen=True):
         waiting_for: what the whole run waits for, as the coordinator says; "" while it goes on.
         result: what the run has come to and where the model is, once it is finished.
         waiting_seen_s: how many seconds ago that was here last, if that is known.
+        unit: what `tokens` counts: samples where the model is a program's own.
+        limits: on the link, in words; "" without any.
     """
 
     run: str
@@ -59,6 +65,8 @@ class PeerView(msgspec.Struct, frozen=True):
     waiting_for: str = ""
     waiting_seen_s: float | None = None
     result: str = ""
+    unit: str = "tokens"
+    limits: str = ""
 
 
 def view_of(
@@ -69,7 +77,9 @@ def view_of(
     is_connected: bool,
     refused: dict[str, int],
     waiting: Waiting,
-    result: str,
+    note: TrainerNote,
+    limits: str,
+    has_left: bool,
 ) -> PeerView:
     """The view of a peer whose network side is up."""
     stats, me = participant.stats, participant.card.peer_id
@@ -77,7 +87,7 @@ def view_of(
         run=run,
         name=name,
         peer=me.hex(),
-        state=stats.phase,
+        state=LEFT if has_left and not note.result else stats.phase,
         round=max(0, participant.applied_op),
         step=stats.step,
         loss=stats.loss,
@@ -91,7 +101,9 @@ def view_of(
         ignored_frames=dict(stats.ignored),
         audits=dict(participant.first.audits.counts),
         chain=participant.first.view.chains.get(me, b"").hex(),
-        waiting_for=cleaned(waiting.text),
+        waiting_for="" if has_left else cleaned(waiting.text),
         waiting_seen_s=waiting.seen_s,
-        result=result,
+        result=note.result,
+        unit=note.unit,
+        limits=limits,
     )

@@ -218,10 +218,21 @@ def test_joining_introduces_the_run_and_hands_over_what_was_asked(capsys, monkey
     module.run_peer = lambda options, *, say, emit: taken.append(options) or 0
     monkeypatch.setitem(sys.modules, "swarmtrain.peer.run", module)
     code, out, err = ending(
-        capsys, "join", INVITE, "--name", "otter", "--threads", 2, "--freeze-in-round", 3
+        capsys,
+        "join",
+        INVITE,
+        "--name",
+        "otter",
+        "--threads",
+        2,
+        "--freeze-in-round",
+        3,
+        "--up",
+        "10mbit",
     )
     assert (code, out) == (0, "")
     assert "Run         tiny, coordinator 127.0.0.1:8400" in err
+    assert "Limits      1.25 MB/s up\n" in err
     assert str(INVITE).partition("#")[2] not in err
     (options,) = taken
     assert options.invite == INVITE

@@ -4,6 +4,7 @@ import sqlite3
 import struct
 import zlib
 
+from swarmtrain.caps import Caps
 from swarmtrain.cli.main import main
 from swarmtrain.cli.status import describe
 from swarmtrain.coordinator.disk.store import Store
@@ -195,3 +196,18 @@ def test_status_of_a_whole_ledger_says_that_nothing_runs(tmp_path, capsys):
 def test_nobody_looks_for_the_coordinator_of_a_process_that_has_ended() -> None:
     shown = list(describe({"process": "has ended", "state": "finished", "connected": False}))
     assert shown == ["process          has ended", "state            finished"]
+
+
+def test_a_peer_that_has_left_says_so_with_its_own_units_and_limits():
+    """Its last answer stays behind, as that of a finished run does."""
+    lines = list(describe({
+        "process": "has ended", "run": "t", "state": "has left", "tokens": 240, "unit": "samples",
+        "tokens_per_s": 12.0, "limits": Caps(625_000, 0, 10**10).in_words(),
+    }))  # fmt: skip
+    assert lines[1:] == [
+        "run              t",
+        "state            has left the run; the command that joined it comes back",
+        "trained on       240 samples",
+        "speed            12 samples/s",
+        "limits           625 kB/s up, 10 GB a day",
+    ]

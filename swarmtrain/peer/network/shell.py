@@ -125,6 +125,7 @@ class PeerShell:
         self._waits = waits
         self._brings = msgspec.structs.replace(brings, run=invite.run)
         self._note = TrainerNote()
+        self._has_left = False
         self._waiting = (Waiting(""), 0.0)
         self._link: Link | None = None
         self._zmq: ZmqLink | None = None
@@ -185,7 +186,7 @@ class PeerShell:
             for task in self._tasks - {asyncio.current_task()}:
                 task.cancel()
             if self._status is not None:
-                await self._status.close(keeps_answering=bool(self._note.result))
+                await self._status.close(keeps_answering=self._has_left or bool(self._note.result))
             zmq_link.close()
             self._participant = None
             self._spill.close()
@@ -226,6 +227,11 @@ class PeerShell:
     def note(self, note: TrainerNote) -> None:
         """Note the trainer's phase."""
         self._note = note
+
+    def leaves(self) -> None:
+        """Tell later who asks for `status` that this peer has left, if it ever had a state."""
+        participant = self._participant
+        self._has_left = participant is not None and participant.applied_op >= 0
 
     def machine(self, event: Callable[[Participant, float], Actions]) -> None:
         """Give the participant an event of the trainer's."""
@@ -535,5 +541,6 @@ class PeerShell:
         return view_of(
             self._participant, self._invite.run, self._name, is_connected=self.is_connected,
             refused=dict(self._complaints.counts + Counter(self._zmq.stats.refused)),
-            waiting=waiting, result=self._note.result,
+            waiting=waiting, note=self._note, limits=self._caps.in_words(),
+            has_left=self._has_left,
         )  # fmt: skip

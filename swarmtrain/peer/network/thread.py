@@ -259,6 +259,7 @@ class PeerThread:
 
     def leave(self, reason: str) -> None:
         """Tell the coordinator, flush, and end the thread."""
+        self.call(lambda shell: shell.leaves())
         self.machine(lambda participant, now_s: participant.leave(reason, now_s))
         self.close()
 

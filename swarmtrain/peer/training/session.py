@@ -443,6 +443,12 @@ class Session:
         meter = self._meter
         self._thread.note(
             TrainerNote(
-                self._phase, self.driver.steps, meter.loss, meter.rate, meter.tokens, self.result
+                self._phase,
+                self.driver.steps,
+                meter.loss,
+                meter.rate,
+                meter.tokens,
+                self.result,
+                "samples" if self._config.model.kind == "custom" else "tokens",
             )
         )
