@@ -120,6 +120,19 @@ class Layout:
             views = self.named_views(vector)
             to_device((view, parameters[name]) for name, view in views.items())
 
+    def places(self, model: nn.Module) -> dict[int, nn.Parameter]:
+        """The model's parameters by the place of their first value; those without any are not here.
+
+        Raises:
+            LayoutMismatch: as `read`.
+        """
+        found, position = dict[int, nn.Parameter](), 0
+        for parameter in self._matching(model).values():
+            if parameter.numel():
+                found[position] = parameter
+            position += parameter.numel()
+        return found
+
     def named_views(self, vector: Tensor) -> dict[str, Tensor]:
         """Each parameter's values as a float32 view into `vector`, (padded,), in its own shape.
 

@@ -37,6 +37,27 @@ def test_what_bfloat16_cannot_hold_is_given_back_until_a_step_changes_it():
     assert abs(float(moved[6] - vector[6]) - 1) < 0.01
 
 
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float64])
+def test_live_weights_are_read_part_by_part_where_they_lie(dtype: torch.dtype):
+    model = nn.Sequential(nn.Linear(3, 2), nn.Linear(2, 3)).to(dtype)
+    layout = Layout.of(model, 16)
+    weights = ModelWeights(model, layout)
+    vector = weights.read_weights()
+    vector[: layout.num_values] += torch.arange(layout.num_values) / 3
+    weights.write_weights(vector)
+    with torch.no_grad():
+        model[0].weight += 1
+    live, whole = weights.live_weights(), weights.read_weights()
+    assert live.numel() == layout.padded
+    for start, stop in ((0, 3), (5, 9), (4, layout.padded), (layout.num_values, layout.padded)):
+        assert torch.equal(live[start:stop], whole[start:stop])
+    shared = live[0:2].untyped_storage().data_ptr() == model[0].weight.untyped_storage().data_ptr()
+    assert shared == (dtype == torch.float32)
+    with torch.no_grad():
+        model[0].weight += 1
+    assert torch.equal(weights.live_weights()[0:17], weights.read_weights()[:17])
+
+
 def test_float64_weights_survive_a_round_trip_within_float32():
     model = nn.Linear(3, 2).double()
     weights = ModelWeights(model, Layout.of(model, 16))

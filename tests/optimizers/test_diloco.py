@@ -10,6 +10,7 @@ from window import PlanWindow, part_of
 from swarmtrain_optimizers.codecs.base import Codec
 from swarmtrain_optimizers.codecs.int8 import Int8
 from swarmtrain_optimizers.codecs.raw import Raw
+from swarmtrain_optimizers.strategies import synchronous
 from swarmtrain_optimizers.strategies.base import Strategy
 from swarmtrain_optimizers.strategies.diloco.strategy import DiLoCo
 
@@ -290,6 +291,37 @@ def test_the_step_is_made_where_the_state_lies() -> None:
     weights = strategy.land(randn(1), ALL, None)
     assert weights.data_ptr() == strategy.anchor.data_ptr()
     assert [array.data_ptr() for _, array in strategy.state_arrays()] == before
+
+
+class Parts:
+    """A vector of which nobody may ask for all at once."""
+
+    def __init__(self, values: torch.Tensor, most: int) -> None:
+        self.values, self.most = values, most
+
+    def numel(self) -> int:
+        return self.values.numel()
+
+    def __getitem__(self, places: slice) -> torch.Tensor:
+        start, stop, _ = places.indices(self.numel())
+        assert stop - start <= self.most
+        return self.values[start:stop]
+
+
+@pytest.mark.parametrize("gives", [True, False])
+def test_weights_that_moved_meanwhile_are_looked_at_piece_by_piece(
+    gives: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(synchronous, "_PIECE_VALUES", 16)
+    given, moved, mean = randn(2), randn(3), randn(1)
+    landed = []
+    for now in (moved.clone(), Parts(moved.clone(), most=16)):
+        strategy = make()
+        if gives:
+            strategy.difference(given.clone())
+        landed.append(strategy.land(mean, ALL if gives else [], now))
+    assert same_bits(*landed)
+    assert same_bits(now.values, moved)
 
 
 def test_error_feedback_survives_a_restart() -> None:

@@ -10,6 +10,7 @@ from swarmtrain_optimizers.schedule import warmup_cosine
 from swarmtrain_optimizers.strategies.base import Strategy
 from swarmtrain_optimizers.strategies.ddp.strategy import DDP, SGD
 from swarmtrain_optimizers.strategies.delayed.strategy import Delayed
+from swarmtrain_optimizers.strategies.diloco.strategy import DiLoCo
 from swarmtrain_optimizers.strategies.eager.strategy import Eager
 from swarmtrain_optimizers.strategies.streaming.strategy import Streaming
 from swarmtrain_transport.arithmetic import Window
@@ -33,8 +34,23 @@ class Held:
         self.vector = vector.clone()
 
 
-def driven(strategy: Strategy, gradient: float = 0.0) -> tuple[Driver, Held]:
-    held = Held()
+class InParts(Held):
+    """Counts how often all of it was copied."""
+
+    num_copies = 0
+
+    def live_weights(self) -> torch.Tensor:
+        return self.vector
+
+    def read_weights(self, out: torch.Tensor | None = None) -> torch.Tensor:
+        self.num_copies += 1
+        return super().read_weights(out)
+
+
+def driven(
+    strategy: Strategy, gradient: float = 0.0, held: Held | None = None
+) -> tuple[Driver, Held]:
+    held = held or Held()
     driver = Driver(
         ME,
         strategy,
@@ -87,6 +103,19 @@ def test_a_delayed_result_takes_its_place_with_the_next_contribution() -> None:
     driver.skip(2)
     third = driver.contribute()
     assert torch.equal(given(third, SIZE), torch.full((SIZE,), 8.0))
+
+
+def test_weights_that_moved_while_an_op_was_under_way_are_not_copied_to_land_in_it() -> None:
+    held = InParts()
+    strategy = DiLoCo(SIZE, inner_steps=4, lr=1.0, momentum=0.0, error_feedback=False)
+    driver, _ = driven(strategy, held=held)
+    trained(driver, held, 4)
+    driver.contribute()
+    trained(driver, held, 2)
+    before = held.num_copies
+    driver.end_op(committed(1, torch.full((SIZE,), 6.0), (ME, OTHER)))
+    assert torch.equal(held.vector, torch.full((SIZE,), -8.0))
+    assert held.num_copies == before
 
 
 def test_an_eager_peer_goes_on_with_its_share_of_what_it_gave() -> None:

@@ -438,9 +438,9 @@ E_MAX_CEILING = 100
 RESULT_KEEP_OPS = 16
 """Results of this many ops stay in memory for joiners and for peers that fell behind."""
 
-RETAIN_MEMORY_BYTES = 64 << 20
+RETAIN_MEMORY_BYTES = 32 << 20
 """Parts of an op and results of past ones that a peer keeps in memory; the rest goes to a file. The
-results of 16 ops of 4 M values fit, so nothing is written for smaller models; of a model of 40 M
+results of 16 ops of 2 M values fit, so nothing is written for smaller models; of a stage of 20 M
 values it is the memory of two fifths of a float32 vector."""
 
 VOICES = 8

@@ -161,7 +161,7 @@ class StepsInPlace(Protocol):
         self,
         mean: Values,
         included: Sequence[tuple[int, int, bool]],
-        weights_now: Tensor | None,
+        weights_now: Values | None,
         decoded_own: DecodeOwn | None = None,
         *,
         op: int = 1,
@@ -172,7 +172,8 @@ class StepsInPlace(Protocol):
         Args:
             mean: as in `apply`, asked for in order.
             included: as in `apply`.
-            weights_now: as in `apply`, the strategy's from now on; None: as `difference` had them.
+            weights_now: as in `apply`, asked for in order; a tensor is the strategy's from now on.
+                None: as `difference` had them.
             decoded_own: as in `apply`, asked in order.
             op: as in `apply`.
             own_share: as in `apply`.

@@ -148,7 +148,7 @@ class Synchronous(Giving):
         self,
         mean: Values,
         included: Sequence[tuple[int, int, bool]],
-        weights_now: Tensor | None,
+        weights_now: Values | None,
         decoded_own: DecodeOwn | None = None,
         *,
         op: int = 1,
@@ -159,17 +159,16 @@ class Synchronous(Giving):
         Raises:
             ValueError: as `apply`; nothing changed.
         """
-        if mean.numel() != self._num_values:
-            raise ValueError(f"mean has {mean.numel()} values, wanted {self._num_values}")
-        if weights_now is not None:
-            self._check(weights_now, "weights_now")
+        for name, values in (("mean", mean), ("weights_now", weights_now)):
+            if values is not None and values.numel() != self._num_values:
+                raise ValueError(f"{name} has {values.numel()} values, wanted {self._num_values}")
         outer, pending = self._outer_of(op), self._pending
         if pending is None:
             return self._carry(mean, outer, weights_now)
         check_cover(included, self._num_values)
         if self._feedback is not None:
             check_decoded(included, decoded_own)
-        if weights_now is not None and torch.equal(weights_now, pending.snapshot):
+        if weights_now is not None and self._is_same(weights_now, pending.snapshot):
             weights_now = None
         # Nothing below can fail: from here on the op counts.
         self._dropped = self._exclusions.record(included)
@@ -211,14 +210,20 @@ class Synchronous(Giving):
         anchor, state = self._anchor[piece], tuple(array[piece] for array in self._state)
         outer_step(outer, mean[piece], anchor, state, anchor, state)
 
-    def _carry(self, mean: Values, outer: OuterTransform, weights: Tensor | None) -> Tensor:
+    def _is_same(self, one: Values, other: Tensor) -> bool:
+        return all(torch.equal(one[piece], other[piece]) for piece in self._pieces())
+
+    def _carry(self, mean: Values, outer: OuterTransform, weights_now: Values | None) -> Tensor:
         """theta of a peer that did not contribute: it moves along with the anchor. Where it was the
         anchor it becomes the new one, exactly."""
-        if weights is None:
+        if weights_now is None:
             raise ValueError("a peer that contributed nothing must say where its weights are")
         self._dropped = ()
+        weights = weights_now
+        if not isinstance(weights, Tensor):
+            weights = torch.empty_like(self._anchor)
         for piece in self._pieces():
-            old, now = self._anchor[piece].clone(), weights[piece]
+            old, now = self._anchor[piece].clone(), weights_now[piece]
             self._step_in_place(outer, mean, piece)
             new = self._anchor[piece]
             weights[piece] = torch.where(now == old, new, now + (new - old))

@@ -8,7 +8,7 @@ between two inner steps, so weights never change under a step. Not here: sockets
 from collections import deque
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Protocol, runtime_checkable
 
 from torch import Tensor
 
@@ -47,6 +47,14 @@ class Weights(Protocol):
 
     def write_weights(self, vector: Tensor) -> None:
         """Go on from these weights, (padded,) float32; only read, and not kept."""
+
+
+@runtime_checkable
+class ReadsInParts(Protocol):
+    """Weights that need not be copied as a whole to be looked at."""
+
+    def live_weights(self) -> Values:
+        """(padded,) float32 on the CPU; to be asked before they change."""
 
 
 @dataclass(slots=True)
@@ -396,9 +404,16 @@ class Driver:
         else:
             mean = self._without_padding(self._decode(result), op)
         is_still = given is not None and given.steps == self.steps and not is_dropped
-        now = None if is_still else self._weights.read_weights()
+        now = None if is_still else self._live()
         self.op = -1  # whatever ends this in the middle, a torn state is nobody's
         return strategy.land(mean, included, now, decoded, op=op, own_share=own_share)
+
+    def _live(self) -> Values:
+        """The live weights for somebody who looks at one part after the other."""
+        weights = self._weights
+        return (
+            weights.live_weights() if isinstance(weights, ReadsInParts) else weights.read_weights()
+        )
 
     def _end_without_partner(self, op: int) -> StateImage:
         """A pair op that has nothing for this peer: nobody was left for it, its pair was not

@@ -14,8 +14,11 @@ from typing import Protocol
 import torch
 from torch import Tensor, nn
 
-from swarmtrain.models.tensors import ParameterSpec
+from swarmtrain.models.copies import to_host
+from swarmtrain.models.tensors import Layout, ParameterSpec
+from swarmtrain.peer.arithmetic import Chunked
 from swarmtrain.peer.training.moments import Moments
+from swarmtrain_optimizers.strategies.base import Values
 
 
 class FlatPlaces(Protocol):
@@ -69,6 +72,17 @@ class ModelWeights:
             vector.add_(self._cut_off)
         return vector
 
+    def live_weights(self) -> Values:
+        """As `read_weights`, each parameter as it is when it is asked for. For ranks of a job,
+        which read at once, all of it is made here.
+
+        Raises:
+            LayoutMismatch: as `read_weights`.
+        """
+        if not isinstance(self._layout, Layout):
+            return self.read_weights()
+        return live_values(self._model, self._layout, self._cut_off)
+
     def write_weights(self, vector: Tensor) -> None:
         """Go on from `vector`, (padded,) float32.
 
@@ -98,3 +112,36 @@ class ModelWeights:
 
 _SHORT_DTYPES = frozenset({"bfloat16", "float16", "float8_e4m3fn", "float8_e5m2"})
 """Types that hold less than float32 does."""
+
+
+def live_values(model: nn.Module, layout: Layout, cut_off: Tensor | None = None) -> Values:
+    """The model's parameters as one vector that is nowhere as a whole: (padded,) float32 on the
+    CPU, a parameter of which is read when it is asked for.
+
+    Args:
+        model: with that layout; who asks has the values of that moment.
+        layout: where they lie in the vector.
+        cut_off: (padded,) added to them.
+
+    Raises:
+        LayoutMismatch: the model has another layout.
+    """
+    places = layout.places(model)
+
+    def make(start: int, stop: int, out: Tensor | None) -> Tensor:
+        found = _on_host(places[start]) if start in places else torch.zeros(stop - start)
+        if cut_off is not None:
+            found = found + cut_off[start:stop]
+        return found if out is None else out.copy_(found)
+
+    return Chunked(tuple(dict.fromkeys((*places, layout.num_values, layout.padded))), make)
+
+
+def _on_host(parameter: Tensor) -> Tensor:
+    """A parameter, flat float32 on the CPU; only read, as it may be the live one."""
+    there = parameter.detach()
+    if there.dtype == torch.float32 and there.device.type == "cpu" and there.is_contiguous():
+        return there.view(-1)
+    host = torch.empty(there.shape, dtype=torch.float32)
+    to_host([(host, there)])
+    return host.view(-1)

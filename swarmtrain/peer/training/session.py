@@ -56,8 +56,8 @@ from swarmtrain_transport.wire.messages import (
 )
 
 _LARGE_VALUES = 4 << 20
-"""Values of a model from which on freed memory goes back to the system after each round: as many
-bytes of parts and results as a round has are then more than the process itself."""
+"""Values of a model from which on freed memory goes back to the system where a round's steps end
+and where its exchange does: its parts and results are then as large as the process itself."""
 
 _GLANCE_S = 0.25
 """Pause between two looks of a waiting trainer whether it should go on instead."""
@@ -207,6 +207,7 @@ class Session:
         Args:
             samples: of all of its steps, for weights.
         """
+        self._give_back()  # gradients went with the last step: a copy of the weights comes now
         self._do(self._machine.give(samples, self._clock()))
 
     @property
@@ -377,6 +378,7 @@ class Session:
         for action in actions:
             match action:
                 case Ready():
+                    self._give_back()
                     self._thread.machine(partial(tell, action, group=self._group))
                     self._say("exchanging")
                 case GiveAhead() | Applied():
@@ -404,6 +406,11 @@ class Session:
             self._hooks.on_round(action.report)
         if action.result is not None:
             self._keep_state(action.result)
+        self._give_back()
+
+    def _give_back(self) -> None:
+        """Give back what steps or an exchange have freed. These are on two threads, whose memory
+        the C library keeps apart: neither can use what the other has left."""
         if self._is_large:
             give_back()
 

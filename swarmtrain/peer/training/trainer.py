@@ -29,8 +29,10 @@ from swarmtrain.models.device import device_of
 from swarmtrain.models.tensors import Layout
 from swarmtrain.options import AS_WRITTEN, Ways
 from swarmtrain.peer.training.gradients import Gradients, memory_told
+from swarmtrain.peer.training.model_weights import live_values
 from swarmtrain.peer.training.moments import Moments
 from swarmtrain_optimizers.schedule import fresh_optimizer_ramp, warmup_cosine
+from swarmtrain_optimizers.strategies.base import Values
 
 PieceSource = Callable[[], Sequence[bytes] | None]
 """Asked before every inner step: the pieces of a new lease, or None to go on with the old ones.
@@ -122,6 +124,10 @@ class BuiltinTrainer:
     def read_weights(self, out: Tensor | None = None) -> Tensor:
         """The live weights, (padded,) float32; written into `out` if given."""
         return self.layout.read(self.model, out)
+
+    def live_weights(self) -> Values:
+        """The same, each parameter when it is asked for."""
+        return live_values(self.model, self.layout)
 
     def write_weights(self, vector: Tensor) -> None:
         """Train on from `vector`, (padded,) float32. Optimizer state stays, but for what is not
