@@ -22,9 +22,9 @@ PROCESS_BYTES = 400_000_000
 _KEPT_BYTES = 48
 """Of each parameter, where a peer takes most, measured as above with all that a pass takes: 37 to
 47 in a stage of 5 to 15 million, 35 in one piece of 40 (benchmarks/pipelines/memory.py). Weight,
-gradient and two moments of AdamW are 16 of them. 17 are the 4.26 vectors in float32 that
-benchmarks/memory.py finds beyond these at the end of a round: anchor and outer momentum, the
-weights of now, what was given and what came. Error feedback is 4, where a codec has it; the others
+gradient and two moments of AdamW are 16 of them. 16 are the 4.04 vectors in float32 that
+benchmarks/memory.py finds beyond these at most: anchor and outer momentum, the weights of now, what
+was given and what came. Error feedback is 4, where a codec has it; the others
 are what the C library keeps."""
 
 _HEAD_VALUES = 3
