@@ -8,6 +8,7 @@
 It learns a function from noisy samples. Every peer has samples of its own; all end with one model.
 """
 
+import os
 import sys
 import zlib
 
@@ -49,6 +50,9 @@ def build(*callbacks: L.Callback, **settings: object) -> L.Trainer:
     given = {
         "max_steps": STEPS, "accelerator": "cpu", "logger": False, "enable_checkpointing": False,
         "enable_model_summary": False,
+        # Lightning does not ask torchrun how many processes there are.
+        "devices": int(os.environ.get("LOCAL_WORLD_SIZE", 1)),
+        "num_nodes": int(os.environ.get("GROUP_WORLD_SIZE", 1)),
     }  # fmt: skip
     return L.Trainer(callbacks=list(callbacks), **{**given, **settings})
 

@@ -393,6 +393,14 @@ _ROWS = (
         "every machine, or join is called behind `if rank == 0`.",
     ),
     ErrorKind(
+        "SWT-E644", "Processes of torchrun train apart", EXIT_MUST_CHANGE,
+        "torchrun has started several processes, and no process group was made before\n"
+        "swarmtrain.join: each would train alone, as a peer of its own under one name. A loop of\n"
+        "your own calls torch.distributed.init_process_group; Lightning's Trainer needs devices\n"
+        "and num_nodes, as examples/trainer_lightning.py has them. For several peers start each\n"
+        "without torchrun.",
+    ),
+    ErrorKind(
         "SWT-E650", "A program of the emulation failed", EXIT_MUST_CHANGE,
         "`swarmtrain emulate` starts copies of a program, and one ended with an error of its own.\n"
         "The last lines of its log are shown, and where the rest is; all others were ended. See\n"

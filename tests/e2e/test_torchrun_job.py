@@ -1,6 +1,7 @@
-"""A torchrun job of two ranks beside a plain loop: one model; a rank that is killed comes back."""
+"""A torchrun job of two ranks beside a plain peer: one model; a rank that is killed comes back."""
 
 import os
+import re
 import signal
 from pathlib import Path
 from typing import Any
@@ -54,6 +55,23 @@ def test_a_job_whose_rank_dies_comes_back_with_the_others_state(tmp_path):
         # Killed, torchrun would leave its ranks behind.
         job.process.send_signal(signal.SIGTERM)
         job.process.wait(60)
+
+
+@pytest.mark.parametrize(
+    "example", ["loop_accelerate", "trainer_lightning", "trainer_transformers"]
+)
+def test_a_trainer_that_torchrun_starts_is_one_peer_beside_a_plain_one(tmp_path, example):
+    script = ROOT / "examples" / f"{example}.py"
+    short = RUN_FILE.read_text().replace("rounds = 6", "rounds = 2")
+    with place(tmp_path) as here:
+        up = here.up(here.run_file(short.replace("inner_steps = 25", "inner_steps = 3")))
+        job = here.start(*TORCHRUN, script, "ann", SWARMTRAIN_INVITE=up.invite)
+        plain = here.start(script, "bob", SWARMTRAIN_INVITE=up.invite)
+        assert plain.end() == 0, str(plain)
+        assert job.end() == 0, str(job)
+        told = re.findall("round 2  state root [0-9a-f]{64}", "".join(job.lines + plain.lines))
+        assert len(told) == 3 and len(set(told)) == 1, str(job) + str(plain)
+        assert up.running.end() == 0
 
 
 def merged(file: Path) -> dict[int, str]:

@@ -2,7 +2,9 @@
 
 import pytest
 import torch
+from torch import nn
 
+import swarmtrain
 from swarmtrain.config import file as config_file
 from swarmtrain.errors import UserError
 from swarmtrain.peer.arithmetic import TensorContribution
@@ -50,3 +52,18 @@ def test_runs_that_a_job_cannot_be_in_are_refused(tmp_path, text, words):
     with pytest.raises(UserError, match=words) as caught:
         check_run(config_file.load(file))
     assert caught.value.code == "SWT-E642"
+
+
+def test_processes_of_torchrun_that_are_no_group_are_refused(monkeypatch, tmp_path):
+    model = nn.Linear(2, 1)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    monkeypatch.setenv("TORCHELASTIC_RUN_ID", "a")
+    monkeypatch.setenv("WORLD_SIZE", "2")
+    swarmtrain.join(model, optimizer, "")  # without an invite nothing changes
+    with pytest.raises(UserError, match="2 processes") as caught:
+        swarmtrain.join(model, optimizer, "swarm://nonsense", state_dir=tmp_path / "state")
+    assert caught.value.code == "SWT-E644"
+    monkeypatch.setenv("WORLD_SIZE", "1")
+    with pytest.raises(UserError) as caught:
+        swarmtrain.join(model, optimizer, "swarm://nonsense")
+    assert caught.value.code == "SWT-E312"

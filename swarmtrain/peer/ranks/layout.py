@@ -4,6 +4,8 @@ It takes the place of `Layout` where `ModelWeights` reads and writes a model. FS
 parallelism keep parameters as DTensors, of which a rank holds a box; with DDP each rank holds all.
 """
 
+import os
+
 import torch
 import torch.distributed as dist
 from torch import Tensor, nn
@@ -160,5 +162,22 @@ def _unfit(detail: str) -> UserError:
 
 
 def is_a_job() -> bool:
-    """True if this process is one of several that train one model together."""
-    return dist.is_available() and dist.is_initialized() and dist.get_world_size() > 1
+    """True if this process is one of several that train one model together.
+
+    Raises:
+        UserError: SWT-E644, torchrun has started several that do not.
+    """
+    if not dist.is_available():
+        return False
+    if dist.is_initialized():
+        return dist.get_world_size() > 1
+    size = os.environ.get("WORLD_SIZE", "1")
+    if dist.is_torchelastic_launched() and size != "1":
+        raise UserError(
+            "SWT-E644",
+            f"torchrun has started {size} processes, and this one is in no process group.",
+            "Each would be a peer of its own, not all together one.",
+            "Before joining call torch.distributed.init_process_group; Lightning's Trainer takes "
+            "devices and num_nodes.",
+        )
+    return False
