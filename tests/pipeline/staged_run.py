@@ -145,7 +145,7 @@ class Peer:
                 self.peer.start()
                 while not self.peer.should_stop:
                     self.peer.step()
-                self.peer.leave("done", save=True)
+                self.peer.leave("done", save=True, waits=lambda: None)
             finally:
                 membership.close()
         except BaseException as error:
