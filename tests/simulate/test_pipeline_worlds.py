@@ -45,6 +45,10 @@ def test_a_hostile_member_may_spoil_what_it_was_sent_after_an_end_has_the_permis
     assert not run_seed(51240).invariant
 
 
+def test_a_hostile_end_may_take_the_answer_to_a_guess_for_that_to_what_it_was_sent():
+    assert not run_seed(80640).invariant
+
+
 def test_a_seed_gives_the_same_routes_in_every_process():
     program = (
         "from swarmtrain.simulate.pipelines.seeds import run_seed\n"

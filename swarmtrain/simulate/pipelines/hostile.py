@@ -42,8 +42,9 @@ class Hostile(SimProcess):
 
     Attributes:
         lied: micro-batches that it has given a wrong gradient for.
-        sent_on: others' micro-batches that it has sent on: an end may have the permission of them
-            although it has dropped them itself.
+        sent_on: others' micro-batches that it has sent on, or has itself asked the permission of as
+            their end: these may have it although it has dropped them, or took the answer to an
+            earlier guess for theirs.
     """
 
     def __init__(
@@ -120,6 +121,7 @@ class Hostile(SimProcess):
             self.lied.add(request.message.micro_batch)
         if isinstance(request.message, msg.Forward):
             self._sent[request.peer] = request.message
+        if isinstance(request.message, msg.Forward | msg.Arrived):
             self.sent_on.add(request.message.micro_batch)
         super()._send(request)
 
