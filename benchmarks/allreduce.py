@@ -109,8 +109,8 @@ def run_config(arguments: argparse.Namespace) -> settings.RunConfig:
 def take_part(arguments: argparse.Namespace) -> None:
     """Average known vectors until the run is over; one JSON object on stdout."""
     import torch
+    from averager import Averager
 
-    from swarmtrain.peer.averager import Averager
     from swarmtrain.peer.membership import Membership
 
     torch.set_num_threads(arguments.threads)

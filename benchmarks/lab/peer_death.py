@@ -16,8 +16,8 @@ import lab_peer
 import numpy as np
 import swarm_lab
 import torch
+from averager import Averager
 
-from swarmtrain.peer.averager import Averager
 from swarmtrain.why.story import explain_round
 from swarmtrain_transport.ledger.fold import set_id
 from swarmtrain_transport.links.zmq_link import ZmqLink

@@ -13,8 +13,7 @@ import lab_peer
 import numpy as np
 import swarm_lab
 import torch
-
-from swarmtrain.peer.averager import Averager
+from averager import Averager
 
 rounds = 0
 

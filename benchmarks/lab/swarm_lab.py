@@ -8,6 +8,7 @@ from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[2]
 sys.path[:0] = [str(ROOT), str(ROOT / "transport"), str(ROOT / "optimizers")]
+sys.path.append(str(ROOT / "benchmarks"))
 
 import lab_peer  # noqa: E402  the paths come first
 import torch  # noqa: E402
