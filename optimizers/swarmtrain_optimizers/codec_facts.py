@@ -18,12 +18,12 @@ class CodecFacts:
     """One codec.
 
     Attributes:
-        name: in PLAN.
-        bits: of a value's code; of a kept one where only some are kept.
-        block_bytes: scales of a block.
-        exact: whether sums of its parts do not depend on order (protocol.md rule 7).
-        is_biased: whether it needs error feedback: alone, what it sends is wrong on average.
-        dithers: whether it can round stochastically.
+        name: the codec's name in PLAN.
+        bits: size of a value's code, or of a kept value's where only some are kept.
+        block_bytes: size of a block's scales.
+        exact: True if sums of its parts do not depend on their order (protocol.md rule 7).
+        is_biased: True if values are wrong on average, so that error feedback is needed.
+        dithers: True if it can round stochastically.
         kept: values of each block that are sent, None for all.
     """
 

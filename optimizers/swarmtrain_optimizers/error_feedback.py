@@ -45,7 +45,7 @@ class ErrorFeedback:
 
     Args:
         num_values: length of the padded vector.
-        beta: how much of the residual is sent again; below 1 old work fades.
+        beta: share of the residual that is sent again; below 1 old work fades.
         dtype: float32; float64 for oracles.
     """
 

@@ -28,7 +28,7 @@ class OuterTransform:
     """An init/update pair on flat tensors.
 
     Attributes:
-        state_names: what it remembers between steps, in order.
+        state_names: names of the tensors kept between steps, in order.
         update: (direction, state, state_out) -> new direction; reads `state`, fills `state_out`,
             which may be `state` itself, and may work in `direction`, which it owns.
     """

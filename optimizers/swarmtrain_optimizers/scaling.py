@@ -72,8 +72,8 @@ def outer_lr(contributors: float, *, momentum: float = OUTER_MOMENTUM) -> float:
     and only they are averaged.
 
     Args:
-        contributors: at least 1; `effective_contributors` where weights differ.
-        momentum: of the Nesterov outer step, at least 0 and below 1.
+        contributors: their number, at least 1; `effective_contributors` if weights differ.
+        momentum: momentum of the Nesterov outer step, at least 0 and below 1.
 
     Raises:
         ValueError: an argument is out of range.
@@ -118,8 +118,8 @@ def schedule_step(tokens: int, *, tokens_per_step: int) -> int:
     that grew, and too early in one that shrank.
 
     Args:
-        tokens: of committed ops, plus `tokens_since_commit`.
-        tokens_per_step: of the swarm that the schedule was written for.
+        tokens: tokens of committed ops, plus `tokens_since_commit`.
+        tokens_per_step: tokens per step of the swarm that the schedule was written for.
 
     Raises:
         ValueError: an argument is out of range.
@@ -142,7 +142,7 @@ def tokens_since_commit(steps: int, *, inner_steps: int, round_tokens: int) -> i
     Args:
         steps: this peer's inner steps since the commit.
         inner_steps: this peer's inner steps of a round.
-        round_tokens: of all contributors of the last committed op.
+        round_tokens: tokens of all contributors of the last committed op.
 
     Raises:
         ValueError: an argument is out of range.

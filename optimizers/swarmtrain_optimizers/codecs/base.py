@@ -116,12 +116,12 @@ class Codec(Protocol):
 
         Args:
             parts: encoded chunks that `check` passed, each with its weight in 1..255.
-            num_values: how many values each holds.
+            num_values: number of values in each part.
             window: the window under which they were encoded.
         """
 
     def prepare(self) -> bool:
-        """Get ready for much work, which may take seconds; whether it will now go faster."""
+        """Get ready for much work, which may take seconds; True if it will go faster now."""
 
     def decode(
         self, payload: Payload, num_values: int, window: ScaleWindow, out: Tensor | None = None
@@ -130,7 +130,7 @@ class Codec(Protocol):
 
         Args:
             payload: the encoded chunk.
-            num_values: how many values it holds.
+            num_values: number of values in the chunk.
             window: the window under which it was encoded.
             out: (num_values,) contiguous float32 to write to and return; None for a new tensor.
         """
@@ -142,7 +142,7 @@ class StochasticCodec(Codec, Protocol):
     def encode_stochastic(
         self, values: Tensor, window: ScaleWindow, *, seed: int, first_index: int
     ) -> bytes:
-        """As `encode`, each value to one of the two levels around it, with chances that make its
+        """Encode as `encode`, each value to one of the two levels around it, with chances that make its
         mean right. The bytes depend on nothing but the arguments; where a vector is cut between
         blocks changes none. Twice the squared error of `encode` at most.
 

@@ -36,7 +36,7 @@ def random_words(seed: int, first_index: int, count: int) -> Words:
     Args:
         seed: 0 to 2^64 - 1; another one for every op and every peer.
         first_index: place of the first value in the whole vector.
-        count: how many.
+        count: number of words.
 
     Raises:
         ValueError: the seed is out of range, or the index negative.
@@ -62,7 +62,7 @@ def round_dithered(values: Floats, words: Words) -> None:
 
     Args:
         values: any shape, float32 below 2^23 in magnitude, changed in place.
-        words: as many numbers of `random_words`.
+        words: numbers of `random_words`, one per value.
     """
     below = np.floor(values)
     # The difference is exact, so the chances are those of the value itself to 24 bits.

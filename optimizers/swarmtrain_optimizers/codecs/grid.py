@@ -129,7 +129,7 @@ class GridCodec:
     def encode_stochastic(
         self, values: Tensor, window: ScaleWindow, *, seed: int, first_index: int
     ) -> bytes:
-        """As `encode`, each value to one of the two levels around it; see `base.StochasticCodec`.
+        """Round each value to one of the two levels around it; see `base.StochasticCodec`.
 
         Raises:
             TypeError: the codec's levels are too few.

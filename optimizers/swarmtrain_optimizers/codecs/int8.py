@@ -109,7 +109,7 @@ class Int8:
     def encode_stochastic(
         self, values: Tensor, window: ScaleWindow, *, seed: int, first_index: int
     ) -> bytes:
-        """As `encode`, each value to one of the two around it; see `base.StochasticCodec`.
+        """Round each value to one of the two around it; see `base.StochasticCodec`.
 
         Raises:
             UnencodableValues: as `encode`.

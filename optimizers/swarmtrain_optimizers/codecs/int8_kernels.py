@@ -89,7 +89,7 @@ def finish(
 
     Args:
         sums: (num_values,) float64.
-        weight: what to divide by.
+        weight: divisor of the sums.
         means: (block,) float32, scratch.
         lowest: bits of the smallest legal scale.
         highest: bits of the largest legal scale.

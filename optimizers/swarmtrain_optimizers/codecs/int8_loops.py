@@ -86,7 +86,7 @@ def encode_stochastic(
         highest: bits of the largest legal scale.
         bits: (num_values / block,) uint32 for the scales' bits.
         out: (num_values,) int8 for the values.
-        seed: of the random numbers.
+        seed: seed of the random numbers.
         first_index: place of the first value in the whole vector.
     """
 

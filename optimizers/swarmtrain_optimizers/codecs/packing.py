@@ -54,7 +54,7 @@ def looked_up(packed: Codes, table: Floats, out: Floats) -> None:
 
     Args:
         packed: (num_bytes,) uint8.
-        table: from `level_table`.
+        table: the codec's `level_table`.
         out: (num_bytes * per_byte,) contiguous float32.
     """
     # A byte is never out of the table's range; "clip" only saves a copy that "raise" would make.

@@ -112,8 +112,8 @@ def muon_groups(
 
     Args:
         named_parameters: `model.named_parameters()`; those without gradients are left out.
-        weight_decay: of all that has two dimensions or more.
-        is_matrix: which ones Muon steps.
+        weight_decay: decay of parameters with two dimensions or more.
+        is_matrix: True for a parameter that Muon steps.
 
     Returns:
         Up to three groups; none is empty, none holds a parameter of another.
@@ -146,13 +146,13 @@ class Muon(torch.optim.Optimizer):
             argument below but `scale` may stand in a group and holds there.
         lr: learning rate of both; in the units that `scale` asks for.
         momentum: mu, 0..1.
-        nesterov: step along G + mu B rather than B.
+        nesterov: True to step along G + mu B rather than B.
         weight_decay: decoupled, times lr.
         betas: AdamW's.
         eps: AdamW's.
         newton_schulz_steps: iterations of `newton_schulz`.
         scale: the factor on orthogonal steps; not part of the state.
-        orthogonalize: for groups that do not say.
+        orthogonalize: default of groups that do not say.
 
     Raises:
         ValueError: a setting is out of range, or a parameter to be orthogonalized is no matrix.

@@ -52,7 +52,7 @@ class CenteredClip:
 
     Args:
         radius: tau, in the units of the contributions' norm; None takes the median of distances.
-        iterations: how often v moves. 1 to 3 are usual with a previous aggregate; from zero each
+        iterations: number of moves of v. 1 to 3 are usual with a previous aggregate; from zero each
             one halves what two of eight flipped contributors still pull, so five are the default.
 
     Raises:

@@ -67,7 +67,7 @@ class FlagAggregator:
     Args:
         num_directions: m; None takes ceil((n + 1) / 2). Fewer leave out more of what contributors
             do not have in common, honest or not.
-        iterations: of the reweighting.
+        iterations: number of reweightings.
         pairs: weight of the pairwise part; 0 leaves it out.
 
     Raises:

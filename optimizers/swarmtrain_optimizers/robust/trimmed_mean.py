@@ -34,7 +34,7 @@ class TrimmedMean:
     was not dropped; where values and weights tie, it names whoever was given first.
 
     Args:
-        trim_share: of the contributors, above 0 and below 0.5; dropped at both ends, rounded up.
+        trim_share: share of contributors dropped at each end, above 0 and below 0.5, rounded up.
 
     Raises:
         ValueError: `trim_share` is outside its range.

@@ -89,7 +89,7 @@ class Anchored:
         self._forget()
 
     def local_arrays(self) -> list[tuple[str, Tensor]]:
-        """Nothing."""
+        """Return no arrays."""
         return []
 
     def load_local(self, arrays: Mapping[str, Tensor]) -> None:

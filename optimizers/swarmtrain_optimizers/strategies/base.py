@@ -24,13 +24,13 @@ class Exchange:
     """The values that one op moves, and how.
 
     Attributes:
-        kind: who gets what.
+        kind: kind of the op.
         ranges: (start, stop) parts of the padded vector on whole blocks, in order, apart; the op's
             vector is these parts one after the other.
         delay_steps: inner steps between a contribution and the place of its result. A peer that has
             the result earlier waits with it, one that has it later waits for it. 0: nobody steps
             meanwhile.
-        vectors: how many vectors the parts are taken of, one whole vector after the other.
+        vectors: number of vectors that the parts are taken from, one after the other.
     """
 
     kind: OpKind
@@ -108,7 +108,7 @@ class Strategy(Protocol):
 
         Args:
             weights: (num_values,) the weights now, or with `takes_gradients` the gradient; copied.
-            op: its number; a strategy whose ops are all alike does not look at it.
+            op: number of the op; ignored by a strategy whose ops are all alike.
         """
 
     def weights_under_way(self) -> Tensor | None:
@@ -134,7 +134,7 @@ class Strategy(Protocol):
             weights_now: (num_values,) the weights, with steps made since `pseudo_gradient`.
             decoded_own: with error feedback, our own part as the others decoded it, by places in
                 the op's vector.
-            op: its number; a strategy whose ops are all alike does not look at it.
+            op: number of the op; ignored by a strategy whose ops are all alike.
             own_share: one peer's part of the mean, 1 / contributors, where it is known.
 
         Returns:
@@ -154,7 +154,7 @@ class StepsInPlace(Protocol):
     lies: neither difference, mean nor new state is ever there as a whole vector beside the old."""
 
     def difference(self, weights: Tensor, op: int = 1) -> Values:
-        """As `pseudo_gradient`, but `weights` are not copied: they are the strategy's from now on.
+        """Do what `pseudo_gradient` does without a copy: `weights` become the strategy's own.
         What is returned holds until the op ends."""
 
     def land(
@@ -167,16 +167,16 @@ class StepsInPlace(Protocol):
         op: int = 1,
         own_share: float | None = None,
     ) -> Tensor:
-        """As `apply`, in place; an error that is not ValueError leaves a state that is torn.
+        """Do what `apply` does, in place; any error but ValueError leaves a torn state.
 
         Args:
-            mean: as in `apply`, asked for in order.
-            included: as in `apply`.
-            weights_now: as in `apply`, asked for in order; a tensor is the strategy's from now on.
-                None: as `difference` had them.
-            decoded_own: as in `apply`, asked in order.
-            op: as in `apply`.
-            own_share: as in `apply`.
+            mean: the mean of `apply`, read in order.
+            included: see `apply`.
+            weights_now: the weights of `apply`, read in order; a tensor becomes the strategy's own.
+                None: those that `difference` had.
+            decoded_own: see `apply`; read in order.
+            op: see `apply`.
+            own_share: see `apply`.
 
         Returns:
             (num_values,) the weights to go on from, to be read before the next call; they may be
@@ -192,8 +192,8 @@ class SwarmFacts:
     """Common knowledge of an op that ends, beside its result.
 
     Attributes:
-        samples_before: in all results before it; 0 where the run does not count them.
-        weights: of its contributors; empty where nobody tells.
+        samples_before: samples in all earlier results; 0 where the run does not count them.
+        weights: contributors' weights; empty where they are unknown.
     """
 
     samples_before: int

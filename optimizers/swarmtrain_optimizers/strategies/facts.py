@@ -52,8 +52,8 @@ class Rates:
 
     Attributes:
         inner_lr: the inner optimizer's highest learning rate.
-        outer_lr: of the outer step.
-        outer_momentum: of the outer step.
+        outer_lr: learning rate of the outer step.
+        outer_momentum: momentum of the outer step.
     """
 
     inner_lr: float = 0.004
@@ -69,27 +69,27 @@ class StrategyFacts:
         name: `outer.strategy` of a run file.
         maker: ``module:name`` of the class or function that makes it, called with the length of the
             padded vector, and what it takes and its own settings by keyword.
-        about: what is special about it, in less than a line.
-        paper: where it is from.
-        kind: of its ops; None where it never exchanges.
+        about: the idea, in less than a line.
+        paper: the source.
+        kind: kind of the ops; None if it never exchanges.
         takes: keywords that a run gives the maker: of [outer] ``inner_steps``, ``lr``,
             ``momentum``, ``error_feedback``, ``delay_steps``, ``mixing``, ``lr_rule`` and
             ``fragments`` (as `fragments.Ranges`); ``optimizer`` and ``schedule`` of a step that all
             peers make alike, and ``by_samples``, whether that schedule goes by samples.
-        settings: what it alone knows, its section [strategy.NAME]; keywords of the maker too.
-        defaults: by path, what it means where a run file says nothing, instead of diloco's.
-        wants: by path, the only value that a setting may have with it, and the reason.
-        misfits: of its numbers, which do not fit together.
+        settings: its own section [strategy.NAME]; also keywords of the maker.
+        defaults: values, by path, where a run file says nothing, in place of diloco's.
+        wants: the only value that a setting may have with it, and the reason, by path.
+        misfits: finds numbers that do not fit together.
         state: arrays of the shared state in their order; all but the anchor begin as zeros. Empty
             where that is known to nobody without its arithmetic.
-        takes_gradients: whether it exchanges the gradients of every step, with no inner optimizer.
-        overlaps: whether inner steps go on during an op, so that all peers of a whole model must be
+        takes_gradients: True if it exchanges the gradients of every step; no inner optimizer then.
+        overlaps: True if inner steps go on during an op, so that all peers of a whole model must be
             at the same one.
-        feeds_back: whether what a codec loses is always sent later, without being asked for.
-        rates: of `swarmtrain compare`.
-        swept: commit whose sweep (benchmarks/shapes) has found them; "" where none has.
-        compared_in: the codec there, "" for that of a run.
-        demo: by path, what `swarmtrain demo` sets; empty where it does not show this strategy.
+        feeds_back: True if a codec's loss is always sent later, without a setting.
+        rates: defaults of `swarmtrain compare`.
+        swept: commit whose sweep (benchmarks/shapes) found `rates`; "" if none did.
+        compared_in: codec in `swarmtrain compare`, "" for that of a run.
+        demo: settings of `swarmtrain demo`, by path; empty if it does not show this strategy.
     """
 
     name: str

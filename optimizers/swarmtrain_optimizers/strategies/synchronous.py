@@ -111,7 +111,7 @@ class Synchronous(Giving):
         return self.difference(weights.detach().clone(), op)[:]
 
     def difference(self, weights: Tensor, op: int = 1) -> Values:
-        """As `pseudo_gradient`, made when it is asked for; see `StepsInPlace`.
+        """Make the part of `pseudo_gradient` when it is asked for; see `StepsInPlace`.
 
         Raises:
             RuntimeError: the last op was ended by neither `land`, `apply` nor `skip`.
@@ -154,7 +154,7 @@ class Synchronous(Giving):
         op: int = 1,
         own_share: float | None = None,
     ) -> Tensor:
-        """As `apply`, in place; see `StepsInPlace`.
+        """Do what `apply` does, in place; see `StepsInPlace`.
 
         Raises:
             ValueError: as `apply`; nothing changed.
@@ -197,7 +197,7 @@ class Synchronous(Giving):
         self._pending = None
 
     def drop_broken(self, weights: Tensor) -> Tensor:
-        """As `Anchored.drop_broken`; error feedback that is not finite is 0 then."""
+        """See `Anchored.drop_broken`; error feedback that is not finite becomes 0."""
         if self._feedback is not None and not is_finite(self._feedback.residual):
             self._feedback.drop()
         return super().drop_broken(weights)
@@ -254,8 +254,8 @@ class Synchronous(Giving):
 
         Args:
             delta: the piece's Delta, where what is left out is not in error feedback.
-            included: as in `apply`.
-            piece: which.
+            included: see `apply`.
+            piece: place of the piece in the vector.
         """
         weights = self._anchor[piece].clone()
         if delta is not None:

@@ -93,9 +93,9 @@ class DDP(Anchored):
 
     Args:
         num_values: length of the padded vector.
-        optimizer: what is done with the mean gradient.
+        optimizer: optimizer that takes the mean gradient.
         schedule: learning rate of a step, counted from 0; the same bits on every peer.
-        by_samples: it is asked for the rate after so many samples of the whole swarm instead.
+        by_samples: True if `schedule` counts samples of the whole swarm instead of steps.
         dtype: float32; float64 for oracles.
     """
 

@@ -143,7 +143,7 @@ class Delayed(Giving):
         self._pending = None
 
     def drop_broken(self, weights: Tensor) -> Tensor:
-        """As `Anchored.drop_broken`; what is held is 0 then, and the round begins anew."""
+        """See `Anchored.drop_broken`; the held part becomes 0, and the round begins anew."""
         self._check(weights, "weights")
         if not is_finite(self._held.residual):
             self._held.drop()
@@ -178,5 +178,5 @@ class Delayed(Giving):
 
 
 def _as_given(contribution: Tensor) -> DecodeOwn:
-    """As if a codec lost nothing."""
+    """Return the part as if a codec lost nothing."""
     return lambda start, stop: contribution[start:stop]

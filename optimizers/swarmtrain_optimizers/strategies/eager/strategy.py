@@ -90,7 +90,7 @@ class Eager(Delayed):
         op: int = 1,
         own_share: float | None = None,
     ) -> Tensor:
-        """As `Delayed.apply`; `own_share` holds from the next contribution on.
+        """See `Delayed.apply`; `own_share` holds from the next contribution on.
 
         Raises:
             ValueError: as there, or `own_share` is outside 0..1; nothing changed.
@@ -111,7 +111,7 @@ class Eager(Delayed):
         return weights
 
     def drop_broken(self, weights: Tensor) -> Tensor:
-        """As `Delayed.drop_broken`; without a lead, if that is not finite."""
+        """See `Delayed.drop_broken`; a lead that is not finite is dropped."""
         if not is_finite(self._base):
             self._drop_lead()
         return super().drop_broken(weights)

@@ -57,4 +57,4 @@ class Local(Anchored):
         return weights_now.detach().clone()
 
     def skip(self) -> None:
-        """Nothing was under way."""
+        """Do nothing: no op was under way."""

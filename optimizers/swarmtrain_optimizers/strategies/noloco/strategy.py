@@ -121,11 +121,11 @@ class NoLoCo(Anchored):
 
         Args:
             mean: (2 num_values,) what the partner gave, decoded.
-            included: where both halves count, in the op's vector; elsewhere we step alone.
+            included: parts of the op's vector in which both halves count; elsewhere we step alone.
             weights_now: (num_values,) with steps made since, which are kept (rule 10).
             decoded_own: our half as the partner decoded it; None where the codec loses nothing.
-            op: not looked at.
-            own_share: not looked at: it is a half.
+            op: ignored.
+            own_share: ignored, as it is a half.
 
         Returns:
             (num_values,) the weights to go on from; as they are for a peer that gave nothing, as
@@ -153,7 +153,7 @@ class NoLoCo(Anchored):
         """End the op alone: a group of one, which both of a failed pair are.
 
         Args:
-            weights_now: as in `apply`.
+            weights_now: see `apply`.
 
         Returns:
             (num_values,) the weights to go on from.

@@ -32,7 +32,7 @@ class SparseLoCo(Synchronous):
         num_values: length of the padded vector.
         inner_steps: inner steps per round.
         lr: alpha; 1, and about 0.65 late in a run.
-        beta: how much of the residual is sent again, 0.95 in the paper.
+        beta: share of the residual that is sent again, 0.95 in the paper.
         dtype: float32; float64 for oracles.
 
     Raises:
