@@ -142,7 +142,7 @@ class StochasticCodec(Codec, Protocol):
     def encode_stochastic(
         self, values: Tensor, window: ScaleWindow, *, seed: int, first_index: int
     ) -> bytes:
-        """Encode as `encode`, each value to one of the two levels around it, with chances that make its
+        """Round each value to one of the two levels around it, with chances that make its
         mean right. The bytes depend on nothing but the arguments; where a vector is cut between
         blocks changes none. Twice the squared error of `encode` at most.
 
