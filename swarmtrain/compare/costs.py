@@ -24,8 +24,8 @@ class Traffic:
     """Payload bytes of one op.
 
     Attributes:
-        up: what each peer sends.
-        down: what each peer receives.
+        up: bytes that each peer sends.
+        down: bytes that each peer receives.
         ahead: share of it that is known before the inner steps and travels during them.
     """
 
@@ -53,11 +53,11 @@ class Costs:
 
     Args:
         net: everybody's link.
-        num_peers: of the run.
+        num_peers: number of peers in the run.
 
     Attributes:
         seconds: modelled seconds so far.
-        exchange_s: those of them in which nobody trained.
+        exchange_s: seconds in which nobody trained.
         peak_bytes: most bytes that one peer sends per inner step, with an op spread evenly over
             the steps that it has.
     """
@@ -85,7 +85,7 @@ class Costs:
         """An op has moved so much.
 
         Args:
-            traffic: of the op.
+            traffic: bytes of the op.
             hidden_s: seconds of inner steps that were made between its begin and its end.
             ahead_s: seconds of inner steps that were made before its begin, since the last op.
             delay_steps: inner steps that it may take.

@@ -67,11 +67,11 @@ class OpTold:
 
     Attributes:
         up, down: payload bytes of each peer.
-        ahead: those of all of them that went before the op was planned.
-        gave: in which tick each peer gave its part.
+        ahead: bytes of all peers that went before the op was planned.
+        gave: tick in which each peer gave its part.
         began: the tick in which the last of those that the plan names gave theirs.
         left_out: contributions that are in no result: too late, or refused.
-        is_committed: whether it has a result.
+        is_committed: True if it has a result.
     """
 
     up: dict[PeerId, int]
@@ -83,7 +83,7 @@ class OpTold:
     is_committed: bool = False
 
     def traffic(self) -> Traffic:
-        """Everybody's bytes."""
+        """Bytes of all peers."""
         total = sum(self.up.values())
         return Traffic(self.up, self.down, self.ahead / total if total else 0.0)
 
@@ -93,7 +93,7 @@ class Trained(Protocol):
 
     @property
     def peer(self) -> PeerId:
-        """Its id."""
+        """Id of the peer."""
 
     @property
     def driver(self) -> Driver:
@@ -101,7 +101,7 @@ class Trained(Protocol):
 
     @property
     def layout(self) -> Layout:
-        """Of what is exchanged."""
+        """Length of the vector that is exchanged."""
 
     @property
     def speed(self) -> float:
@@ -189,13 +189,13 @@ class Exchange(Crowd[Peer]):
     """All replicas of a run, and what goes on between them.
 
     Args:
-        plan: of the run.
+        plan: plan of the run.
         replicas: everybody's training.
-        stage: of a pipeline; its peers give their parts when a round is closed.
+        stage: number of the pipeline's stage; its peers give their parts when a round is closed.
 
     Attributes:
         tick: the time in inner steps of the fastest peer, told by whoever steps.
-        is_staged: of a pipeline's stage.
+        is_staged: True for a stage of a pipeline.
         peers: everybody, in the order of replicas.
     """
 
@@ -229,7 +229,7 @@ class Exchange(Crowd[Peer]):
     # ---- what whoever steps asks for
 
     def begin(self) -> None:
-        """Everybody comes in; the first one's weights become the run's."""
+        """Let every peer in; the first one's weights become the run's."""
         for one in self.peers:
             self.connect(one)
         self.settle()

@@ -27,8 +27,8 @@ def contribution_of(attack: Attack, seed: int) -> Callable[[Values], TensorContr
     """The driver of a hostile peer: it replaces the peer's values.
 
     Args:
-        attack: how.
-        seed: of the noise; another one for each hostile peer.
+        attack: kind of attack.
+        seed: seed of the noise; another one for each hostile peer.
     """
     generator = np.random.default_rng(seed)
 

@@ -48,8 +48,8 @@ def page(results: Sequence[RunResult], command: str, script: str) -> str:
     """The whole file.
 
     Args:
-        results: of all strategies and seeds.
-        command: that made them, shown on top.
+        results: runs of all strategies and seeds.
+        command: command that made them, shown on top.
         script: plotly's.
     """
     figures = "".join(

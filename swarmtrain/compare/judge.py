@@ -20,11 +20,11 @@ class Judge:
     """Gives the loss of flat weights.
 
     Args:
-        corpus: whose validation pieces are read.
-        model: its structure; its own weights do not matter.
-        layout: of the model.
+        corpus: source of the validation pieces.
+        model: structure of the model; its own weights do not matter.
+        layout: layout of the model.
         context: bytes of a window.
-        windows: how many.
+        windows: number of windows.
     """
 
     def __init__(

@@ -73,17 +73,17 @@ class StageProcess:
     """A peer of a stage as a process: what goes out of it, and its training thread.
 
     Args:
-        crowd: whose.
-        replica: its training.
-        member: its part in the exchange of its stage.
-        boot: of the process.
+        crowd: crowd that it belongs to.
+        replica: training of the peer.
+        member: part in the exchange of its stage.
+        boot: boot of the process.
 
     Attributes:
         me: the process.
         peer: the production peer.
         bytes_up: sent to other stages so far, in earlier lives too.
         given: (padded,) float32, the weights that its part of the last round was made of.
-        is_alive: it has not died.
+        is_alive: True until the peer dies.
     """
 
     def __init__(
@@ -130,14 +130,14 @@ class StageProcess:
         raise AssertionError(evaluated)
 
     def expelled(self) -> None:
-        """Nobody is given up here."""
+        """Give nobody up: all peers are reachable here."""
         raise AssertionError(self.me)
 
     # ---- Training
 
     @property
     def trainer(self) -> TimedTrainer:
-        """Of the stage."""
+        """Length of the stage's vector."""
         return self.replica.stage_trainer
 
     def begin(self, pace: orders.Pace) -> None:
@@ -221,13 +221,13 @@ class RoundTold:
     """One round.
 
     Attributes:
-        books: of all stages.
-        traffic: of its ops.
-        seconds: of the slowest of them.
+        books: books of all stages.
+        traffic: bytes of the ops.
+        seconds: duration of the slowest op.
         committed: ops with a result.
-        skipped: those without.
+        skipped: ops without a result.
         left_out: contributions that are in no result.
-        spreads: of each stage, how far apart its peers were.
+        spreads: distance between the peers of each stage.
     """
 
     books: Books
@@ -243,17 +243,17 @@ class PipelineCrowd:
     """All peers of a pipeline, their coordinator, and what is under way between them.
 
     Args:
-        plan: of the run.
-        pipeline: of the plan.
+        plan: plan of the run.
+        pipeline: pipeline of the plan.
         corpus: the text.
 
     Attributes:
-        plan, size, inner, net: of the run.
-        rules, forms: of the pipeline.
+        plan, size, inner, net: settings of the run.
+        rules, forms: settings of the pipeline.
         work_s: seconds of a forward pass of each stage at the fastest peer.
         stages: peers of each stage.
         redone: micro-batches that went to another place of a stage than the first.
-        tokens: of micro-batches that came back, in rounds that have ended.
+        tokens: tokens of micro-batches that came back, in rounds that have ended.
         now_s: the time.
     """
 
@@ -339,7 +339,7 @@ class PipelineCrowd:
     # ---- rounds
 
     def begin(self) -> None:
-        """Everybody is in, with the same weights."""
+        """Let every peer in, with the same weights."""
         self._plan_next()
         for exchange in self._exchanges:
             exchange.begin()

@@ -26,8 +26,8 @@ class PipelineSwarm:
     """Runs a plan of a pipeline.
 
     Args:
-        plan: what to run.
-        pipeline: of the plan.
+        plan: plan of the run.
+        pipeline: pipeline of the plan.
         corpus: the text.
 
     Raises:

@@ -86,7 +86,7 @@ class Size:
     """A model to compare with.
 
     Attributes:
-        model: its section of a run file.
+        model: the model's section of a run file.
         batch: windows of one inner step.
         step_s: modelled seconds of an inner step of the fastest peer: what a core of a 2-core
             machine takes, so that exchanges are not made to look cheap.
@@ -121,16 +121,16 @@ class Pipelined:
     """A model in stages, each served by as many peers as a run of whole models has replicas.
 
     Attributes:
-        stages: of the model.
+        stages: number of the model's stages.
         activations: form of what goes between two stages.
-        schedule: whether steps wait for all stages.
+        schedule: says if steps wait for all stages.
         routes: "random" where a peer sends to any of the next stage, as in a run; "fixed" where the
             first always sends to the first, and so on.
         micro_batch: windows that go through the stages together; 0 for as many as a run has where
             its file says nothing.
         slots: micro-batches that a peer takes in at a time, and as many that a source has under
             way; 0 for as many as a run has.
-        max_stale_steps: of a peer after a forward pass, beyond which its gradient is refused.
+        max_stale_steps: steps of a peer after a forward pass, beyond which its gradient is refused.
         death_s: modelled seconds from one death of a peer, which comes back with the run's state
             and nothing else, to the next; 0 for none.
     """
@@ -151,33 +151,33 @@ class Plan:
 
     Attributes:
         label: the strategy as it was asked for, with what differs from the others.
-        strategy: its name.
+        strategy: name of the strategy.
         codec: name in an op's plan.
-        rounding: of what peers give to it; seeded by run, op and peer where it is stochastic.
-        seed: of weights, shards, windows and of what goes wrong.
+        rounding: rounding of contributions; if stochastic, seeded by run, op and peer.
+        seed: seed of weights, shards, windows and faults.
         peers: replicas; in a pipeline the peers of each stage, whose sources see as many tokens.
         steps: inner steps of each peer if all make equally many; the budget is in tokens.
-        inner_steps: of a round.
+        inner_steps: inner steps of a round.
         inner: the inner optimizer, adamw or muon.
-        inner_lr: its highest learning rate.
-        outer_lr: of the outer step.
-        outer_momentum: of the outer step.
-        error_feedback: whether what the codec lost is sent with the next op.
+        inner_lr: the inner optimizer's highest learning rate.
+        outer_lr: learning rate of the outer step.
+        outer_momentum: momentum of the outer step.
+        error_feedback: True if the codec's loss is sent with the next op.
         size: a name of SIZES.
-        speeds: of each peer, in any one unit; () if all are equal. Every stage has them all.
-        pace: what fast peers do meanwhile.
-        noniid: whether each peer's text is a contiguous part of the corpus.
-        hostile: how many peers, the last ones, attack.
-        attack: how.
+        speeds: speed of each peer, in any one unit; () if all are equal. Every stage has them all.
+        pace: use that fast peers make of the time in which others catch up.
+        noniid: True if each peer's text is a contiguous part of the corpus.
+        hostile: number of peers, the last ones, that attack.
+        attack: kind of attack.
         robust: name of the rule that takes the mean's place, "" for the mean.
         drop: probability that a contribution is lost; in a pipeline also a message of a peer.
         fragments: parts of the vector that are exchanged in turn, in strategies that have such.
         delay_steps: inner steps between begin and place, in strategies that choose them.
-        mixing: how much of its own weights a peer keeps at that place, in streaming.
+        mixing: share of its own weights that a peer keeps at that place, in streaming.
         net: a name of NETS.
-        points: how often the anchor is judged, at equal distances in tokens.
-        windows: of held-out text per judgement.
-        own: what only this strategy knows, by name.
+        points: number of judgements of the anchor, at equal distances in tokens.
+        windows: windows of held-out text per judgement.
+        own: settings that only this strategy knows, by name.
         pipeline: None where every peer has the whole model.
     """
 
@@ -270,7 +270,7 @@ class Plan:
         """Hex name of the finished run.
 
         Args:
-            versions: of what computes: torch and the text.
+            versions: versions of torch and of the text.
         """
         text = f"{KEPT_FORM} {versions} {self.as_json()}"
         return hashlib.sha256(text.encode()).hexdigest()[:32]

@@ -37,13 +37,13 @@ class Replica:
     """A peer that makes inner steps when it is told to.
 
     Args:
-        plan: of the run.
+        plan: plan of the run.
         index: which peer, from 0.
-        pieces: its part of the text.
+        pieces: the replica's part of the text.
         decode: results as values, shared by all replicas.
 
     Attributes:
-        peer: its id.
+        peer: id of the peer.
         driver: strategy and weights.
         trainer: model, inner optimizer and text.
         speed: inner steps in the time of one of the fastest peer's.
@@ -78,7 +78,7 @@ class Replica:
 
     @property
     def layout(self) -> Layout:
-        """Of the whole model."""
+        """Length of the whole model's vector."""
         return self.trainer.layout
 
     @property
@@ -166,11 +166,11 @@ class Trained(Protocol):
 
     @property
     def driver(self) -> Driver:
-        """Its strategy."""
+        """Strategy of the replica."""
 
     @property
     def anchor(self) -> Tensor:
-        """Its anchor."""
+        """Anchor of the replica."""
 
 
 def held_back(replicas: Sequence[Trained], first: Tensor) -> float:

@@ -139,7 +139,7 @@ def plans(
     Args:
         strategies: names with commas between, each perhaps with settings of its own.
         base: everything that they share.
-        seeds: of each.
+        seeds: number of seeds per strategy.
         given: settings that hold for all of them instead of their presets.
 
     Raises:
@@ -159,7 +159,7 @@ def check_used(given: Mapping[str, str], chosen: Sequence[Plan]) -> None:
 
     Args:
         given: options of the command line, each with the setting that it gives.
-        chosen: what they were given for.
+        chosen: strategy or run that they were given for.
 
     Raises:
         UserError: SWT-E610.

@@ -41,31 +41,31 @@ class RunResult:
     """One finished run.
 
     Attributes:
-        strategy: as it was asked for, with what differs from the others.
-        codec: of the exchange.
-        seed: of the run.
+        strategy: name as it was asked for, with settings that differ from the others.
+        codec: codec of the exchange.
+        seed: seed of the run.
         val_loss: nats per byte at the end; None if it is not finite.
-        replica_loss: of one replica, where replicas differ; else None.
+        replica_loss: loss of one replica, where replicas differ; else None.
         replica_spread: root mean square of replicas' distance from their mean, relative to it.
-        held_back: what waits at the end for a later op, averaged over peers, relative to the way
+        held_back: values kept at the end for a later op, averaged over peers, relative to the way
             that the anchor went in the whole run: what a codec lost, where it is fed back, and what
             strategies that run late have given to ops that did not take it.
-        num_values: of the model, with the zeros that fill the last block.
+        num_values: length of the model's vector, with the zeros that fill the last block.
         tokens: trained on by all peers together.
         ops: exchanges that were committed.
         skipped: exchanges without a result.
         left_out: contributions that are in no result: lost, or refused by the codec.
         bytes_up_per_peer: payload that a peer sent, averaged over peers.
         peak_bytes_per_step: most that one peer sends per inner step.
-        modelled_seconds: of inner steps and of the exchanges that they do not hide.
-        exchange_seconds: those of them in which nobody trains.
+        modelled_seconds: modelled time of inner steps and of the exchanges that they do not hide.
+        exchange_seconds: part of it in which nobody trains.
         state_roots: the state at the end; one if all peers have the same. Where nothing is ever
             exchanged, of each peer's own weights.
-        curve: at equal distances in tokens.
-        route_shares: of a pipeline: by stage, the part of its micro-batches that each peer counted.
+        curve: judgements at equal distances in tokens.
+        route_shares: share of a stage's micro-batches that each peer counted, by stage.
         redone: micro-batches that went to another peer of a stage after the first had failed.
         lost: micro-batches that did not come back.
-        stage_spreads: of each stage, `replica_spread` of its peers as they give their parts, mean
+        stage_spreads: `replica_spread` of each stage's peers as they give their parts, mean
             over ops.
     """
 
@@ -101,10 +101,10 @@ class Row:
         loss: mean over seeds, None if any is not finite.
         spread: standard deviation over seeds, None for one seed.
         ops: exchanges of a seed that were committed, mean over seeds.
-        skipped: those without a result.
+        skipped: ops without a result.
         round_seconds: modelled, from one exchange to the next; None where there is none.
-        route_shares: of a pipeline: of each place in a stage, mean over stages and seeds.
-        redone: of a pipeline, mean over seeds.
+        route_shares: shares of each place in a pipeline's stage, mean over stages and seeds.
+        redone: micro-batches that were sent again, mean over seeds.
         lost: likewise.
     """
 
@@ -167,7 +167,7 @@ class Shelf:
 
     Args:
         directory: made if it is not there; None keeps nothing.
-        unkept: for a directory that nobody has asked for: hears once why nothing more is kept
+        unkept: for a directory that nobody asked for: is told once why nothing more is kept
             there. None raises it instead.
 
     Raises:

@@ -54,8 +54,8 @@ def run_plans(
     """Finished runs, in the order in which they end.
 
     Args:
-        plans: what to run, in this order.
-        processes: how many; 1 runs everything here.
+        plans: runs to make, in this order.
+        processes: number of processes; 1 runs everything here.
         may_begin: asked before every run; once it says no, none is begun any more.
         corpus: the text of runs that are made here; other processes read the built-in one.
 

@@ -56,7 +56,7 @@ def code_of(strategy: str, digest: str) -> str:
     """Return the digest of the code that makes a run of this strategy, for its key.
 
     Args:
-        strategy: its name; of one that a package brings, the package counts too.
+        strategy: name of the strategy; if a package brings it, the package counts too.
         digest: `code_digest`, made once for all strategies.
     """
     return " ".join([digest, *(_brought_code(strategy, point) for point in brought(strategy))])
@@ -66,7 +66,7 @@ def key_of(plan: Plan, versions: str, code: str) -> str:
     """Hex name of the run. Labels are not in it: what is the same run is run once.
 
     Args:
-        plan: what is run.
+        plan: plan of the run.
         versions: torch and the text, as `swarmtrain.compare.sweep.versions` says them.
         code: `code_of` the plan's strategy.
     """

@@ -25,11 +25,11 @@ class StageWeights:
     """The weights of one stage as a vector.
 
     Args:
-        module: that holds them.
+        module: module that holds them.
         block: values that share a scale.
 
     Attributes:
-        layout: where they lie in the vector.
+        layout: places of the parameters in the vector.
     """
 
     def __init__(self, module: nn.Module, block: int) -> None:
@@ -84,19 +84,19 @@ class StageReplica:
     """A peer of a stage.
 
     Args:
-        plan: of the run.
+        plan: plan of the run.
         stage: which.
         index: place among the stage's peers.
         span: the stage with its values.
-        forms: of all that travels.
-        norm_share: of the stage in the whole gradient's norm, until another is told.
+        forms: forms of all that travels.
+        norm_share: share of the stage in the whole gradient's norm, until another is told.
         read: text of own micro-batches.
         decode: results as values, shared by the stage's peers.
 
     Attributes:
-        peer: its id.
-        stage, index: as given.
-        weights: of the stage.
+        peer: id of the peer.
+        stage, index: see the arguments.
+        weights: weights of the stage.
         driver: strategy and weights.
         stage_trainer: passes and inner steps.
         speed: inner steps in the time of one of the fastest peer's.
@@ -134,7 +134,7 @@ class StageReplica:
 
     @property
     def layout(self) -> Layout:
-        """Of the stage's vector."""
+        """Length of the stage's vector."""
         return self.weights.layout
 
     @property

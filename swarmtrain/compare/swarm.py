@@ -27,7 +27,7 @@ class Swarm:
     """Runs a plan.
 
     Args:
-        plan: what to run.
+        plan: plan of the run.
         corpus: the text.
 
     Raises:
@@ -80,7 +80,7 @@ class Swarm:
     # ---- steps and ops
 
     def begin(self) -> None:
-        """Everybody has the same weights."""
+        """Give every replica the same weights."""
         self._exchange.begin()
         self._first = self._leader.anchor.clone()
 

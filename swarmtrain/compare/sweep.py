@@ -71,9 +71,9 @@ def run_all(
     """Every plan's result, in the order of the plans; each is kept at once when it is there.
 
     Args:
-        plans: what to run; those that differ in nothing but the label are run once.
-        shelf: where finished runs are kept.
-        processes: how many runs are made side by side; 1 makes them here.
+        plans: runs to make; those that differ in nothing but the label are made once.
+        shelf: place where finished runs are kept.
+        processes: number of runs made side by side; 1 makes them here.
         tell: hears of each result, and whether it was kept already, as it comes.
         corpus: the text, and then all runs are made here; None reads the built-in one.
 

@@ -39,9 +39,9 @@ class Leases:
 
     Args:
         pieces: their hashes, each once.
-        seed: of the order among equals.
+        seed: seed of the order among equals.
         most: pieces in one lease.
-        uses: how often each was used before, where not never.
+        uses: number of earlier uses of each piece, where there were any.
     """
 
     def __init__(
@@ -75,7 +75,7 @@ class Leases:
         """Take a peer's word for what it has used.
 
         Args:
-            peer: who says so.
+            peer: peer that says so.
             done: pieces with the turns that they were leased for.
 
         Returns:

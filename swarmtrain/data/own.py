@@ -45,7 +45,7 @@ def open_own(
         config: the run's.
         source: a folder, a file, or "hf:NAME".
         tokenizer: contents of the run's `tokenizer.json`; empty without one.
-        folder: where what is known of the text is kept.
+        folder: folder that keeps facts of the text.
         tell: hears what was found.
         sets_aside: a share of it is judged by; else all of it is trained on.
 

@@ -27,7 +27,7 @@ class Places:
         source: a file, a folder, or "hf:NAME".
         validation: the same, for the text that all peers judge by.
         tokenizer: contents of the `tokenizer.json`; empty without one.
-        documents: to read of the source, 0 for all.
+        documents: number of documents to read of the source, 0 for all.
     """
 
     source: str = ""
@@ -43,8 +43,8 @@ def settle(config: RunConfig, folder: Path) -> tuple[RunConfig, Places]:
     """Return the settings that travel, and what stays here.
 
     Args:
-        config: as the organiser wrote it.
-        folder: that of the run file; paths in it are relative to this folder.
+        config: run file as the organiser wrote it.
+        folder: folder of the run file; its paths are relative to this folder.
 
     Raises:
         UserError: SWT-E820, there is no text; E824, the tokenizer cannot be read or is not for this

@@ -46,10 +46,10 @@ def text(
 
     Args:
         config: the settled run file.
-        source: of text.
+        source: source of the text.
         tokenizer: the run's.
         file: beginning of both files' names.
-        share: of the documents that is set aside.
+        share: share of the documents that is set aside.
         most: documents to read, 0 for all.
 
     Raises:

@@ -98,8 +98,8 @@ def open_text(
 
     Args:
         config: the settled run file.
-        places: where the text lies.
-        folder: where the index and files of tokens are kept; made if need be.
+        places: places of the text.
+        folder: folder for the index and files of tokens; made if need be.
         tell: hears what was found.
         sets_aside: some of the source is judged by, where no other text is named for that.
 

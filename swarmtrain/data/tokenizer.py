@@ -17,7 +17,7 @@ from swarmtrain.config.settings import BYTES, IDS, DataSection
 from swarmtrain.errors import UserError, cleaned
 
 FILE = "tokenizer.json"
-"""Its name in state directories."""
+"""Name of the file in state directories."""
 
 FILE_BYTES_MAX = 32 << 20
 """The largest in use have 17 MB."""

@@ -19,7 +19,7 @@ class Walk:
 
     Args:
         context: tokens in one window; the token after it is its last target.
-        rng: of order and cuts.
+        rng: generator of order and cuts.
     """
 
     def __init__(self, context: int, rng: random.Random) -> None:

@@ -36,7 +36,7 @@ class PairChains(msgspec.Struct, frozen=True):
         unheard: exchanges of which one partner was gone before it could tell.
         alone: steps that peers have made without a partner.
         different: exchanges after which the two have told different chains.
-        last: of each peer.
+        last: last exchange of each peer.
     """
 
     equal: int
@@ -50,7 +50,7 @@ def compare(told: Told, num_alone: int) -> PairChains:
     """Compare the chains that partners have told.
 
     Args:
-        told: of every exchange, by all who lived to tell.
+        told: reports of every exchange, by all who lived to tell.
         num_alone: steps without a partner.
     """
     equal = unheard = 0

@@ -33,22 +33,22 @@ class Report(msgspec.Struct, frozen=True):
     """The last line of `swarmtrain demo --json`.
 
     Attributes:
-        peers: at the start.
+        peers: number of peers at the start.
         rounds: committed.
-        val_loss_first: of the first weights, in nats per byte, None if nobody measured it.
-        val_loss_last: of the newest weights that were measured.
-        val_loss_order0: of the same text when each byte is guessed from byte frequencies alone.
-        state_roots: of those alive at the end; each has its own where rounds go by pairs.
+        val_loss_first: loss of the first weights in nats per byte, None if nobody measured it.
+        val_loss_last: loss of the newest weights that were measured.
+        val_loss_order0: loss on the same text if bytes are guessed by their frequencies alone.
+        state_roots: roots of the peers alive at the end; one per peer where rounds go by pairs.
         lost: peers that vanished.
         joined: peers that came after the start.
         killed: the peer that was killed, None without churn.
         replayed_ops: results that the newcomer replayed.
         bytes_up_per_peer: mean over the surviving founders, all protocol bytes of both lanes.
-        bytes_up_data_parallel: what each peer had sent in data-parallel training.
-        seconds: from the start to the end of the last peer.
+        bytes_up_data_parallel: bytes that each peer had sent in data-parallel training.
+        seconds: time from the start to the end of the last peer.
         model_path: safetensors file with the final weights, "" if nobody holds them.
         state_dir: holds run.toml, coordinator/, peers/NAME/ and logs/.
-        pairs: what partners have told of their chains; only where rounds go by pairs.
+        pairs: partners' words on their chains; only where rounds go by pairs.
     """
 
     peers: int
@@ -77,7 +77,7 @@ def data_parallel_bytes(peers: int, num_values: int, inner_steps: int) -> int:
     Args:
         peers: N.
         num_values: parameters of the model.
-        inner_steps: of the whole run.
+        inner_steps: inner steps of the whole run.
     """
     return 2 * (peers - 1) * _BYTES_PER_VALUE * num_values * inner_steps // peers
 
@@ -101,17 +101,17 @@ def make_report(
     state_dir: Path,
     is_paired: bool = False,
 ) -> Report:
-    """Everything that was found, in the order of the report's fields.
+    """All findings, in the order of the report's fields.
 
     Args:
-        facts: of the story at its end.
-        cast: who took part.
-        inner_steps: of one round.
+        facts: facts of the story at its end.
+        cast: peers that took part.
+        inner_steps: inner steps of one round.
         order0_loss: see Report.
         seconds: see Report.
         model_path: see Report.
         state_dir: see Report.
-        is_paired: whether rounds go by pairs.
+        is_paired: True if rounds go by pairs.
     """
     rounds = len(facts.committed)
     num_values = facts.status.num_values if facts.status is not None else 0
@@ -182,7 +182,7 @@ def in_words(report: Report, written: str) -> Iterator[str]:
 
     Args:
         report: the numbers.
-        written: what the model wrote.
+        written: text that the model wrote.
     """
     yield from heading(report)
     yield fact("bytes sent", _bytes(report))

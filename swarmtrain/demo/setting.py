@@ -33,7 +33,7 @@ class Part:
     """A peer where the model is in stages.
 
     Attributes:
-        speed: in a word.
+        speed: speed in a word.
         pass_s: a pass through a stage takes it so long.
         span: stages that it asks for, "" for those that the run lacks most.
     """
@@ -62,7 +62,7 @@ PARTS = (
     Part("whole", _FAST_S, f"0-{STAGES - 1}"),
     Part("fast", _FAST_S),
 )
-"""Of the founders in their order, and of the newcomer."""
+"""Names of the founders in their order, and of the newcomer."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,7 +73,7 @@ class Cast:
         founders: peers at the start.
         victim: the founder that is killed, None without churn.
         newcomer: the peer that joins later, None without churn.
-        parts: what peers are to do where the model is in stages.
+        parts: tasks of the peers where the model is in stages.
     """
 
     founders: tuple[str, ...]

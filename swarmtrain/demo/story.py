@@ -30,7 +30,7 @@ from swarmtrain.pipeline.costs import span_words
 from swarmtrain_transport.coordinator.status import CoordinatorStatus
 
 STALL_S = 300.0
-"""Nothing new for so long is the end. An op takes two minutes at most (twice its deadline), and
+"""Silence after which the demo has ended. An op takes two minutes at most (twice its deadline);
 on a crowded machine the inner steps before it take as long again."""
 
 _LAST_PEER_S = 60.0
@@ -75,9 +75,9 @@ class Facts:
         names: peers' names by their keys in hex.
         losses: validation loss by round, in nats per byte.
         committed: rounds with a result, and how many peers are in it.
-        left: how each peer left.
+        left: way in which each peer left.
         replayed: rounds that the newcomer replayed.
-        told: where rounds go by pairs, by round and peer: its partner and its chain then.
+        told: by round and peer, its partner and its chain then, where rounds go by pairs.
         alone: steps that peers made without a partner.
         spans: stages of each peer, where the model is in stages.
         status: the coordinator's newest answer.
@@ -99,12 +99,12 @@ class Story:
     """The course of a demo.
 
     Args:
-        cast: who takes part.
+        cast: peers that take part.
         rounds: rounds to commit.
         now_s: the time.
 
     Attributes:
-        facts: what is known so far.
+        facts: facts known so far.
         is_over: everybody has left as they should.
     """
 

@@ -20,9 +20,9 @@ class Scene:
         committed: rounds with a result.
         rounds: rounds that shall be committed.
         losses: validation losses so far in the order of the rounds, in nats per byte.
-        order0_loss: what byte frequencies alone reach.
-        bytes_up: what a surviving founder has sent, in the mean.
-        bytes_data_parallel: what each had sent by now in data-parallel training.
+        order0_loss: loss that byte frequencies alone reach.
+        bytes_up: bytes that a surviving founder has sent, in the mean.
+        bytes_data_parallel: bytes that each had sent by now in data-parallel training.
     """
 
     rows: tuple[Row, ...]
@@ -45,10 +45,10 @@ def make_scene(
     """The picture of what is known now.
 
     Args:
-        facts: of the story.
-        cast: who takes part.
+        facts: facts of the story.
+        cast: peers that take part.
         rounds: rounds that shall be committed.
-        inner_steps: of one round.
+        inner_steps: inner steps of one round.
         order0_loss: see Scene.
         old: the picture before; a peer that is gone keeps its last numbers.
     """

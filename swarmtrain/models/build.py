@@ -55,7 +55,7 @@ def build_model(
 
     Args:
         config: the run file, which a stranger may have written.
-        seed: of the weights.
+        seed: seed of the weights.
         modules: functions of installed packages that may be called, ``pkg.name``; beside those in
             SWARMTRAIN_MODULE.
 

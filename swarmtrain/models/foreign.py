@@ -30,9 +30,9 @@ def build_model(
     """Call the function with the section and the vocabulary, torch's generator set to the seed.
 
     Args:
-        section: of kind ``module:PKG.NAME``.
+        section: section of kind ``module:PKG.NAME``.
         vocabulary: V of the logits that the model must give.
-        seed: of what it draws.
+        seed: seed of its draws.
         modules: functions that may be called, beside those of SWARMTRAIN_MODULE.
 
     Raises:

@@ -54,7 +54,7 @@ def hf_export(
 
     Args:
         config: the run file.
-        weights: by the names of the run's model.
+        weights: weights by the names of the run's model.
 
     Raises:
         ValueError: the library has no such model; in plain words.

@@ -176,7 +176,7 @@ class Layout:
 
         Args:
             other: the parameters of the run, or of whatever this layout is compared with.
-            compare_dtypes: whether a different dtype counts; order counts only if it does.
+            compare_dtypes: True if a different dtype counts; order counts only then.
         """
         theirs = {spec.name: spec for spec in other}
         for ours in self.parameters:

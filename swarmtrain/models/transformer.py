@@ -145,7 +145,7 @@ def initial_values(
 
     Args:
         section: sizes.
-        seed: of the draws.
+        seed: seed of the draws.
         wanted: names to make; all if None.
     """
     less = 1 / math.sqrt(2 * section.layers)

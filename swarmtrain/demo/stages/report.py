@@ -16,13 +16,13 @@ class StagesReport(Report, frozen=True, kw_only=True):
     all stages, with the root of the first.
 
     Attributes:
-        stages: of the model.
+        stages: number of stages of the model.
         spans: first and last stage of each peer.
-        micro_batches: that sources have made.
-        counted: of these, in each stage's steps.
-        redone: how often one was sent to yet another peer.
-        lost_micro_batches: that did not come back to their source.
-        moves: of peers to other stages after they came.
+        micro_batches: micro-batches that sources have made.
+        counted: number of these in each stage's steps.
+        redone: number of times that one was sent to yet another peer.
+        lost_micro_batches: micro-batches that did not come back to their source.
+        moves: peers' moves to other stages after they came.
         stage_roots: state roots of each stage, of those who lived.
     """
 
@@ -40,9 +40,9 @@ def stages_report(report: Report, facts: Facts, records: Iterable[Record]) -> St
     """Add what the ledger's books and the peers' last words say.
 
     Args:
-        report: of the demo.
-        facts: of its story.
-        records: of the coordinator's ledger, all of them.
+        report: report of the demo.
+        facts: facts of the story.
+        records: all records of the coordinator's ledger.
     """
     bodies = bodies_of(records)
     books = [body for body in bodies if isinstance(body, Books)]
@@ -70,7 +70,7 @@ def stages_report(report: Report, facts: Facts, records: Iterable[Record]) -> St
 
 
 def _num_moves(bodies: Iterable[AnyBody]) -> int:
-    """How often a peer was given other stages than it had been given when it came."""
+    """Count how often a peer was given other stages than when it came."""
     served: dict[bytes, tuple[int, ...]] = {}
     num_moves = 0
     for body in bodies:
@@ -100,7 +100,7 @@ def in_words(report: StagesReport, written: str) -> Iterator[str]:
 
     Args:
         report: the numbers.
-        written: what the model wrote.
+        written: text that the model wrote.
     """
     yield from heading(report)
     yield fact("rounds", f"{report.rounds} in {report.seconds:.0f} s{_coming_and_going(report)}")

@@ -19,8 +19,8 @@ def picture_of(scene: Scene, facts: Facts, cast: Cast) -> Picture:
 
     Args:
         scene: rows of peers, and the losses.
-        facts: of the story.
-        cast: who takes part.
+        facts: facts of the story.
+        cast: peers that take part.
     """
     most = max((row.tokens_per_s for row in scene.rows), default=0.0)
     told = facts.status.pipeline if facts.status is not None else msgspec.UNSET
