@@ -98,7 +98,7 @@ def join(
             that of its name, or without one the first that no running copy uses. A peer that comes
             back with it goes on from what it holds.
         up: ``10mbit``, ``2MB/s``: send no faster than this; "" for no cap.
-        down: as `up`, for what is taken in.
+        down: limit of what is taken in; see `up`.
         daily: ``20GB``: leave between two rounds when so much was moved today, both ways; "" for
             no limit.
         samples_per_step: weight of a step in the mean, relative to that of other peers.

@@ -63,12 +63,12 @@ def join_stages(
         invite: ``swarm://host:port/run#secret``; None reads SWARMTRAIN_INVITE.
         span: ``1-2`` or ``1``: stages to serve, counted from 0; "" for the one that the run lacks
             most.
-        name: as for `swarmtrain.join`.
-        listen: as for `swarmtrain.join`.
-        state_dir: as for `swarmtrain.join`.
-        up: as for `swarmtrain.join`.
-        down: as for `swarmtrain.join`.
-        daily: as for `swarmtrain.join`.
+        name: see `swarmtrain.join`.
+        listen: see `swarmtrain.join`.
+        state_dir: see `swarmtrain.join`.
+        up: see `swarmtrain.join`.
+        down: see `swarmtrain.join`.
+        daily: see `swarmtrain.join`.
 
     Returns:
         The round after which the peer has left, and in `roots` the hash of each stage's state: the
@@ -119,6 +119,6 @@ class _Logged(Telling):
         self._put_out = emit
 
     def tell(self, event: Event, text: str) -> None:
-        """As Telling.tell."""
+        """See Telling.tell."""
         self._put_out(event)
         self.say(text)

@@ -15,9 +15,9 @@ def write(
     """Write a file, or replace it: written aside, flushed to the disk and renamed.
 
     Args:
-        path: in a folder that exists.
+        path: place of the file, in a folder that exists.
         data: all of its contents, or piece by piece.
-        mode: of the file from its first moment, less the umask.
+        mode: permissions of the file from its first moment, less the umask.
         sync: flush file and folder; False for what is checked by hash when it is read, and not
             missed where it is damaged.
 

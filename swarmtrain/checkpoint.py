@@ -49,7 +49,7 @@ _REMOVED_PREFIX = ".removed-"
 _DISK_FULL = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EFBIG})
 
 Contents = bytes | Iterable[bytes | memoryview]
-"""Of a file: all at once, or piece by piece."""
+"""Hash of a file, read all at once or piece by piece."""
 
 WriteFile = Callable[[Path, Contents], None]
 
@@ -75,7 +75,7 @@ class RunFacts:
         config_hash: SHA-256 of the run file in canonical form, 32 bytes.
         op: the last committed op that the state contains.
         state_root: hash of the shared state after that op, 32 bytes.
-        group: whose state; a manifest of group 0 does not say so.
+        group: number of the group; a manifest of group 0 does not say so.
         text: where the run was in its text when that op was planned: number of the pass, pieces
             that were used in it, pieces that there are. None where the coordinator leases none.
     """
@@ -93,8 +93,8 @@ class Checkpoint:
     """A checkpoint that was written, or read and verified.
 
     Attributes:
-        path: its folder.
-        facts: what it belongs to.
+        path: folder of the checkpoint.
+        facts: facts of the state in it.
         layout_digest: digest of the layout of the model that it was made from, 32 bytes.
         manifest_hash: SHA-256 of the manifest's bytes, 32 bytes.
     """
@@ -110,11 +110,11 @@ class LoadedCheckpoint:
     """A verified checkpoint and its arrays.
 
     Attributes:
-        checkpoint: what it is.
+        checkpoint: the checkpoint that was read.
         model: weights by parameter name, float32.
         outer: the other arrays of the shared state by name, (padded,) float32.
         array_names: names of the state's arrays, the anchor among them, in the state's order.
-        parameters: of the model that it was made from, in vector order.
+        parameters: parameters of its model, in vector order.
     """
 
     checkpoint: Checkpoint
@@ -191,9 +191,9 @@ def save(
     """Write the shared state as ``directory/op-000012``; an existing one of this op is replaced.
 
     Args:
-        directory: where checkpoints live; made if it is not there.
-        facts: what the state belongs to.
-        layout: where the model's parameters lie in the vectors.
+        directory: folder of all checkpoints; made if it is not there.
+        facts: facts of the state.
+        layout: places of the model's parameters in the vectors.
         arrays: the shared state in its order, each (padded,) float32; one is named ``anchor``.
         write: writes one file durably; an argument so that a full disk can be rehearsed.
 
@@ -227,10 +227,10 @@ def save_parts(
     """As `save`, of a state that is nowhere whole; the files are the same.
 
     Args:
-        directory: as `save`.
-        facts: as `save`.
-        layout: as `save`.
-        names: of the arrays of the state in its order.
+        directory: see `save`.
+        facts: see `save`.
+        layout: see `save`.
+        names: names of the state's arrays in its order.
         parts_of: the bytes of values [start, stop) of an array, little-endian float32, in order.
 
     Raises:
@@ -295,7 +295,7 @@ class _Taken:
     """Pieces on their way into a file.
 
     Attributes:
-        sha256: of those that were taken.
+        sha256: hash of the bytes that were taken.
         num_bytes: likewise.
     """
 

@@ -85,21 +85,21 @@ class MemoryLane:
         return self._network.open(Address(peer, peer, "192.0.2.1", 0), handler)
 
     def close(self) -> None:
-        """Nothing is open but memory."""
+        """Do nothing: only memory is open."""
 
 
 class Member(ABC):
     """One peer's network side; who inherits brings what trains.
 
     Args:
-        crowd: whose.
+        crowd: crowd that it belongs to.
         peer: own id.
-        boot: of this process.
-        arithmetic: of the exchange.
-        records: its copy of the ledger from an earlier life.
+        boot: boot of this process.
+        arithmetic: arithmetic of the exchange.
+        records: copy of the ledger from an earlier life.
 
     Attributes:
-        is_over: its process has ended; what it had sent still arrives.
+        is_over: True once the process has ended; frames that it had sent still arrive.
     """
 
     is_over = False
@@ -170,14 +170,14 @@ class Crowd(Generic[MemberT]):
     """The coordinator, its peers, and what is under way between them.
 
     Args:
-        terms: what the run file says of the exchange.
-        keys: of everybody.
-        lane: what carries frames.
+        terms: the run file's terms of the exchange.
+        keys: keys of all members.
+        lane: carrier of frames.
 
     Attributes:
         hall: the coordinator.
-        records: its ledger.
-        members: who is connected, by id.
+        records: the coordinator's ledger.
+        members: connected members by id.
         now_s: the time.
     """
 

@@ -29,9 +29,9 @@ class ErrorKind:
 
     Attributes:
         code: the id, ``SWT-E203``.
-        title: what happened, in a few words.
+        title: the event, in a few words.
         exit_status: status of the process that ends with this error, as in sysexits.h.
-        explanation: what it means and what can be done, for `swarmtrain explain`.
+        explanation: meaning and remedies, for `swarmtrain explain`.
     """
 
     code: str

@@ -40,9 +40,9 @@ class UserError(Exception):
 
     Args:
         code: an id of the table, ``SWT-E203``.
-        what: what happened, one sentence with the value concerned.
-        meaning: what that means for the reader; may be empty.
-        remedy: what to do; may be empty.
+        what: the event, in one sentence with the value concerned.
+        meaning: meaning for the reader; may be empty.
+        remedy: the way out; may be empty.
 
     Raises:
         ValueError: `code` is not in the table (a bug).
@@ -122,7 +122,7 @@ def coordinator_unreachable(host: str, port: int, tries: int, seconds: float) ->
 
 
 def run_over(run: str, checkpoints: str) -> UserError:
-    """Nobody answers any more, and our own copy of the ledger says that all rounds were made."""
+    """The coordinator has gone, and our own copy of the ledger says that all rounds were made."""
     return UserError(
         "SWT-E705",
         f"The run {run} is finished, and its coordinator has ended.",

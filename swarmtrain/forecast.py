@@ -39,8 +39,8 @@ from swarmtrain_transport.pipeline.assignment import (
 _TAKEN = "peers compute while they send, nobody fails, an exchange hides behind nothing"
 
 _ROUND_TRIPS = 4
-"""Of an exchange, beside its bytes: READY and PLAN, parts and results, GOT and FREEZE, HAVE and
-COMMIT."""
+"""Messages of an exchange beside its bulk: READY and PLAN, parts and results, GOT and FREEZE, HAVE
+and COMMIT."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,9 +48,9 @@ class Machine:
     """A kind of machine.
 
     Attributes:
-        flops_per_s: that training gets out of it in float32.
-        memory_bytes: that its owner gives.
-        words: for people.
+        flops_per_s: float32 operations a second that training gets out of it.
+        memory_bytes: memory that its owner gives.
+        words: description for people.
     """
 
     flops_per_s: float
@@ -94,12 +94,12 @@ class Seats:
 
     Attributes:
         peer: their kind.
-        count: how many they are.
+        count: number of peers.
         span: first and last stage.
-        memory_bytes: of one of them.
-        hop_bytes: that one sends for a micro-batch, and receives.
-        micro_batches_s: that one can make in a second.
-        held_by: what limits that: its processor or its link.
+        memory_bytes: memory that one of them takes.
+        hop_bytes: bytes that one sends for a micro-batch, and receives.
+        micro_batches_s: micro-batches that one can make in a second.
+        held_by: limit of that rate: the processor or the link.
     """
 
     peer: str
@@ -116,9 +116,9 @@ class More:
     """Gain by one more peer.
 
     Attributes:
-        peer: its kind.
+        peer: kind of the peer.
         span: first and last stage that it would serve.
-        tokens_s: of the run with it.
+        tokens_s: tokens a second of the run with it.
     """
 
     peer: str
@@ -131,18 +131,18 @@ class Forecast:
     """A run that has not begun.
 
     Attributes:
-        stages: of the model.
+        stages: stages of the model.
         tokens_per_micro_batch: the unit that goes through the stages; in a model of one piece a
             peer's batch.
-        seats: who serves what.
+        seats: peers by the stages that they serve.
         left_out: kinds of peers whose memory holds no stage, and how many there are of each.
         stage_rates: micro-batches a second of each stage, by its peers alone.
-        micro_batches_s: of the run while it trains.
-        bottleneck: what holds that back, in words.
+        micro_batches_s: micro-batches a second of the run while it trains.
+        bottleneck: limit of that rate, in words.
         round_s: inner steps and exchange.
-        exchange_s: of that, the exchange.
-        tokens_s: of the run, with its exchanges.
-        more: what one more peer of each kind would bring.
+        exchange_s: part of that in the exchange.
+        tokens_s: tokens a second of the run, with its exchanges.
+        more: gain by one more peer of each kind.
     """
 
     stages: int

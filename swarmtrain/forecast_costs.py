@@ -32,10 +32,10 @@ class Exchange:
     """One exchange of a model.
 
     Attributes:
-        peers: how many there are.
-        mbit_s: of each one's link, up and down.
-        num_bytes: that each sends, and as many that it receives.
-        seconds: that it takes.
+        peers: number of peers.
+        mbit_s: rate of each one's link, up and down.
+        num_bytes: bytes that each sends, and as many that it receives.
+        seconds: duration of the exchange.
     """
 
     peers: int
@@ -49,11 +49,11 @@ class Cost:
     """Costs of one size.
 
     Attributes:
-        size: its name in a run file.
-        tokens: of its vocabulary.
-        parameters: of the model.
-        memory_bytes: of a peer in all, an example at a time, float32 and AdamW.
-        exchanges: by how many peers there are, then by their links.
+        size: name of the size in a run file.
+        tokens: size of its vocabulary.
+        parameters: number of the model's parameters.
+        memory_bytes: memory of a peer in all, an example at a time, float32 and AdamW.
+        exchanges: costs by the number of peers, then by their links.
     """
 
     size: str

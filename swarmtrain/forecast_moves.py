@@ -26,10 +26,10 @@ class Step:
     """One move.
 
     Attributes:
-        peer: its kind.
-        stage: its old one.
-        to_stage: its new one.
-        share: of the best assignment's micro-batches a second, after it.
+        peer: kind of the peer.
+        stage: old stage.
+        to_stage: new stage.
+        share: share of the best assignment's micro-batches a second, after the move.
     """
 
     peer: str
@@ -44,8 +44,8 @@ class Spreading:
 
     Attributes:
         begin: peers of each stage.
-        share: of the best assignment's micro-batches a second, before any move.
-        moves: that follow.
+        share: share of the best assignment's micro-batches a second, before any move.
+        moves: moves that follow.
         end: peers of each stage after them.
     """
 

@@ -40,9 +40,9 @@ class Work:
     """Work of one peer at one span.
 
     Attributes:
-        name: for people.
+        name: name for people.
         span: first and last stage.
-        micro_batches_s: that it has counted in a second of the rounds that it was in.
+        micro_batches_s: micro-batches counted in a second of the rounds that it was in.
         busy: part of that time in which its passes ran, by its own word; 0 if it says nothing.
     """
 
@@ -57,12 +57,12 @@ class Measured:
     """A run as its books tell it.
 
     Attributes:
-        rounds: whose length is known.
-        seconds: that they took together, from the begin of each until it was closed.
-        micro_batches_s: that all stages have counted.
-        tokens_s: in these.
+        rounds: number of rounds of known length.
+        seconds: their time together, from the begin of each until it was closed.
+        micro_batches_s: micro-batches a second that all stages have counted.
+        tokens_s: tokens a second in these.
         stage_rates: micro-batches a second that each stage has counted.
-        peers: who served what.
+        peers: work of each peer at each span.
     """
 
     rounds: int

@@ -99,16 +99,16 @@ class Member(Swarm):
 
     @property
     def peers(self) -> int:
-        """As Swarm.peers."""
+        """See Swarm.peers."""
         return self._session.num_others if self._session is not None else 0
 
     def step(self) -> None:
-        """As Swarm.step."""
+        """See Swarm.step."""
         super().step()
         self._count()
 
     def log(self, *, loss: Tensor | float | None = None, samples: int | None = None) -> None:
-        """As Swarm.log."""
+        """See Swarm.log."""
         super().log(loss=loss, samples=samples)
         if loss is not None:
             # On its device until somebody looks; of one per sample the mean.
@@ -117,7 +117,7 @@ class Member(Swarm):
             self._samples = max(1, int(samples))
 
     def finish_round(self) -> None:
-        """As Swarm.finish_round."""
+        """See Swarm.finish_round."""
         session = self._own_session()
         if session is not None:
             self._guarded(session.finish_round)
@@ -125,7 +125,7 @@ class Member(Swarm):
             self._go("finished")
 
     def leave(self) -> None:
-        """As Swarm.leave."""
+        """See Swarm.leave."""
         self._go("asked to leave")
 
     def __exit__(
@@ -134,7 +134,7 @@ class Member(Swarm):
         error: BaseException | None,
         traceback: TracebackType | None,
     ) -> None:
-        """As Swarm.__exit__. An error of the block is not hidden by one of leaving."""
+        """See Swarm.__exit__. An error of the block is not hidden by one of leaving."""
         if error is not None:
             self._abandon(f"its loop failed: {type(error).__name__}")
         try:
@@ -305,16 +305,16 @@ class Follower(Swarm):
 
     @property
     def peers(self) -> int:
-        """As Swarm.peers."""
+        """See Swarm.peers."""
         return 0 if self._job.is_over else self._peers
 
     def step(self) -> None:
-        """As Swarm.step."""
+        """See Swarm.step."""
         super().step()
         self._listen()
 
     def finish_round(self) -> None:
-        """As Swarm.finish_round."""
+        """See Swarm.finish_round."""
         self.leave()
 
     def leave(self) -> None:

@@ -58,7 +58,7 @@ class NumericsError(RuntimeError):
 
     Attributes:
         reason: always ``numerics``.
-        operations: those whose bits are others here.
+        operations: operations whose bits differ here.
     """
 
     reason = "numerics"
@@ -73,8 +73,8 @@ def probe_values(label: str, num_values: int, *, lowest_exponent: int) -> Tensor
 
     Args:
         label: which of the inputs; another label gives other values.
-        num_values: how many.
-        lowest_exponent: of the first block's smallest values; it rises by one per block, and
+        num_values: number of values.
+        lowest_exponent: exponent of the first block's smallest values; it rises by one a block and
             starts again after sixteen, so that blocks fall on both sides of a window's edge.
 
     Returns:
@@ -169,7 +169,7 @@ def _single_operations(num_values: int) -> dict[str, str]:
 
 
 def _probe_doubles(label: str, num_values: int) -> Tensor:
-    """As `probe_values`, (num_values,) float64 of magnitudes between 2^-8 and 2^8."""
+    """Return (num_values,) float64 of magnitudes between 2^-8 and 2^8; see `probe_values`."""
     stream = hashlib.shake_256(f"swarmtrain numerics {label} 64".encode()).digest(8 * num_values)
     words = np.frombuffer(stream, dtype="<u8")
     exponents = ((words >> np.uint64(52)) & np.uint64(15)) + np.uint64(1023 - 8)

@@ -47,7 +47,7 @@ class UpOptions:
         run_file: path of the run file.
         listen: address of the control port.
         public_host: the name that invites carry, or "" for the listening host.
-        state_dir: where log, keys and certificate live, or None for the run's default.
+        state_dir: folder of log, keys and certificate, or None for the run's default.
         json_events: print events as JSON lines on stdout.
         new_run: set an earlier run of the state directory aside.
         takes_changed_text: go on with a text that is not the one the run began with.
@@ -73,14 +73,14 @@ DEVICE_AUTO = "auto"
 
 @dataclass(frozen=True, slots=True)
 class Ways:
-    """How a peer computes what the run file describes; none of it changes what others get.
+    """A peer's way to compute the run file's training; nothing here changes what others get.
 
     Attributes:
         modules: functions of installed packages that may make the run's model, ``pkg.name``.
         micro_batch: examples that go through the model at a time; 0 as the run file says,
             MICRO_BATCH_AUTO as the memory holds.
         compile: let torch compile the model.
-        device: that the model is on: ``cpu``, ``cuda``, ``cuda:N``, ``mps``, or DEVICE_AUTO.
+        device: device of the model: ``cpu``, ``cuda``, ``cuda:N``, ``mps``, or DEVICE_AUTO.
     """
 
     modules: frozenset[str] = frozenset()
@@ -90,7 +90,7 @@ class Ways:
 
 
 AS_WRITTEN = Ways()
-"""As the run file has it, on the CPU."""
+"""Choice of the run file, on the CPU."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -101,20 +101,20 @@ class JoinOptions:
         invite: the parsed invite.
         name: name shown to others, or "" for one drawn from the peer's key.
         listen: address of the data lane.
-        state_dirs: where identity, ledger and checkpoints live: in the first that no process
+        state_dirs: folders of identity, ledger and checkpoints: the first that no process
             uses; none need exist yet.
         advertise: address that the other peers dial, None for the listening one.
         threads: torch threads for training.
-        caps: what the link's owner allows.
+        caps: limits that the link's owner sets.
         freeze_in_round: rehearsal of a death: in this round report how many chunks are sent,
             then stop in the middle of the exchange. 0 for never.
         json_events: print events as JSON lines on stdout.
         waits: wait for a coordinator that is not up yet.
         span: stages that the peer asks for, None for any.
-        memory_bytes: that it may take, 0 for unsaid.
-        keep_bytes: of its disk that states of others may take, None for half of what is free.
+        memory_bytes: memory that it may take, 0 for unsaid.
+        keep_bytes: disk that states of others may take, None for half of what is free.
         pass_s: rehearsal of a slow machine: a pass through a stage takes so long; 0 for none.
-        ways: how the peer computes.
+        ways: the peer's way to compute.
         data: text of this peer's own, "" for none: an absolute path, or "hf:NAME".
     """
 
@@ -146,7 +146,7 @@ class DemoOptions:
         seed: seed of the model and of the order of the data.
         churn: kill one peer in round 3 and let one in in round 4.
         json: end with one JSON object as the last line of stdout.
-        state_dir: where everything is kept, or None for a new temporary directory.
+        state_dir: folder of everything, or None for a new temporary directory.
         strategy: `outer.strategy` of the run.
         pipeline: cut the model into stages, which peers of two speeds serve.
     """
@@ -200,10 +200,10 @@ class ChaosOptions:
     """`swarmtrain chaos`.
 
     Attributes:
-        seconds: from the moment when all hold the first state until all are asked to stop.
-        seed: of the plan and of the run.
+        seconds: time from the moment when all hold the first state until all are asked to stop.
+        seed: seed of the plan and of the run.
         peers: peers at the start.
-        state_dir: where everything is kept, or None for a temporary directory that is removed
+        state_dir: folder of everything, or None for a temporary directory that is removed
             when everything holds.
         hostile: offences of a hostile member, which is the last of the peers; empty for a run of
             honest ones that is broken from outside.
@@ -223,15 +223,15 @@ class EmulateOptions:
     Attributes:
         peers: copies of the program.
         command: the program and its words; empty for the built-in peers.
-        run_file: of the run, or None for one made of the next two.
+        run_file: run file, or None for one made of the next two.
         rounds: rounds to commit.
-        inner_steps: of each peer between two exchanges.
+        inner_steps: inner steps of each peer between two exchanges.
         net: link of each peer as its owner names it, "" for open ones.
         links: "namespaces", "modelled", or "auto" for the first of these that can be had.
         kill_every_s: seconds between two deaths, 0 for none.
-        seed: of the deaths and the run.
+        seed: seed of the deaths and the run.
         json: end with one JSON object as the last line of stdout.
-        state_dir: where everything is kept, or None for a new temporary directory.
+        state_dir: folder of everything, or None for a new temporary directory.
     """
 
     peers: int

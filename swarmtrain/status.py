@@ -181,7 +181,7 @@ def ask(state_dir: Path, question: str = STATUS_PATH) -> dict[str, Any]:
     """Ask the process of this state directory about itself.
 
     Args:
-        state_dir: of a coordinator or a peer.
+        state_dir: state directory of a coordinator or a peer.
         question: path of the request.
 
     Raises:
@@ -316,7 +316,7 @@ def newest_state_dir(root: Path | None = None, *, beside: str = "") -> Path:
     """The state directory whose process began to answer last, whether or not it still runs.
 
     Args:
-        root: where to look; None means the default place of all runs.
+        root: folder to look in; None means the default place of all runs.
         beside: only directories that hold a file of this name.
 
     Raises:

@@ -23,19 +23,19 @@ from swarmtrain_optimizers.strategies.registry import BUILT_IN, facts_named, mak
 
 @dataclass(frozen=True, slots=True)
 class StrategySettings:
-    """Everything that a strategy can be made of.
+    """Ingredients of a strategy.
 
     Attributes:
-        name: of the strategy.
+        name: name of the strategy.
         numbers: settings by the keyword that asks for them: ``inner_steps``, ``lr``, ``momentum``,
             ``error_feedback``, ``delay_steps``, ``mixing`` and what else there is.
-        fragments: how many parts the vector is cut into for one that wants ``fragments``.
+        fragments: number of parts of the vector, for a strategy that wants ``fragments``.
         block: values of a block, which no cut divides.
-        inner: for one that wants ``optimizer`` and ``schedule``: the inner optimizer's settings.
+        inner: the inner optimizer's settings, if it wants ``optimizer`` and ``schedule``.
         total_steps: inner steps of the whole schedule.
-        samples_per_step: of a schedule that is asked by samples of the whole swarm; 0 for one that
-            is asked by steps.
-        own: what only this strategy knows; counts more than `numbers`.
+        samples_per_step: samples in a step of a schedule that counts the swarm's; 0 for one that
+            counts steps.
+        own: settings of this strategy alone; they count more than `numbers`.
     """
 
     name: str

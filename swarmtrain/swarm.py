@@ -74,7 +74,7 @@ class Swarm:
         """Say what the steps from now on are like.
 
         Args:
-            loss: of the newest step, shown to people; of several their mean.
+            loss: loss of the newest step, shown to people; the mean of several.
             samples: per step, which give this peer its weight in the mean.
 
         Raises:

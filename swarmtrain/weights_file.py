@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 LENGTH_BYTES = 8
 
 HEAD_BYTES_MAX = 100_000_000
-"""As safetensors has it: whatever claims a longer head is none of its files."""
+"""Limit of safetensors: a file that claims a longer head is none of its files."""
 
 _BITS = {"F64": 64, "F32": 32, "F16": 16, "BF16": 16, "I64": 64, "I32": 32, "I16": 16, "I8": 8,
          "U64": 64, "U32": 32, "U16": 16, "U8": 8, "BOOL": 8}  # fmt: skip
@@ -61,7 +61,7 @@ def places_in(raw: bytes, num_bytes: int) -> dict[str, Place]:
 
     Args:
         raw: the head.
-        num_bytes: of the whole file.
+        num_bytes: size of the whole file.
 
     Raises:
         ValueError: it makes no sense, or the values do not lie in the file.

@@ -21,8 +21,8 @@ def obeyed(
     meant.
 
     Args:
-        order: its name in `coordinator.organiser.order_forms`.
-        more: its fields; None for those that are left to the coordinator.
+        order: the order's name in `coordinator.organiser.order_forms`.
+        more: fields of the order; None for those that are left to the coordinator.
     """
     context.ensure_object(Situation).begin(verbose=verbose)
     from swarmtrain import status

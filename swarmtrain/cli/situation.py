@@ -16,7 +16,7 @@ class Situation:
     Attributes:
         verbose: show tracebacks and debugging lines.
         at_coordinator: a full disk is the coordinator's.
-        state_dir: where a report of a fault may be put; it exists.
+        state_dir: existing folder for a report of a fault.
     """
 
     verbose: bool = False

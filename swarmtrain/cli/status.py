@@ -89,8 +89,8 @@ def describe(view: Mapping[str, Any], width: int = 0) -> Iterator[str]:
     """The answer as lines for people: facts, then a row per peer. Empty facts are left out.
 
     Args:
-        view: what the process said.
-        width: of the terminal, 0 for none.
+        view: answer of the process.
+        width: width of the terminal, 0 for none.
     """
     from swarmtrain.status import waiting_words
 

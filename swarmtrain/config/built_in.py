@@ -22,7 +22,7 @@ _MLP_STEP = 64
 _SIZE_MAX = 1_000_000
 
 LAYERS_MAX = 2_000
-"""Of a model that a config.json describes: more than any has, and few enough to be counted."""
+"""Bound for a model that a config.json describes: no model has more, and these can be counted."""
 
 ParameterFacts = tuple[str, tuple[int, ...], str]
 """A parameter's name, sizes of its axes, and dtype without torch's prefix."""
@@ -69,7 +69,7 @@ def vocabulary_of(config: RunConfig) -> int:
 
 
 def tokens_of(model: ModelSection) -> int:
-    """As `vocabulary_of`, by [model] alone."""
+    """Return `vocabulary_of` by [model] alone."""
     if model.vocabulary or not model.config:
         return model.vocabulary or _BYTES
     said = json.loads(model.config)

@@ -30,7 +30,7 @@ class Cost:
     """One block, or several.
 
     Attributes:
-        flops: of one forward pass over the same tokens for all blocks. A backward pass with its
+        flops: cost of one forward pass over the same tokens for all blocks. A backward pass and its
             recomputation takes three times as many, of every block.
         num_values: parameters.
     """
@@ -76,8 +76,8 @@ def cut(costs: Mapping[str, Cost], stages: int | Sequence[str]) -> tuple[range, 
     """Cut blocks into stages.
 
     Args:
-        costs: by name, in the order in which the blocks are called.
-        stages: how many; or the first block of each.
+        costs: costs by name, in the order in which the blocks are called.
+        stages: number of stages, or the first block of each.
 
     Returns:
         The blocks of each stage, by their places. Of all cuts into so many stages one whose dearest

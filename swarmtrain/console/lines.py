@@ -33,7 +33,7 @@ def wrapped(text: str, width: int) -> str:
 
     Args:
         text: one line or more.
-        width: of the terminal; less than COLUMNS_MIN for none.
+        width: width of the terminal; less than COLUMNS_MIN for none.
     """
     if width < COLUMNS_MIN:
         return text

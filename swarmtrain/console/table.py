@@ -23,11 +23,11 @@ def table_of(
     """Make a table without lines, its columns two spaces apart.
 
     Args:
-        titles: of the columns.
+        titles: titles of the columns.
         rows: a cell per column; nothing in them is markup.
         right: titles of columns that are aligned to the right.
         cut: the column that is cut first where there is no room; the others keep their titles.
-        styles: of the rows, as rich names them; none for plain ones.
+        styles: styles of the rows, as rich names them; none for plain ones.
     """
     table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0))
     for title in titles:

@@ -40,7 +40,7 @@ def join(
         loader: prepared, of the training data; it says how many samples a step has, and gets an
             order of this peer's own. None leaves both to the caller.
         invite: ``swarm://host:port/run#secret``; None reads SWARMTRAIN_INVITE.
-        options: as `swarmtrain.join` takes them.
+        options: options of `swarmtrain.join`.
 
     Raises:
         UserError: as of `swarmtrain.join`.

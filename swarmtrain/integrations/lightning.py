@@ -33,7 +33,7 @@ class SwarmCallback(Callback):
             it. Peers that train the same model without Lightning have its names, not the module's.
         own_order: shuffle the training data by this peer's seed besides the trainer's, because
             copies of one script would all read them in the same order.
-        options: as `swarmtrain.join` takes them, but `when`. `samples_per_step` is the loader's
+        options: options of `swarmtrain.join` but `when`. `samples_per_step` is the loader's
             batch times `accumulate_grad_batches` unless it is given.
 
     Attributes:

@@ -33,9 +33,9 @@ class SwarmCallback(TrainerCallback):
         invite: ``swarm://host:port/run#secret``; None reads SWARMTRAIN_INVITE.
         own_order: shuffle the training data by this peer's seed besides the trainer's, because
             copies of one script would all read them in the same order.
-        finish_round: with the trainer's last step, give the steps since the last round and wait for
+        finish_round: give the steps since the last round with the trainer's last step, and wait for
             its outcome; otherwise they stay in this peer's weights alone.
-        options: as `swarmtrain.join` takes them. `samples_per_step` is the trainer's batch of one
+        options: options of `swarmtrain.join`. `samples_per_step` is the trainer's batch of one
             optimizer step unless it is given.
 
     Attributes:

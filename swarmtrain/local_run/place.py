@@ -32,7 +32,7 @@ class Place:
 
         Args:
             wanted: a directory, or None for a new temporary one.
-            what: what begins there, in a word.
+            what: name of what begins there, in a word.
 
         Raises:
             UserError: SWT-E610, a run has been there; SWT-E403 or E401, it cannot be made.

@@ -37,7 +37,7 @@ class Ended:
 
     @property
     def words(self) -> str:
-        """How it ended, for people."""
+        """Way in which it ended, for people."""
         return f"signal {-self.status}" if self.status < 0 else f"exit status {self.status}"
 
 
@@ -82,13 +82,13 @@ class Processes:
     ended.
 
     Args:
-        place: where logs and state directories are.
-        mark: in the environment of all, so that what they start themselves is ended too wherever it
-            goes; "" trusts them to start nothing.
+        place: folder of logs and state directories.
+        mark: word in everybody's environment, so that their own children are ended too wherever
+            these go; "" trusts them to start nothing.
         where: words of a command that runs another one somewhere, by the name of the process.
 
     Attributes:
-        news: what the processes say, each with its name.
+        news: words of the processes, each with its name.
     """
 
     def __init__(
@@ -134,7 +134,7 @@ class Processes:
             words: more options.
             freeze_in_round: stop in the middle of this round's exchange, 0 for never.
             advertise: HOST:PORT that the other peers dial, "" for where it listens.
-            host: at which it listens.
+            host: host on which it listens.
         """
         more = words
         if freeze_in_round:
@@ -159,9 +159,9 @@ class Processes:
         """A program that somebody brings.
 
         Args:
-            name: of the peer.
-            command: as a shell would run it, here.
-            variables: of its environment, besides those that are there.
+            name: name of the peer.
+            command: command for a shell, run here.
+            variables: additions to the environment.
             events: file that it appends its events to, as JSON lines.
 
         Raises:
@@ -245,7 +245,7 @@ class Processes:
         """End all that run: first the peers, so that they can say goodbye, then the coordinator.
 
         Args:
-            patience_s: for a clean end; then comes SIGTERM, then SIGKILL.
+            patience_s: time for a clean end; then comes SIGTERM, then SIGKILL.
             hurry: asked again and again; True ends the patience.
         """
         coordinator = self._running.get(COORDINATOR)

@@ -39,8 +39,8 @@ class Line:
     """One direction of somebody's link: pieces pass one after the other, and arrive later.
 
     Args:
-        bytes_s: that it carries in a second, 0 for any number.
-        delay_s: from one end to the other.
+        bytes_s: bytes that it carries in a second, 0 for no limit.
+        delay_s: delay from one end to the other.
     """
 
     def __init__(self, bytes_s: float = 0.0, delay_s: float = 0.0) -> None:
@@ -73,7 +73,7 @@ class Relay:
         lines: directions that take their time; several relays may share one.
 
     Attributes:
-        port: what others dial.
+        port: port that others dial.
     """
 
     def __init__(self, lines: Mapping[Way, Line] = MappingProxyType({})) -> None:

@@ -36,9 +36,9 @@ def prove_pairs(
     Args:
         directory: a peer's.
         view: the fold of its ledger; it remembers the last few hundred rounds.
-        me: whose directory it is.
-        roots: of the checkpoints, by op; each was found to be that of its state.
-        proof: of the chain of records.
+        me: owner of the directory.
+        roots: roots of the checkpoints, by op; each was found to be that of its state.
+        proof: proof of the chain of records.
 
     Raises:
         Unproved: something that lies here is not what the ledger says.

@@ -67,7 +67,7 @@ def prove_peer(directory: Path) -> Proof:
     """Check a peer's state directory and return its proof. Nothing in it is changed.
 
     Args:
-        directory: of a peer that does not run now.
+        directory: directory of a peer that does not run now.
 
     Raises:
         UserError: SWT-E404, the peer runs.
@@ -120,7 +120,7 @@ def records_in(directory: Path, *, may_grow: bool = False) -> tuple[list[Record]
     """The records of a state directory, and the SNAPSHOT before them where older ones are not here.
 
     Args:
-        directory: of a peer.
+        directory: directory of a peer.
         may_grow: the peer may run, so the newest record may not be whole yet.
 
     Raises:

@@ -23,9 +23,9 @@ class WrongSum(msgspec.Struct, frozen=True):
     """A proof that an audit has left.
 
     Attributes:
-        file: its name.
+        file: name of the file.
         op: the round that it is about.
-        owner: whom it convicts, in hex; "" if nobody.
+        owner: convicted peer in hex; "" if nobody.
         problem: why it convicts nobody, "" if it does.
     """
 
@@ -46,7 +46,7 @@ class GroupProof(msgspec.Struct, frozen=True):
     """Facts proved of one group; those not named here are as in `Proof`.
 
     Attributes:
-        group: its number.
+        group: number of the group.
         from_record: the record that its decisions are proved from: what began it, or the SNAPSHOT
             that the proof trusts.
     """
@@ -71,26 +71,26 @@ class Proof(msgspec.Struct, frozen=True):
 
     Attributes:
         kind: ``peer`` or ``coordinator``.
-        ops: how many ops the proof goes over.
+        ops: number of ops that the proof goes over.
         from_op: op of the state that it starts from.
         to_op: op of the state that it ends with.
-        state_root: that state's root in hex, "" where none was reached.
-        ok: whether the proof holds.
-        problem: what stands against it, "" where it holds.
+        state_root: that state's root in hex, "" if none was reached.
+        ok: True if the proof holds.
+        problem: the objection, "" if it holds.
         run: name of the run.
         run_key: the run's public key in hex, by which every record was found signed.
-        records: how many records were checked.
+        records: number of records that were checked.
         ledger_op: newest op that the ledger has an outcome of; a peer may be behind it.
-        proves: in words, what `ok` means here and what it does not.
+        proves: meaning of `ok` here, and its limits, in words.
         from_record: the SNAPSHOT that the proof trusts, as not all records before it are here; 0
             where they are.
         wrong_sums: proofs against others that lie in the directory, each checked anew. They have
             no part in `ok`.
-        chain: in a run of pair ops, what this peer's chain ends with in hex, "" if it has none.
-        chains: in a coordinator's directory, the same of every peer.
-        groups: what is proved of each group, where the ledger names several; `ok` is of all.
+        chain: end of this peer's chain in hex, in a run of pair ops; "" if it has none.
+        chains: the same of every peer, in a coordinator's directory.
+        groups: proof of each group, where the ledger names several; `ok` is of all.
         in_stages: true if each group is a stage of the model.
-        text: where the run was in its text when group 0's newest committed op was planned.
+        text: place of the run in its text when group 0's newest committed op was planned.
     """
 
     kind: str
@@ -127,8 +127,8 @@ class Folded(NamedTuple):
     """The meaning of a chain of records.
 
     Attributes:
-        view: it.
-        records: how many there were.
+        view: fold of the records.
+        records: number of records.
         from_records: per group the first of its records that was checked.
     """
 

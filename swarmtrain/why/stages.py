@@ -36,10 +36,10 @@ class BookedRound:
     """One booking.
 
     Attributes:
-        books: of it.
+        books: books of the round.
         exchanges: number of the op that follows from it, by stage; none where nobody has counted.
-        left: who was gone when it was booked, and had not been when the one before it was.
-        moved: who was sent to other stages in that time.
+        left: peers gone when it was booked, and not when the one before it was.
+        moved: peers sent to other stages in that time.
     """
 
     books: Books
@@ -52,9 +52,9 @@ class BookedRound:
         """The booking of BOOKS.
 
         Args:
-            books: of the round.
-            view: of the records before it.
-            since: who left or moved since the booking before it.
+            books: books of the round.
+            view: fold of the records before it.
+            since: peers that left or moved since the booking before it.
         """
         exchanges = {
             stage: view.groups[stage].next_op

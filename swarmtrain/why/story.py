@@ -106,8 +106,8 @@ def story_of(
 
     Args:
         records: the ledger from its beginning, in order.
-        number: of the round; round n ends with op n, in a run in stages with that of stage 0.
-        group: whose round it is; None for the whole run's.
+        number: number of the round; round n ends with op n, in stages with that of stage 0.
+        group: group of the round; None for the whole run's.
         known: fold of the records before these, and what reads these; None if there are none.
     """
     view, reader = known or (LedgerView(), BodyReader())
@@ -153,7 +153,7 @@ class _Exchanges:
 
     Args:
         view: fold of the records so far.
-        names: of the peers.
+        names: names of the peers.
         wanted: number of the op, by group.
     """
 
@@ -169,8 +169,8 @@ class _Exchanges:
         """A round of stages is booked; the ops that follow are of that round.
 
         Args:
-            round: of the stages.
-            is_it: it is the one that is told.
+            round: round of the stages.
+            is_it: True for the round that is told.
         """
         for stage, number in round.exchanges.items():
             if is_it:
@@ -238,9 +238,9 @@ def _told(
     """Yield one record's sentences.
 
     Args:
-        body: of the record.
-        names: of the peers.
-        standing: of the peers, before the record.
+        body: body of the record.
+        names: names of the peers.
+        standing: standing of the peers before the record.
         op: the record's op before it; None before PLAN and after the outcome.
     """
     match body:
