@@ -62,7 +62,7 @@ def run_chaos(options: ChaosOptions, say: Say, kind: "type[Chaos]") -> Outcome:
         Interrupted: a signal ended it; all processes are gone, all files are kept.
     """
     place = Place.make(options.state_dir, what="chaos")
-    write_run_file(place, options.seed, options.peers, kind.inner_steps)
+    write_run_file(place, options.seed, options.peers, kind.inner_steps, kind.wait_ready_s)
     report = kind(options, place, say).run()
     # A directory that nobody asked for and that shows no violation is removed.
     if not report.violations and options.state_dir is None:
@@ -81,9 +81,11 @@ class Chaos:
 
     Attributes:
         inner_steps: of a round.
+        wait_ready_s: longest wait of the first that is ready.
     """
 
     inner_steps = 5
+    wait_ready_s = 3.0
 
     def __init__(self, options: ChaosOptions, place: Place, say: Say) -> None:
         self._options = options

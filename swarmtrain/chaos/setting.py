@@ -16,7 +16,9 @@ def names(peers: int) -> tuple[tuple[str, ...], tuple[str, ...]]:
     return FOUNDERS[:peers], FOUNDERS[peers:]
 
 
-def write_run_file(place: Place, seed: int, peers: int, inner_steps: int) -> RunConfig:
+def write_run_file(
+    place: Place, seed: int, peers: int, inner_steps: int, wait_ready_s: float
+) -> RunConfig:
     """Write the run file and read it back as everybody will read it.
 
     Args:
@@ -24,10 +26,12 @@ def write_run_file(place: Place, seed: int, peers: int, inner_steps: int) -> Run
         seed: of the run.
         peers: founders.
         inner_steps: of a round.
+        wait_ready_s: longest wait of the first that is ready.
     """
     text = _RUN_FILE.format(
-        seed=seed, start_peers=peers, min_contributors=MIN_CONTRIBUTORS, inner_steps=inner_steps
-    )
+        seed=seed, start_peers=peers, min_contributors=MIN_CONTRIBUTORS, inner_steps=inner_steps,
+        wait_ready_s=wait_ready_s,
+    )  # fmt: skip
     place.run_file.write_text(text, encoding="utf-8")
     return config_file.load(place.run_file)
 
@@ -65,7 +69,7 @@ block = 256
 chunk_values = 2048           # several chunks per slice, so that a deed can fall between two
 start_peers = {start_peers}
 min_contributors = {min_contributors}
-wait_ready_s = 3.0
+wait_ready_s = {wait_ready_s}
 deadline_floor_s = 5.0
 deadline_cap_s = 20.0
 

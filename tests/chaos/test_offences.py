@@ -76,6 +76,24 @@ def test_who_never_says_have_says_all_else():
     assert changed(made) == {Have: None} and frames(made) == set()
 
 
+@pytest.mark.parametrize(
+    ("offence", "late"),
+    [
+        (Offence.READY_LATE, {Ready}),
+        (
+            Offence.PUBLISH_LATE,
+            {SliceDone, FrameKind.RESULT, FrameKind.BLOB, FrameKind.PIECE},
+        ),
+    ],
+)
+def test_who_is_just_in_time_says_all_and_some_of_it_late(offence, late):
+    made = liar(offence)
+    assert changed(made) == {} and frames(made) == set() and not made.counts
+    delayed = {type(one) for one in EVERYTHING if made.delay_s(one, 3)}
+    assert delayed | {kind for kind in FrameKind if made.delay_s(kind, 3)} == late
+    assert made.counts == {offence: len(late)}
+
+
 def test_an_owner_lies_about_one_victim_or_about_all_but_itself():
     other = hashlib.sha256(ROOT).digest()
     for victim, struck in ((-1, {B, C}), (0, {B}), (1, {C}), (2, {B})):

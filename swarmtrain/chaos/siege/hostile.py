@@ -87,7 +87,9 @@ class HostileShell(PeerShell):
     def _start_machine(self, *args: Any) -> None:
         super()._start_machine(*args)
         assert self._link is not None
-        self._link = _LyingLink(self._link, self._passes, self._is_own)
+        self._link = _LyingLink(
+            self._link, self._passes, self._frame_later, self._is_own
+        )
         self.spawn(self._hear())
         self.spawn(self._offend())
 
@@ -97,10 +99,23 @@ class HostileShell(PeerShell):
         """Send what the liar makes of a control message."""
         told = self._liar.said(message, self._op, self._others)
         if told is not None:
-            super().send(told)
+            self._later(self._liar.delay_s(told, self._op), partial(super().send, told))
 
     def _passes(self, frame: Frame) -> bool:
         return self._liar.passes(frame.kind, self._op)
+
+    def _frame_later(self, frame: Frame, send: Callable[[], object]) -> bool:
+        """Have a frame sent later if it is to be; False if it is not."""
+        delay_s = self._liar.delay_s(frame.kind, self._op)
+        if delay_s:
+            self._later(delay_s, send)
+        return delay_s > 0
+
+    def _later(self, delay_s: float, send: Callable[[], object]) -> None:
+        if delay_s:
+            self._loop.call_later(delay_s, send)
+        else:
+            send()
 
     def _is_own(self, peer: PeerId) -> bool:
         return peer.hex() in self._keys
@@ -238,14 +253,19 @@ class HostileShell(PeerShell):
 
 
 class _LyingLink:
-    """The real link, but for the frames that do not pass, and for members that we are ourselves:
-    what these do to others must not hit us."""
+    """The real link, but for the frames that do not pass or pass later, and for members that we
+    are ourselves: what these do to others must not hit us."""
 
     def __init__(
-        self, link: Link, passes: Callable[[Frame], bool], is_own: Callable[[PeerId], bool]
+        self,
+        link: Link,
+        passes: Callable[[Frame], bool],
+        is_later: Callable[[Frame, Callable[[], object]], bool],
+        is_own: Callable[[PeerId], bool],
     ) -> None:
         self._link = link
         self._passes = passes
+        self._is_later = is_later
         self._is_own = is_own
 
     @property
@@ -264,7 +284,9 @@ class _LyingLink:
 
     def send(self, peer: PeerId, frame: Frame) -> bool:
         """As the real link, or as if it had gone."""
-        return self._link.send(peer, frame) if self._passes(frame) else True
+        if not self._passes(frame) or self._is_later(frame, partial(self._link.send, peer, frame)):
+            return True
+        return self._link.send(peer, frame)
 
 
 class _Deaf:

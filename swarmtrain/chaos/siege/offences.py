@@ -44,6 +44,10 @@ class Offence(StrEnum):
     """Contributions, but never a byte of the slice that it owns."""
     NO_HAVE = "no-have"
     """Silence about every result that it holds."""
+    READY_LATE = "ready-late"
+    """READY in the last moment, every round."""
+    PUBLISH_LATE = "publish-late"
+    """The slice that it owns published in the last moment."""
 
 
 UNDERTAKINGS = frozenset({Offence.TALKBACK, Offence.SLOW_NAME, Offence.FLOOD})
@@ -66,6 +70,19 @@ _HELD: dict[Offence, frozenset[FrameKind]] = {
     Offence.SILENT_OWNER: frozenset({FrameKind.RESULT, FrameKind.BLOB, FrameKind.PIECE}),
 }
 """Frames that are held back."""
+
+WAIT_READY_S = 10.0
+"""Longest wait for READY in a siege, which leaves room for being just in time."""
+
+_DELAYED: dict[Offence, tuple[float, frozenset[type[PeerMessage]], frozenset[FrameKind]]] = {
+    Offence.READY_LATE: (0.8 * WAIT_READY_S, frozenset({Ready}), frozenset()),
+    Offence.PUBLISH_LATE: (
+        4.0, frozenset({SliceDone}),
+        frozenset({FrameKind.RESULT, FrameKind.BLOB, FrameKind.PIECE}),
+    ),
+}  # fmt: skip
+"""Seconds by which messages and frames are delayed: a publication has 4.5 s at the shortest
+deadline of a siege."""
 
 _LIES_ABOUT_PARTS = (Offence.REFUSE, Offence.FALSE_ROOT, Offence.UNLISTED)
 
@@ -137,6 +154,15 @@ class Liar:
                 self.counts[offence] += 1
                 return False
         return True
+
+    def delay_s(self, said: PeerMessage | FrameKind, op: int) -> float:
+        """Return by how many seconds a message or a frame is held back."""
+        for offence, (delay_s, messages, frames) in _DELAYED.items():
+            is_meant = said in frames if isinstance(said, FrameKind) else type(said) in messages
+            if is_meant and self.is_on(offence, op):
+                self.counts[offence] += 1
+                return delay_s
+        return 0.0
 
     def _victims(self, others: Sequence[PeerId]) -> list[PeerId]:
         victim = self.order.victim

@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 import msgspec
 
 from swarmtrain.chaos.run import Chaos, Say
-from swarmtrain.chaos.siege.offences import BOUNDED, Offence, Order
+from swarmtrain.chaos.siege.offences import BOUNDED, WAIT_READY_S, Offence, Order
 from swarmtrain.chaos.siege.phases import CALM, UNDISTURBED, Phase, draw_phases
 from swarmtrain.chaos.siege.report import Extent, PhaseReport, SiegeReport, losses
 from swarmtrain.chaos.siege.standing import (
@@ -80,6 +80,8 @@ class Siege(Chaos):
     inner_steps = 25
     """Rounds of about a second: what an offence costs is deadlines, and rounds that are much
     shorter than the shortest deadline would make it look worse than it is to anybody who trains."""
+
+    wait_ready_s = WAIT_READY_S
 
     def __init__(self, options: ChaosOptions, place: Place, say: Say) -> None:
         super().__init__(options, place, say)
