@@ -43,6 +43,12 @@ def test_three_quarters_set_the_pace() -> None:
     assert most_arrived_s([1.0, 2.0], 4) is None
 
 
+def test_of_three_the_slowest_alone_sets_no_pace_and_of_two_both_do() -> None:
+    assert most_arrived_s([1.0, 90.0, 2.0], 3) == 2.0
+    assert most_arrived_s([1.0, 90.0], 2) == 90.0
+    assert most_arrived_s([1.0], 2) is None
+
+
 def test_waiting_for_one_slow_peer_does_not_stretch_the_pace() -> None:
     op = table(A, B, C, D)
     op.now_s = 3.0
