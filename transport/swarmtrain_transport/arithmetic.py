@@ -77,11 +77,11 @@ class Arithmetic(Protocol):
         """A zero sum for a chunk of `num_values` values.
 
         Args:
-            num_values: of the chunk.
+            num_values: length of the chunk.
             window: the plan's.
-            scalars: what the plan's rule needs of the whole vectors, in the layout of
+            scalars: whole vectors' numbers that the plan's rule needs, in the layout of
                 `inner_products.pairs_of` for the parts in the order in which they are added.
-            centre: what the rule begins from there, as `values` has given it; b"" for zero.
+            centre: start of the rule there, as `values` has given it; b"" for zero.
         """
 
     def products(

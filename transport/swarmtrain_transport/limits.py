@@ -70,7 +70,7 @@ HOP_BYTES_MAX = 512
 less than 400."""
 
 SECRET_BYTES = 16
-"""Of a micro-batch's secret: nobody guesses one."""
+"""Size of a micro-batch's secret: nobody guesses one."""
 
 SHAPE_DIMS_MAX = 8
 CODEC_CHARS_MAX = 16

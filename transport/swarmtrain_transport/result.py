@@ -28,31 +28,31 @@ class SliceResult:
 
 @dataclass(frozen=True, slots=True)
 class OpResult:
-    """Everything that the outer step of one op depends on, and nothing else.
+    """Complete input of one op's outer step.
 
     Attributes:
         op: number of the op; the state before it is that of op - 1.
         window: codec, block and scale window of every chunk.
         chunk_values: values per chunk; the last chunk of a slice may be shorter.
         num_values: length of the padded vector; slices cover [0, num_values) in order.
-        slices: in vector order; of a gather op a contribution each, in PLAN's order, and each of
-            them covers [0, num_values). Of a pair op one slice, our partner's half, which covers
-            that too, or none for everybody who is in no pair that has exchanged.
+        slices: slices in vector order. A gather op has one per contribution, in PLAN's order, each
+            covering [0, num_values). A pair op has one, our partner's half, which covers that
+            too, or none for a peer that is in no pair that has exchanged.
         checkpoint_by: the peer that PLAN named to write the checkpoint, or b"".
         evaluate_by: the peer that PLAN named to report the validation loss, or b"".
-        replayed: whether this op was fetched afterwards, not taken part in.
+        replayed: True if this op was fetched afterwards, not taken part in.
         root: COMMIT's result root, from which every chunk's hash follows; b"" where it is not
             known.
-        samples_before: in all results before this one, where the run counts them.
-        samples: in this one.
+        samples_before: samples in all results before this one, where the run counts them.
+        samples: samples in this one.
         shares: weights of COMMIT's contributors.
         fastest_steps_per_s: PLAN's word on whom to keep pace with, 0 for none.
-        weights: of a gather op, one per slice: the mean is their weighted mean, which everybody
-            makes; None where the slices are the mean, and of a pair op.
-        kind: of the op, one of `kinds.KINDS`.
-        chain: of a pair op that we are in, the link that our chain ends with (`pairing`), from what
-            is here; else b"".
-        group: whose op it is.
+        weights: one per slice of a gather op, for the weighted mean that everybody makes; None
+            where the slices are the mean, and of a pair op.
+        kind: kind of the op, one of `kinds.KINDS`.
+        chain: end of our chain after a pair op that we are in (`pairing`), as far as it is known
+            here; else b"".
+        group: group of the op.
     """
 
     op: int

@@ -25,7 +25,7 @@ class Blobs:
         retention: keeps results; None keeps them in memory.
 
     Attributes:
-        retention: what of them is where.
+        retention: memory and file of the blobs.
         changes: grows whenever something comes or goes.
     """
 
@@ -78,7 +78,7 @@ class Blobs:
         Args:
             op: which op's.
             data: must not change.
-            digest: its content hash, if it has been taken already.
+            digest: content hash of the bytes, if it has been taken already.
         """
         self.changes += 1
         if digest is None:
@@ -95,7 +95,7 @@ class Blobs:
         return digest
 
     def _begin(self, op: int) -> None:
-        """Nobody but peers that fell behind asks for what was before."""
+        """Drop what was before: nobody but peers that fell behind asks for it."""
         for kept in next(reversed(self._results.values()), {}).values():
             kept.cool()  # those before it are cold already
         self._results[op] = {}
@@ -111,7 +111,7 @@ class Blobs:
             self._reindex()
 
     def clear(self) -> None:
-        """Nothing is kept any more."""
+        """Keep nothing any more."""
         for op in list(self._results):
             self._drop(op)
         self._snapshots.clear()

@@ -34,12 +34,12 @@ class Window:
     that only wait there.
 
     Args:
-        smallest: where it starts, and never less.
+        smallest: initial window, and the least.
         largest: never more.
 
     Attributes:
-        usual_s: what a request took lately, 0 before the first answer.
-        is_full: whether more would have been asked if there had been room; set by the owner.
+        usual_s: duration of a request lately, 0 before the first answer.
+        is_full: True if more would have been asked with more room; set by the owner.
     """
 
     def __init__(self, smallest: int, largest: int) -> None:
@@ -67,7 +67,7 @@ class Window:
             self._size = max(self._size - 1, self._smallest)
 
     def restart(self) -> None:
-        """Nothing came for too long: begin again with few."""
+        """Begin again with few requests: nothing came for too long."""
         self._size = self._smallest
 
 
@@ -100,7 +100,7 @@ class Fetcher:
         shuffle: orders equally good holders, so that peers do not all ask the same one.
 
     Attributes:
-        wants: what is wanted, by hash.
+        wants: wanted blobs by hash.
         is_hasty: somebody waits for us: holders that may be dead come last and have less time, at
             the price of blobs that come twice.
     """
@@ -116,9 +116,9 @@ class Fetcher:
         """Ask for a blob until it arrives or is cancelled.
 
         Args:
-            digest: its content hash.
+            digest: content hash of the blob.
             sources: possible holders, the likeliest first.
-            spread: whether any of them may be asked first (state), or only in order (results).
+            spread: True if any of them may be asked first (state), False if in order (results).
         """
         known = self.wants.get(digest)
         if known is None:

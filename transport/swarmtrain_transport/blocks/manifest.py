@@ -118,7 +118,7 @@ class StateSync:
         download: asks them for the chunks.
         donors: peers that may hold a snapshot.
         candidates: (op, state root) of attested states, the preferred one first.
-        fits: whether a manifest is of a state that is wanted.
+        fits: says if a manifest is of a state that is wanted.
         pieces: verified chunks and manifests that are here already, by hash; what comes goes there
             too, and what is of another state goes.
     """

@@ -30,7 +30,7 @@ class Spill(Protocol):
         """
 
     def free(self, place: int, num_bytes: int) -> None:
-        """Nobody asks any more for what one `put` has put there."""
+        """Forget what one `put` has put there: nobody asks for it any more."""
 
 
 class Kept:
@@ -38,7 +38,7 @@ class Kept:
 
     Args:
         data: must not change.
-        retention: who may move them to the file; None if somebody else needs them in memory anyway.
+        retention: may move them to the file; None if somebody else needs them in memory anyway.
 
     Attributes:
         num_bytes: their length.
@@ -105,8 +105,8 @@ class Retention:
         memory_max: bytes that may be in memory as long as the spill has room.
 
     Attributes:
-        memory_bytes: in memory now.
-        spilled_bytes: in the file now.
+        memory_bytes: bytes in memory now.
+        spilled_bytes: bytes in the file now.
     """
 
     def __init__(

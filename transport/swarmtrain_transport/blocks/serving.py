@@ -25,11 +25,11 @@ class Serving:
     """Requests of others that are not answered yet.
 
     Args:
-        shelves: what is here, of each group.
+        shelves: blobs of each group.
 
     Attributes:
-        queues: what was asked for and is not given yet, by joiner.
-        owed_bytes: what must have had time to leave before more is given.
+        queues: requests not served yet, by joiner.
+        owed_bytes: bytes that must have had time to leave before more is given.
     """
 
     def __init__(self, shelves: Sequence[Blobs]) -> None:
@@ -66,8 +66,8 @@ class Serving:
 
         Args:
             run_tag: fence of the run's frames.
-            uplink_bytes_per_s: as measured, 0 if it is not known.
-            in_op: whether our own exchange is under way.
+            uplink_bytes_per_s: measured rate, 0 if it is not known.
+            in_op: True if our own exchange is under way.
             now_s: the time.
         """
         self._pay(_rate_for_joiners(uplink_bytes_per_s, in_op=in_op), now_s)

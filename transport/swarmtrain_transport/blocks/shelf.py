@@ -41,25 +41,25 @@ class MemoryShelf:
         self.kept: dict[str, bytes] = {}
 
     def put(self, name: str, data: Buffer) -> bool:
-        """As `Shelf`."""
+        """See `Shelf`."""
         self.kept[name] = bytes(data)
         return True
 
     def get(self, name: str, start: int = 0, num_bytes: int | None = None) -> bytes:
-        """As `Shelf`."""
+        """See `Shelf`."""
         stop = None if num_bytes is None else start + num_bytes
         return self.kept[name][start:stop]
 
     def size(self, name: str) -> int | None:
-        """As `Shelf`."""
+        """See `Shelf`."""
         return len(self.kept[name]) if name in self.kept else None
 
     def names(self) -> list[str]:
-        """As `Shelf`."""
+        """See `Shelf`."""
         return sorted(self.kept)
 
     def drop(self, names: Iterable[str]) -> None:
-        """As `Shelf`."""
+        """See `Shelf`."""
         for name in list(names):
             self.kept.pop(name, None)
 
@@ -68,7 +68,7 @@ class Shelved(Kept):
     """Bytes on a shelf, among others that are in memory.
 
     Args:
-        shelf: where they are.
+        shelf: shelf that has them.
         name: their name there.
         num_bytes: their length.
     """
@@ -81,5 +81,5 @@ class Shelved(Kept):
         self._shelf, self._name = shelf, name
 
     def read(self, start: int = 0, num_bytes: int | None = None) -> Buffer:
-        """As `Kept`."""
+        """See `Kept`."""
         return self._shelf.get(self._name, start, num_bytes)

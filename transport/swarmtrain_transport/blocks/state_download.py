@@ -108,8 +108,8 @@ class Download:
         shuffle: orders equally good donors, so that joiners do not all ask the same one.
 
     Attributes:
-        rounds: how often some chunk was lacking at every donor that answers.
-        chunks: what is wanted, by hash.
+        rounds: number of times that some chunk was lacking at every donor that answers.
+        chunks: wanted chunks by hash.
         is_hasty: somebody waits for us: a donor that may be dead comes last, and costs little.
     """
 
@@ -137,7 +137,7 @@ class Download:
             self._tags[tag_of(digest)] = digest
 
     def cancel(self) -> None:
-        """Nothing is wanted any more."""
+        """Want nothing any more."""
         for donor in self._donors.values():
             donor.under_way.clear()
             donor.given_up.clear()
@@ -346,7 +346,7 @@ class Download:
                 chunk.restart()
 
     def _put_back(self, key: Key) -> None:
-        """Nobody is asked for this piece any more, unless a second one was."""
+        """Ask nobody for this piece any more, unless a second one was asked."""
         chunk = self.chunks.get(key[0])
         if chunk is None or key[1] in chunk.here or key[1] in chunk.todo:
             return

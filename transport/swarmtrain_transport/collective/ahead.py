@@ -33,7 +33,7 @@ class Ahead:
         boot: names this very process.
         view: the ledger's fold.
         retention: keeps what comes.
-        local: what is known of our link, and where useless frames are counted.
+        local: facts of our link, with a counter of useless frames.
     """
 
     def __init__(
@@ -109,7 +109,7 @@ class Ahead:
         return frames
 
     def stop(self) -> None:
-        """Nothing more is given."""
+        """Give nothing more."""
         self._contribution, self._sent = None, set()
 
     @property

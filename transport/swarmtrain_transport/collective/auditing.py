@@ -81,13 +81,13 @@ class Auditing:
     Args:
         me: own id.
         view: the ledger's fold.
-        blobs: where hash lists of results are, and proofs are served from.
+        blobs: hash lists of results, and the blobs that proofs are served from.
         fetcher: asks for proofs that others have found.
         arithmetic: exact chunk arithmetic.
         verify: checks a signature.
 
     Attributes:
-        counts: how many audits of ours ended ``right``, ``wrong`` or ``unanswered``.
+        counts: number of our audits that ended ``right``, ``wrong`` or ``unanswered``.
     """
 
     def __init__(

@@ -65,17 +65,17 @@ class Exchange:
         run_tag: fence of the run.
         arithmetic: exact chunk arithmetic.
         contribution: own values, or None for a receiver.
-        blobs: where results are kept and served from.
+        blobs: store of results, which serves them.
         fetcher: shared with catch-up and sync, so that windows hold per peer.
         now_s: the time.
         sign: signs with our own key.
-        local: what is known of our link, and where frames are counted that change nothing.
+        local: facts of our link, with a counter of frames that change nothing.
         commits: committed ops, by whose result the plan's rule may begin.
-        ahead: what has come and gone before the op, None for nothing.
+        ahead: frames that came and went before the op, None for nothing.
 
     Attributes:
         sender: gives parts to owners; None if we give none (any more).
-        giving: how far our contribution is.
+        giving: progress of our contribution.
     """
 
     def __init__(
@@ -236,7 +236,7 @@ class Exchange:
         return min(self._nudge_s, self._receiver.next_wakeup_s)
 
     def resend(self, now_s: float) -> list[PeerAction]:
-        """Everything that the coordinator may have missed (after HELLO)."""
+        """Return all that the coordinator may have missed (after HELLO)."""
         self._now_s = now_s
         actions: list[PeerAction] = [SendControl(self._word)] if self._word is not None else []
         for reducer in self._reducers.values():

@@ -38,9 +38,9 @@ def likenesses(
     """Squared norm, and cosine with what the others gave, of each contribution.
 
     Args:
-        rows: what `Arithmetic.gauges` has found: per contribution, and last of the result.
-        weights: of the contributions.
-        is_mean: whether the result is their weighted mean; else the cosine is with the result.
+        rows: findings of `Arithmetic.gauges`: one per contribution, and last of the result.
+        weights: weights of the contributions.
+        is_mean: True if the result is their weighted mean; else the cosine is with the result.
     """
     *given, (square, _) = rows
     total = sum(weights)
@@ -65,9 +65,9 @@ class Likeness:
     """Measurements of one contributor, as people are shown them.
 
     Attributes:
-        length: its norm by the median contributor's.
-        cosine: with what the others gave; near -1 for a flipped sign.
-        owners: how many have said so.
+        length: norm by that of the median contributor.
+        cosine: cosine with the others' contributions; near -1 for a flipped sign.
+        owners: number of owners that said so.
     """
 
     length: float

@@ -18,7 +18,7 @@ class LocalStats:
         ignored: frames that changed nothing: ``stale`` ones of another plan or attempt,
             ``repeated`` ones.
         waiting: bytes per peer that were given to the link and are not known to have arrived.
-        gauged: what was seen of others' contributions since PROGRESS was told last; while there is
+        gauged: findings on others' contributions since PROGRESS was told last; while there is
             something nothing more is looked at.
     """
 

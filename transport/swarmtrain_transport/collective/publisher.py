@@ -43,11 +43,11 @@ class Publisher:
         view: the ledger's view of the op; it changes as records are folded.
         transfer: the slice.
         contribution: own values.
-        blobs: where the chunks are kept and served from.
+        blobs: store of the chunks, which serves them.
         gone: hashes of what was sent before the op, which is not pushed again.
 
     Attributes:
-        done: what we have published, once it is said.
+        done: our publication, once it is made.
     """
 
     attempt = 0

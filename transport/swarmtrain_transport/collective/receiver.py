@@ -57,12 +57,12 @@ class _Taken:
 
     Attributes:
         check: refuses a chunk of it that nobody could decode.
-        named: what counts of it, once its owner has published that.
+        named: hashes of its slice, once its owner has published them.
         missing: hashes of named chunks that are not here.
-        illegal: of these, hashes of what nobody could decode.
+        illegal: hashes among these of chunks that nobody could decode.
         pushed: hash and bytes of chunks that came before they were named.
         reported: which chunks the coordinator was told of.
-        heard_s: when its owner pushed something last.
+        heard_s: time at which its owner pushed something last.
     """
 
     transfer: Transfer
@@ -90,7 +90,7 @@ class Receiver:
         me: own id.
         view: the ledger's view of the op; it changes under us as records arrive.
         transfers: the op's slices.
-        blobs: where verified chunks are kept.
+        blobs: store of verified chunks.
         fetcher: asks others for what is missing.
         arithmetic: knows which chunks can be decoded.
         now_s: the time.
@@ -301,7 +301,7 @@ class Receiver:
             self._awaited.append(one)
 
     def _void(self, one: _Taken) -> None:
-        """Nothing is named, missing or reported of it."""
+        """Drop all that is named, missing or reported of it."""
         self._enter(one, Taking.UNNAMED)
         one.named, one.missing, one.reported = None, set(), ()
 

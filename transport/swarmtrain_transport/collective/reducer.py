@@ -46,17 +46,17 @@ class Reducer:
     """One attempt at one slice.
 
     Args:
-        view: what the ledger says of the op.
+        view: the ledger's view of the op.
         slice_index: which slice.
         attempt: which attempt of it.
         arithmetic: exact chunk arithmetic.
         retention: keeps the parts.
-        centre: what the plan's rule begins from; None for zero.
+        centre: start of the plan's rule; None for zero.
 
     Attributes:
-        done: what was published of it last.
+        done: newest publication of it.
         retained_bytes: parts of others that are kept.
-        seen: what people are shown of contributions (`gauges`), where `finish` was to look.
+        seen: facts of contributions for people (`gauges`), if `finish` was to look.
     """
 
     def __init__(
@@ -107,11 +107,11 @@ class Reducer:
         """Take one part: check, keep and mark it in one step.
 
         Args:
-            peer: whose.
+            peer: contributor.
             chunk: which of the slice's.
             body: the encoded chunk.
-            digest: its content hash, if it has been taken already.
-            kept: where somebody else keeps it, as long as the op lasts.
+            digest: content hash of the bytes, if it has been taken already.
+            kept: bytes that somebody else keeps as long as the op lasts.
 
         Returns:
             Whether it was new. A part that came before, or of a refused peer, changes nothing.
@@ -206,7 +206,7 @@ class Reducer:
         """T5: the encoded mean over exactly these contributors, chunk by chunk.
 
         Args:
-            gauges: whether to look at one chunk of them (`seen`).
+            gauges: True to look at one chunk of them (`seen`).
 
         Raises:
             LocalFault: a contributor is not complete here, or another set was frozen before.

@@ -62,7 +62,7 @@ class Centre:
 
     Args:
         view: the ledger's view of its op.
-        blobs: where its chunks are.
+        blobs: store of its chunks.
     """
 
     def __init__(self, view: OpView, blobs: Blobs) -> None:
@@ -118,10 +118,10 @@ class RuleInputs:
     """Inputs of the rule of one attempt at one slice: its scalars and its centre.
 
     Args:
-        view: what the ledger says of the op; it changes as records are folded.
+        view: the ledger's view of the op; it changes as records are folded.
         slice_index: which slice.
-        arithmetic: of its chunks.
-        centre: what the plan's rule begins from; None for zero.
+        arithmetic: arithmetic of its chunks.
+        centre: start of the plan's rule; None for zero.
 
     Attributes:
         is_blind: the plan's rule begins from a result that is not here, so nothing can be measured
@@ -155,9 +155,9 @@ class RuleInputs:
         """A legal chunk is here.
 
         Args:
-            peer: whose.
+            peer: contributor.
             chunk: which of the slice's.
-            part: its bytes.
+            part: bytes of the part.
             before: the same chunk of those who have given it.
         """
         if self._is_over:

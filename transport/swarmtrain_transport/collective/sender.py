@@ -42,10 +42,10 @@ class Sender:
 
     Args:
         me: own id.
-        view: what the ledger says of the op; it changes under us as records arrive.
+        view: the ledger's view of the op; it changes under us as records arrive.
         contribution: the values, encoded on demand.
         run_tag: fence of the run.
-        is_waiting: whether something for this peer is known to be still on its way.
+        is_waiting: True if something for this peer is known to be still on its way.
         retention: keeps the parts; None keeps them in memory.
         arithmetic: measures the parts where the plan asks for scalars.
     """

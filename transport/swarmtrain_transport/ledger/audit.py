@@ -47,7 +47,7 @@ class Drawn:
         auditor: the peer that asks.
         slice_index, chunk: the chunk that is summed again.
         owner: the peer that has summed it.
-        contributors: whose parts are in it.
+        contributors: peers whose parts are in it.
     """
 
     auditor: PeerId
@@ -78,8 +78,8 @@ class Shown(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fields=
     """One contributor's chunk and the hashes that show it to be what was signed.
 
     Attributes:
-        slice_roots: of the whole contribution; the root over them is in FREEZE.
-        chunk_hashes: of the slice; the root over them is one of `slice_roots`.
+        slice_roots: roots of the whole contribution; the root over them is in FREEZE.
+        chunk_hashes: hashes of the slice; the root over them is one of `slice_roots`.
         part: the encoded chunk.
     """
 
@@ -107,8 +107,8 @@ class _Claim(
     """A wrong sum, as it is claimed.
 
     Attributes:
-        op, slice_index, chunk, group: where.
-        chunk_hashes: what the owner has published for the slice.
+        op, slice_index, chunk, group: place of the audited chunk.
+        chunk_hashes: hashes that the owner has published for the slice.
         shown: per contributor of the slice.
     """
 
@@ -227,9 +227,9 @@ def convicted(proof: Proof, view: OpView, arithmetic: Arithmetic, verify: Verify
     """The owner that this proof convicts.
 
     Args:
-        proof: of a wrong sum.
+        proof: proof of a wrong sum.
         view: the ledger's view of its op.
-        arithmetic: of the exchange.
+        arithmetic: arithmetic of the exchange.
         verify: checks a signature.
 
     Raises:

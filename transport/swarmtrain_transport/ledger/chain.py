@@ -32,12 +32,12 @@ class Ledger:
 
     Args:
         verify: signature check, so that the simulator need not spend 0.1 ms on each.
-        archive: where older records are, None to keep all of them in memory.
+        archive: store of older records, None to keep all of them in memory.
 
     Attributes:
         head_index: index of the newest record, -1 when empty.
-        head_hash: its hash, GENESIS_HASH when empty.
-        term: its term.
+        head_hash: hash of the newest record, GENESIS_HASH when empty.
+        term: term of the newest record.
         reader: reads and writes the bodies of its records.
         first: oldest record that is here without a gap up to the head; 0 where all are.
         run_record: record 0, None when empty.
@@ -79,8 +79,8 @@ class Ledger:
         Args:
             run: record 0.
             snapshot: the SNAPSHOT.
-            judge: what else must hold of the two, and what reads the records after them. It is
-                heard once they are legal; if it raises, nothing is kept.
+            judge: checks the two beyond the chain's own rules, and reads the records after them.
+                Heard once they are legal; if it raises, nothing is kept.
             known: index and hash of the newest record that is here before the gap.
 
         Raises:
@@ -182,8 +182,8 @@ class Ledger:
 
         Args:
             record: the next one.
-            judge: what else must hold. It hears of a record that is a legal link before it is
-                kept; if it raises, the record is not kept.
+            judge: checks the record beyond the chain's own rules, once it is a legal link and not
+                yet kept; if it raises, the record is not kept.
 
         Raises:
             RemoteFault: reason ``chain``, ``key`` or ``signature``; the ledger is as before.

@@ -57,7 +57,7 @@ def voices_needed(planned: int, owners: int) -> int:
 
     Args:
         planned: contributors of the op.
-        owners: those besides the contributor who have a say. An owner that has lost its slice
+        owners: owners besides the contributor who have a say. An owner that has lost its slice
             meanwhile has had its say all the same, or the last few would be all that are left.
     """
     return max(2, min((planned - 1) // 2 + 1, owners, limits.VOICES))
@@ -75,8 +75,8 @@ def matrix_rule(
     Args:
         candidates: contributors that live and have signed.
         rows: contributors complete at the owner, per slice that is to be settled now.
-        owners: of these slices.
-        needed: how many owners must say that they lack a contributor (`voices_needed`).
+        owners: owners of these slices.
+        needed: number of owners that must lack a contributor to exclude it (`voices_needed`).
         before: earlier owners who have lacked somebody, per contributor.
     """
     remaining = set(candidates)

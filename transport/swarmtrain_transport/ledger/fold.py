@@ -111,11 +111,11 @@ class OpView:
         excluded: reason per excluded planned contributor.
         slice_sets: contributors per slice, None where they are not decided yet.
         outcome: COMMIT or SKIP; `outcome_hash` is the hash of that record.
-        roots: what the contributors have signed, from FREEZE.
-        scalars: what the rule needs of their whole vectors, from FREEZE.
-        words: who was said to be at fault, and by whom.
-        bodies: of its records, PLAN first, as they are in the ledger.
-        unfit: who should be given no slice while others can be, and how much speaks against each.
+        roots: roots that the contributors have signed, from FREEZE.
+        scalars: whole vectors' numbers that the rule needs, from FREEZE.
+        words: accused peers and their accusers.
+        bodies: bodies of the op's records, PLAN first, as they are in the ledger.
+        unfit: peers that get no slice while others can, and the weight of what speaks against each.
         plan_id: first 8 bytes of the plan's hash: the fence of its data frames.
         weights: planned contributors and their weights.
         boots: boot id per planned member.
@@ -263,17 +263,17 @@ class GroupView(Lineage):
     Ops of a group begin in the order of their numbers and have their outcomes in that order too.
 
     Attributes:
-        group: its number.
-        config_hash: of its settings.
+        group: number of the group.
+        config_hash: hash of its settings.
         tag: names the group in draws: first 8 bytes of the hash of the record that began it.
-        members: who is in it, with the boot of the newest JOIN.
+        members: members, with the boot of the newest JOIN.
         op: the newest op that was planned.
         ops: all that have no outcome yet, oldest first, by plan id.
         commits: every committed op with its plan, for the last COMMITS_KEPT ops.
         last_outcome: hash of the record that decided `last_op`.
-        rewinds: how many there were.
-        standing: who was at fault lately, counted in ops of this group.
-        keepers: who keeps its state and is not in it, with the boot of the newest JOIN.
+        rewinds: number of rewinds.
+        standing: recent faults of the peers, counted in ops of this group.
+        keepers: peers that keep its state and are not in it, with the boot of the newest JOIN.
     """
 
     group: int = FIRST_GROUP
@@ -410,11 +410,11 @@ class LedgerView:
     Attributes:
         run: record 0.
         run_tag: fence of all data frames of this run.
-        groups: by number; group 0 begins with the run.
+        groups: groups by number; group 0 begins with the run.
         roster: peers that are in, with their newest JOIN; `join_index` is that record's index.
-        names: as everybody who ever came has said it last, for people.
-        curve_holders: who came first with a CURVE key; it stays theirs when they leave.
-        convicted: who has published a wrong sum, and which.
+        names: newest name of every peer that ever came, for people.
+        curve_holders: first peer that came with each CURVE key; it stays theirs when they leave.
+        convicted: peers that have published a wrong sum, each with that sum.
         banned: keys that the organiser keeps out.
         placed: the groups that MOVE has put a key in last, where those are not group 0 alone; kept
             when it is gone.

@@ -115,7 +115,7 @@ class Table:
         """Return True if the contributor was measured as it says itself, and with these others too.
 
         Args:
-            peer: whose.
+            peer: contributor.
             norm: the squared norm of the slice that it has reported.
             others: contributors whose own norms are known to be right, and the centre.
         """
@@ -142,7 +142,7 @@ def pairs_of(scalars: str, contributors: Sequence[PeerId]) -> list[Pair]:
 
     Args:
         scalars: the kind that PLAN asks for.
-        contributors: as `vectors` has them.
+        contributors: contributors in the order of `vectors`.
     """
     if scalars == NORMS:
         return [(peer, peer) for peer in contributors]
@@ -189,10 +189,10 @@ def chosen(
     """The totals of some of FREEZE's contributors, in the same layout.
 
     Args:
-        scalars: what PLAN asks for.
+        scalars: numbers that PLAN asks for.
         contributors: FREEZE's.
-        data: what it carries.
-        some: whose part of a slice is to be had, as `vectors` has them.
+        data: bytes that carry them.
+        some: contributors whose part of a slice is to be had, in the order of `vectors`.
     """
     pairs = pairs_of(scalars, contributors)
     known = dict(zip(pairs, struct.unpack(f"<{len(pairs)}d", data), strict=True))

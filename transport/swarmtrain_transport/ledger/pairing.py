@@ -63,7 +63,7 @@ def order_of(
         op: number of the op.
         before: contributors of the PLAN before it.
         ready: contributors of this one.
-        apart: with whom each should not be paired while others can be.
+        apart: peers that each should not be paired with while others can be.
     """
     expected = pairs_in(drawn(run_tag, op, before))
     standing = [
@@ -111,7 +111,7 @@ def expected_partner(run_tag: int, op: int, before: Plan | None, peer: PeerId) -
         run_tag: fence of the run.
         op: number of the op.
         before: the PLAN before it.
-        peer: whose partner.
+        peer: peer whose partner is asked for.
     """
     if before is None or before.kind != PAIR:
         return None
@@ -130,8 +130,8 @@ def check_drawn(
     Args:
         run_tag: fence of the run.
         before: the PLAN before it, of whatever outcome.
-        plan: to be checked.
-        apart: as in `order_of`.
+        plan: plan to check.
+        apart: see `order_of`.
 
     Raises:
         RemoteFault: reason ``plan``; also if a run's ops begin or cease to go by pairs.
@@ -156,8 +156,8 @@ def link_of(op: int, chains: tuple[bytes, bytes], roots: tuple[bytes, bytes]) ->
 
     Args:
         op: number of the op.
-        chains: of the two before it, in slice order; b"" for one that has none yet.
-        roots: of the two contributions, likewise.
+        chains: chains of the two before it, in slice order; b"" for one that has none yet.
+        roots: roots of the two contributions, likewise.
 
     Returns:
         32 bytes, SHA-256.

@@ -82,7 +82,7 @@ class SampleCount:
     """The fold of PLAN, COMMIT and REWIND to samples so far.
 
     Attributes:
-        sums: of all committed results up to an op, by the ops that were committed.
+        sums: samples of all committed results up to an op, by the ops that were committed.
     """
 
     sums: dict[int, int] = field(default_factory=dict)

@@ -145,12 +145,12 @@ class Snapshots:
     is kept, and folds it.
 
     Args:
-        ledger, view: what it follows.
+        ledger, view: ledger and fold that it follows.
 
     Attributes:
         record: the newest SNAPSHOT, None before the first.
-        image: what it names.
-        indexes: of all of them.
+        image: image that it names.
+        indexes: indexes of all of them.
     """
 
     def __init__(self, ledger: Ledger, view: LedgerView) -> None:

@@ -49,14 +49,14 @@ class Words:
     """Faults in one op so far, as the ledger tells them.
 
     Attributes:
-        planned: how many contributors it has.
+        planned: number of contributors planned.
         first: the owners that PLAN names.
         owners, attempts: current ones, per slice.
         is_whole: FREEZE settles slices with a later owner too (scalars).
         lacked: per contributor the owners that have lacked it, and in which way.
         relieved: owners that have lost a slice, and why.
-        at_fault: who was left out, or is late, by its own fault, and why.
-        short: who of FREEZE's is not in some slice.
+        at_fault: peers left out or late by their own fault, with the reason.
+        short: contributors of FREEZE that are missing in some slice.
     """
 
     planned: int
@@ -139,8 +139,8 @@ class Score:
 
     Attributes:
         points: FAULT_POINTS per fault, less one for each op that went well.
-        rounds: for how long it is barred next.
-        until: it is barred up to this op.
+        rounds: length of the next bar.
+        until: last op of the bar.
         last: op of its newest fault.
     """
 
@@ -170,8 +170,8 @@ class Odds:
     """Dispute between two peers.
 
     Attributes:
-        rounds: for how long they were kept apart last; 0 after a first word.
-        until: they are kept apart up to this op.
+        rounds: rounds for which they were kept apart last; 0 after a first word.
+        until: last op for which they are kept apart.
         last: op of the newest word.
     """
 
@@ -202,8 +202,8 @@ class Standing:
 
     Attributes:
         contributors, owners: scores of who was at fault in this part.
-        pairs: what stands between a contributor and an owner.
-        conducts: how peers have behaved, the one heard of last behind.
+        pairs: words between contributors and owners.
+        conducts: peers' conduct, the one heard of last behind.
     """
 
     contributors: dict[PeerId, Score] = field(default_factory=dict)
@@ -220,7 +220,7 @@ class Standing:
         """An op has its outcome.
 
         Args:
-            plan, words, outcome: its.
+            plan, words, outcome: those of the op.
             newest: the newest op that is planned: what follows begins after it; this op where
                 none are under way at once.
         """

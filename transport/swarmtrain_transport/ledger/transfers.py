@@ -30,7 +30,7 @@ class Transfer:
         index: the slice's index in PLAN.
         givers: contributors whose values it is made of, in PLAN's order.
         takers: members that get its result, in PLAN's order. A reducer that gives alone is no
-            taker: it has what it gives.
+            taker: peer that has what it gives.
         movable: another member may take over as its reducer.
         needs: other slices without which it counts for nothing.
     """
@@ -91,9 +91,9 @@ def outcome_of(
     nothing.
 
     Args:
-        owners: of the slices, in order.
-        roots: what FREEZE's contributors have signed.
-        kept: of these, those whose contributions are held; all of them are in `roots`.
+        owners: owners of the slices, in order.
+        roots: roots that FREEZE's contributors have signed.
+        kept: contributors whose contributions are held; all of them are in `roots`.
     """
     return tuple(
         SliceOutcome(0, (peer,), roots[peer].root) if peer in kept else SliceOutcome(0, (), b"")
@@ -111,10 +111,10 @@ def is_kept(
     that they have signed; of a pair op, both of each pair.
 
     Args:
-        plan: of the op.
+        plan: plan of the op.
         frozen: FREEZE's contributors, None before it.
-        roots: what they have signed.
-        commit: to be checked.
+        roots: roots that the contributors have signed.
+        commit: COMMIT to check.
     """
     kept = set(commit.contributors)
     owners = [spec.owner for spec in plan.slices]

@@ -68,7 +68,7 @@ class AllowList:
             del self._peer_of_key[address.curve_key]
 
     def peers(self) -> tuple[PeerId, ...]:
-        """Everybody on the list, in the order of admission."""
+        """All peers on the list, in the order of admission."""
         return tuple(self._address_of_peer)
 
     def zap_reply(self, request: list[bytes]) -> tuple[list[bytes], RemoteFault | None]:

@@ -20,7 +20,7 @@ class TokenBucket:
     Args:
         per_s: the cap.
         now_s: the time.
-        at_once: what may go after a quiet time; None for what the cap allows in CAP_BURST_S.
+        at_once: bytes that may go after a quiet time; None for those that CAP_BURST_S allows.
     """
 
     def __init__(self, per_s: float, now_s: float, at_once: float | None = None) -> None:
@@ -91,7 +91,7 @@ class _Line:
             self.landed += self.flying.popleft().size
 
     def lose(self) -> None:
-        """Nothing of what was handed over is waited for."""
+        """Wait no more for what was handed over."""
         self.acked = self.landed = self.handed
         self.flying.clear()
 
@@ -132,7 +132,7 @@ class Outbox:
         line.put += len(frame.body)
 
     def forget(self, peer: bytes) -> None:
-        """Nothing goes there any more."""
+        """Send nothing there any more."""
         self._lines.pop(peer, None)
 
     def keep_only(self, plan_ids: Collection[int]) -> None:
@@ -176,7 +176,7 @@ class Outbox:
         Args:
             acked: bytes that each peer has acknowledged since its connection was made; None where
                 the system does not tell: then nothing but the cap holds frames back.
-            bytes_per_s: what our link is known to carry, 0 if that is not known.
+            bytes_per_s: known rate of our link, 0 if it is not known.
             now_s: the time.
         """
         self._asked_s = now_s
@@ -211,7 +211,7 @@ class Outbox:
         Without it bodies that compress would seem to be under way for ever.
 
         Args:
-            peer: to whom.
+            peer: receiver.
             frame: the frame.
             num_bytes: header and body as they go on the wire; 0 if the link refused it.
         """

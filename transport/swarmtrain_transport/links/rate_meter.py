@@ -87,7 +87,7 @@ class LinkRates:
 
     @property
     def down_bytes_per_s(self) -> int:
-        """As `up_bytes_per_s`."""
+        """See `up_bytes_per_s`."""
         return self._told(1)
 
     def counted(self, up_bytes: int, down_bytes: int, op: int | None, now_s: float) -> None:

@@ -17,7 +17,7 @@ class Reception:
 
     Args:
         own_id: the link's own peer, who is never admitted.
-        handler: is told of frames and faults.
+        handler: hears of frames and faults.
     """
 
     def __init__(self, own_id: PeerId, handler: LinkHandler) -> None:

@@ -92,10 +92,10 @@ class ZmqLink:
         """A link that listens on `host` and `port` (0 for a free one) and admits nobody yet.
 
         Args:
-            identity: its keys.
+            identity: keys of this peer.
             host: address to listen on.
             port: likewise.
-            handler: is told of frames and faults.
+            handler: hears of frames and faults.
             gate: cap on what is taken in.
 
         Raises:

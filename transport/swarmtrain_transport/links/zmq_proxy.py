@@ -87,14 +87,14 @@ class Proxy:
     """Takes TCP connections and passes their bytes on.
 
     Args:
-        loop: what it runs on.
+        loop: event loop that it runs on.
         public: the listening socket, closed with this.
-        local: where libzmq listens, closed with this.
-        hold_bytes: what the local socket of a connection may hold.
+        local: socket on which libzmq listens, closed with this.
+        hold_bytes: bytes that the local socket of a connection may hold.
 
     Attributes:
-        bytes_in: what was passed on to libzmq.
-        bytes_out: what libzmq has answered.
+        bytes_in: bytes passed on to libzmq.
+        bytes_out: bytes that libzmq has answered.
     """
 
     def __init__(
@@ -198,8 +198,8 @@ class Proxy:
         self.keep_few(b"", limits.LINK_UNHEARD_MAX)
 
     def keep_few(self, key: bytes, most: int) -> None:
-        """Nobody may take all the descriptors: the oldest beyond so many of one key has to go,
-        where the key of those that nothing was read from is empty."""
+        """Close the oldest connection beyond so many of one key, or of those that nothing was read
+        from, whose key is empty: nobody may take all the descriptors."""
         same = [one for one in self._connections.values() if one.key == key and not one.is_cut]
         for connection in same[: max(0, len(same) - most)]:
             connection.cut()
@@ -209,8 +209,8 @@ class Connection:
     """One connection from the network and its local half.
 
     Attributes:
-        name: of the local half, as libzmq's side sees it.
-        key: that its first message proved, empty before.
+        name: name of the local half, as libzmq's side sees it.
+        key: key that its first message proved, empty before.
         is_cut: `cut` was called.
     """
 
@@ -264,11 +264,11 @@ class Connection:
         self._proxy.bytes_out += num_bytes
 
     def _far_ended(self) -> None:
-        """Nothing more comes. libzmq may still be busy with what came, and answer it."""
+        """End reading: nothing more comes. libzmq may still be busy with it, and answer."""
         self._inward.stop()
         with contextlib.suppress(OSError):
             self._near.shutdown(sockets.SHUT_WR)
 
     def _far_broke(self) -> None:
-        """Nothing can be answered any more; what libzmq says is dropped until it closes."""
+        """End writing: what libzmq says is dropped until it closes."""
         self._outward.drop()

@@ -115,11 +115,11 @@ class Pump:
     """One direction of a connection.
 
     Args:
-        loop: what it runs on.
-        pool: its buffers.
-        source: what is read.
-        sink: what that is written to.
-        took: is told how much was read.
+        loop: event loop that it runs on.
+        pool: buffers of the pump.
+        source: socket that is read.
+        sink: socket that is written to.
+        took: hears how much was read.
         on_end: the source has ended, or failed, and all of it was passed on.
         on_broken: the sink takes no more.
     """

@@ -58,8 +58,8 @@ class Reader:
 
     Args:
         loop: the socket's.
-        socket: is closed with this.
-        take: is given each message.
+        socket: socket, closed with this.
+        take: receives each message.
         gate: while it is shut nothing is read, and TCP holds the senders back.
     """
 
@@ -129,8 +129,8 @@ class Route:
 
     Attributes:
         socket: sends.
-        port: that it leads to.
-        descriptor: of its TCP connection as last heard of, -1 without one.
+        port: port that it leads to.
+        descriptor: descriptor of its TCP connection as last heard of, -1 without one.
     """
 
     def __init__(self, ground: Ground, address: Address) -> None:

@@ -88,7 +88,7 @@ class Packer:
         self._last: tuple[Frame, tuple[bytes, Buffer]] | None = None
 
     def pack(self, frame: Frame) -> tuple[bytes, Buffer]:
-        """As `pack`."""
+        """See `pack`."""
         if self._last is None or self._last[0] is not frame:
             self._last = (frame, pack(frame)) if frame.kind is FrameKind.RESULT else None
         return pack(frame) if self._last is None else self._last[1]
@@ -229,7 +229,7 @@ class Wanted:
     Attributes:
         digest: content hash of the blob.
         start: first byte that is wanted.
-        length: how many bytes are wanted, 0 for the whole blob.
+        length: number of bytes wanted, 0 for the whole blob.
     """
 
     digest: bytes

@@ -131,7 +131,7 @@ def knock_payload(nonce: bytes, cert_sha256: bytes, hello: bytes) -> bytes:
 
 
 def fingerprint(peer_id: bytes) -> str:
-    """How the id begins, for people to compare and to name the peer by, such as ``3f9a22c1``. Not a
+    """Beginning of the id, such as ``3f9a22c1``, for people to compare and to name the peer by. Not a
     proof of anything."""
     return peer_id.hex()[:8]
 

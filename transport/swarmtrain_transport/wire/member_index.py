@@ -26,7 +26,7 @@ class MemberIndex:
     """The members of one PLAN.
 
     Attributes:
-        keys: in PLAN's order.
+        keys: keys in PLAN's order.
         of: place of each.
     """
 

@@ -71,11 +71,11 @@ class Brings(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defau
         run: the name in its invite.
         model: BUILT_IN, to be made as the run file says, or OWN.
         layout: digest of an own model's names, shapes and dtypes.
-        num_values: of an own model's trainable parameters.
+        num_values: number of an own model's trainable parameters.
         data: LEASED or OWN.
         span: first and last stage that it wishes to serve.
-        memory_bytes: that its process may take.
-        flops_per_s: of its processor.
+        memory_bytes: memory that its process may take.
+        flops_per_s: speed of its processor.
         disk_bytes: room on its disk for states that it keeps for others.
     """
 

@@ -135,7 +135,7 @@ class SliceSpec(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fie
 
 
 class Plan(Body, frozen=True, tag="PLAN", omit_defaults=True):
-    """Everything that one op needs to know beforehand (protocol.md, PLAN body).
+    """Facts that one op needs beforehand (protocol.md, PLAN body).
 
     `kind` is one of `kinds.KINDS`. Where contributions stay whole each contributor's slice is all
     that the op moves (`transfers`); partners stand side by side (`pairing`). Came later: the
@@ -194,11 +194,11 @@ class Times(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fields=
 
     Attributes:
         complete: slices whose owner had its contribution whole.
-        owners: how many there were.
-        last_s: when an owner last reported one whole; -1 for never.
-        heard_s: when the coordinator last heard anything of the peer.
-        frozen_s: when it was left out.
-        deadline_s: when contributions were due.
+        owners: number of owners.
+        last_s: time at which an owner last reported one whole; -1 for never.
+        heard_s: time at which the coordinator last heard anything of the peer.
+        frozen_s: time at which it was left out.
+        deadline_s: time at which contributions were due.
     """
 
     complete: int
@@ -322,16 +322,16 @@ class BooksOfMember(msgspec.Struct, frozen=True, array_like=True, forbid_unknown
     """One member in BOOKS.
 
     Attributes:
-        peer: its key.
+        peer: key of the peer.
         first: stage that its span begins with.
         counted: micro-batches that it is believed to have in its gradient, by stage of its span.
         made: micro-batches that it has made as a source.
-        doubted: how many others it has told of, which their source has not made or another member
+        doubted: number of others told of, which their source has not made or another member
             of the stage has counted as well.
         has_told: False if it has said nothing in time: it is in no op of the round.
-        busy_s: how long its passes took, by its own word.
-        compared: how often it has compared, as a source, what two routes made of the same text.
-        odd: how often they were at odds.
+        busy_s: duration of its passes, by its own word.
+        compared: number of comparisons, as a source, of two routes with the same text.
+        odd: number of these in which the two were at odds.
         suspect: the peer that it finds where they are at odds; b"" if nobody. Its own word.
     """
 
@@ -352,9 +352,9 @@ class Break(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fields=
 
     Attributes:
         above: the last member that has counted them; b"" if nobody tells of the last stage.
-        stage: from which on they are counted, up to the last.
-        reason: for which their source gave them up; "" if it does not say.
-        count: how many.
+        stage: first stage in which they are counted; the last one is the last of the model.
+        reason: reason for which their source gave them up; "" if it does not say.
+        count: number of them.
     """
 
     above: bytes
@@ -370,16 +370,16 @@ class Books(Body, frozen=True, tag="BOOKS", omit_defaults=True):
     Attributes:
         round: the pipeline's own number of it.
         made: micro-batches, as their sources tell.
-        whole: how many of them all stages have counted.
-        counted: how many each stage has.
-        lost: how many their sources gave up, by reason.
-        redone: how often one was sent to yet another receiver, by reason.
-        voided: how many were made again because their step was void.
-        members: of the round; those with most of it, where there are too many.
-        num_members: how many there were.
-        breaks: where gradients stayed; the largest, where there are too many.
+        whole: number that all stages have counted.
+        counted: number that each stage has counted.
+        lost: number that their sources gave up, by reason.
+        redone: number of times that one was sent to yet another receiver, by reason.
+        voided: number made again because their step was void.
+        members: members of the round; those with most of it, where there are too many.
+        num_members: number of all members.
+        breaks: places where gradients stayed; the largest, where there are too many.
         digest: SHA-256 of what all members have told.
-        seconds: from the round's begin until it was closed, by the coordinator's clock.
+        seconds: time from the round's begin until it was closed, by the coordinator's clock.
     """
 
     round: int
@@ -497,7 +497,7 @@ class BodyReader:
     """Reads the bodies of records that follow each other.
 
     Args:
-        plans: those of a reader that has read the records before, none before the first one.
+        plans: plans of a reader that has read the records before, none before the first one.
 
     It remembers the newest few PLANs of each group: by these the records of an op name its members.
     """

@@ -7,9 +7,9 @@ class TextPlace(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fie
     """Place of the run in the text that the coordinator leases.
 
     Attributes:
-        number: of the pass, from 1 on.
+        number: number of the pass, from 1 on.
         used: pieces that were used in it.
-        pieces: that there are.
+        pieces: number of pieces.
     """
 
     number: int
