@@ -131,8 +131,8 @@ def knock_payload(nonce: bytes, cert_sha256: bytes, hello: bytes) -> bytes:
 
 
 def fingerprint(peer_id: bytes) -> str:
-    """Beginning of the id, such as ``3f9a22c1``, for people to compare and to name the peer by. Not a
-    proof of anything."""
+    """Beginning of the id, such as ``3f9a22c1``, for people to compare and to name the peer by. Not
+    a proof of anything."""
     return peer_id.hex()[:8]
 
 
