@@ -87,9 +87,7 @@ class HostileShell(PeerShell):
     def _start_machine(self, *args: Any) -> None:
         super()._start_machine(*args)
         assert self._link is not None
-        self._link = _LyingLink(
-            self._link, self._passes, self._frame_later, self._is_own
-        )
+        self._link = _LyingLink(self._link, self._passes, self._frame_later, self._is_own)
         self.spawn(self._hear())
         self.spawn(self._offend())
 
