@@ -79,13 +79,13 @@ class ChunkSum:
     are exact, so when they are made changes no bit, and no float64 vector goes through memory.
 
     Args:
-        codec: of parts.
-        result_codec: of their mean.
+        codec: codec of parts.
+        result_codec: codec of their mean.
         rule: takes the place of the mean, None for the mean.
         num_values: values in the chunk, a multiple of the block.
         window: scale window of the plan.
-        scalars: what the rule needs of the whole vectors whose chunks are added.
-        centre: what it begins from, float32; b"" for zero.
+        scalars: numbers of the whole vectors that the rule needs.
+        centre: start of the rule, float32; b"" for zero.
     """
 
     def __init__(
@@ -261,7 +261,7 @@ class TensorContribution:
         values: (num_values,) contiguous float32 on the CPU, or what makes parts of it when they are
             asked for; nobody may change it until the op has ended.
         padded: length with the zeros that fill the last block; `num_values` if None.
-        seed: of stochastic rounding, another one for every op and peer; None rounds to nearest.
+        seed: seed of stochastic rounding, other for each op and peer; None rounds to nearest.
     """
 
     def __init__(
@@ -332,7 +332,7 @@ class Chunked:
     The newest chunk is remembered: who asks in order has each made once.
 
     Args:
-        cuts: where chunks begin, in order, and at last the vector's length.
+        cuts: places where chunks begin, in order, and at last the vector's length.
         make: makes one of them.
         zeros: (start, stop) places that are 0 whatever is made.
     """

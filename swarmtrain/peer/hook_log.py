@@ -58,7 +58,7 @@ class HookLog:
 
     Args:
         run: name of the run.
-        name: of this peer, as others see it.
+        name: name of this peer, as others see it.
         bytes_moved: sent and received so far.
         clock: monotonic seconds.
     """

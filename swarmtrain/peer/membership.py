@@ -33,11 +33,11 @@ class Membership:
     """A peer that the coordinator has let in, before it has a model.
 
     Attributes:
-        identity: its keys.
+        identity: keys of the peer.
         name: shown to others.
         config: the run file, as the coordinator sent it.
-        storage: its state directory.
-        thread: its network side, started.
+        storage: state directory of the peer.
+        thread: network side of the peer, started.
         why: the coordinator's reason for the stages that it has given us, in words; "" without.
     """
 
@@ -71,12 +71,12 @@ class Membership:
             state_dirs: the first that no other process uses becomes this peer's alone.
             name: shown to others, "" for one drawn from the key.
             host: address of the data lane.
-            port: its port, 0 for a free one.
-            advertise: what the other peers dial, None for the listening address.
-            caps: what the link's owner allows.
+            port: port of that host, 0 for a free one.
+            advertise: address that the other peers dial, None for the listening address.
+            caps: limits that the link's owner sets.
             freeze: rehearsal of a death: in which round, and who is told.
-            waits: whether a coordinator that does not answer is waited for as long as it takes.
-            brings: what the door is told of model and data.
+            waits: True to wait for a coordinator that does not answer as long as it takes.
+            brings: words for the door on model and data.
             make_shell: makes the network side, see PeerThread.
 
         Raises:
@@ -114,10 +114,10 @@ class Membership:
         """Bring a model, or a stage of one: the run file's strategy, driven over these weights.
 
         Args:
-            weights: its own.
-            layout: of it.
-            hooks: what the owner wants to hear.
-            group: that exchanges it.
+            weights: weights of the trainer.
+            layout: layout of the model.
+            hooks: calls that the owner asked for.
+            group: group that exchanges it.
 
         Raises:
             UserError: SWT-E605, the strategy cannot be made here or for this model; E632, it

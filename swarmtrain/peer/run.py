@@ -71,7 +71,7 @@ def run_peer(
     """Join, train, leave. Returns the exit status.
 
     Args:
-        options: what was asked for.
+        options: options of the command.
         say: shows people a line.
         emit: puts out an event for programs.
         make_shell: makes the network side, see PeerThread.
@@ -96,7 +96,7 @@ def live(
     """Join, train, leave.
 
     Args:
-        options: what was asked for.
+        options: options of the command.
         events: hears the news.
         own: a model in stages that this peer brings; None trains the built-in one.
         emit: puts out the event of a rehearsed death.
@@ -249,7 +249,7 @@ class _Peer:
         return self.session.result
 
     def leave(self, reason: str, *, save: bool, waits: Callable[[], None]) -> bool:
-        """As `Session.leave`."""
+        """See `Session.leave`."""
         self.reader.finish()
         return self.session.leave(reason, save=save, waits=waits)
 

@@ -8,7 +8,7 @@ def rounding_seed(run: bytes, op: int, peer: bytes) -> int:
     its part again makes the same bytes, and anybody could.
 
     Args:
-        run: what names the run, the hash of its settings.
+        run: hash of the run's settings, which names it.
         op: number of the op.
         peer: the peer's key.
     """

@@ -55,11 +55,11 @@ _SEED_BYTES = 32
 
 @dataclass(frozen=True, slots=True)
 class Rehearsal:
-    """How a peer is to be slower, or less lasting, than it is.
+    """Rehearsal of a peer that is slower, or less lasting, than it is.
 
     Attributes:
         pass_s: a pass through a stage takes so long, see PacedTrainer; 0 for as long as it takes.
-        round: in which to stop while micro-batches are on their way, 0 for never.
+        round: round in which to stop while micro-batches are on their way, 0 for never.
         freeze: stops; told how many there are.
     """
 
@@ -72,10 +72,10 @@ class StagedPeer:
     """The stages of one peer: their trainer, their sessions, and its text if it reads any.
 
     Args:
-        membership: of a run with stages.
+        membership: membership in a run with stages.
         threads: torch threads, for the whole process.
         telling: hears the news.
-        rehearsal: of a slow machine, or of a death.
+        rehearsal: rehearsal of a slow machine, or of a death.
         own: the model and data that this peer brings; None where the model is built in.
 
     Raises:
@@ -198,7 +198,7 @@ class StagedPeer:
         return "; ".join(f"stage {stage}: {result}" for stage, result in said.items())
 
     def leave(self, reason: str, *, save: bool, waits: Callable[[], None]) -> bool:
-        """As `Session.leave`."""
+        """See `Session.leave`."""
         self.reader.finish()
         if self._training is None:
             self.membership.thread.leave(reason)

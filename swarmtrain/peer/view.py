@@ -36,13 +36,13 @@ class PeerView(msgspec.Struct, frozen=True):
     Attributes:
         refused_frames: frames that break the protocol, by reason; refused handshakes too.
         ignored_frames: frames that changed nothing: ``stale`` and ``repeated`` ones.
-        chain: of pair ops, this peer's chain in the ledger, in hex; "" where a run has none.
-        audits: how many audits of this peer's ended ``right``, ``wrong`` or ``unanswered``.
-        waiting_for: what the whole run waits for, as the coordinator says; "" while it goes on.
-        result: what the run has come to and where the model is, once it is finished.
-        waiting_seen_s: how many seconds ago that was here last, if that is known.
-        unit: what `tokens` counts: samples where the model is a program's own.
-        limits: on the link, in words; "" without any.
+        chain: this peer's chain in the ledger of pair ops, in hex; "" where a run has none.
+        audits: number of this peer's audits that ended ``right``, ``wrong`` or ``unanswered``.
+        waiting_for: the whole run's wait, as the coordinator tells it; "" while it goes on.
+        result: outcome of the run and place of the model, once it is finished.
+        waiting_seen_s: seconds since that was here last, if known.
+        unit: unit of `tokens`: samples where the model is a program's own.
+        limits: limits on the link, in words; "" without any.
     """
 
     run: str

@@ -66,8 +66,8 @@ class Boundary:
     """The place between two stages: the form of what passes it, in both directions.
 
     Attributes:
-        codec: how values become bytes.
-        shape: of a micro-batch's activations; the last dimension is a token's vector.
+        codec: codec of the values.
+        shape: shape of a micro-batch's activations; the last dimension is a token's vector.
     """
 
     codec: ActivationCodec
@@ -100,7 +100,7 @@ class Boundary:
         """The values as bytes; the same values and seed give the same ones.
 
         Args:
-            values: of the boundary's shape; float32, or a smaller kind that float32 holds exactly.
+            values: tensor of the boundary's shape; float32, or a kind that it holds exactly.
             seed: 0 to 2^64 - 1 of a gradient's stochastic rounding, see `rounding_seed`; None
                 rounds to nearest. Without effect on what is not rounded to int8.
 
@@ -133,7 +133,7 @@ class Boundary:
 
         Args:
             data: the bytes.
-            form: what was told beside them.
+            form: form that was told beside them.
 
         Returns:
             float32 of the boundary's shape on the CPU, all below 2^40; not the bytes' memory.
@@ -165,9 +165,9 @@ def rounding_seed(run: bytes, micro_batch: MicroBatch, stage: int) -> int:
     """Seed for a gradient's stochastic rounding: whoever makes it, and however often.
 
     Args:
-        run: what names the run, the hash of its settings.
-        micro_batch: whose gradient.
-        stage: whose input it is the gradient of.
+        run: hash of the run's settings, which names it.
+        micro_batch: micro-batch of the gradient.
+        stage: stage whose input it is the gradient of.
     """
     numbers = (micro_batch.round, micro_batch.number, stage)
     digest = hashlib.sha256(b"swarmtrain gradient rounding 1" + run + micro_batch.source)

@@ -23,13 +23,13 @@ class Backward:
     """One backward pass.
 
     Args:
-        output: of a forward pass with its graph.
-        gradient: of `output`; None where that is a sum of losses.
+        output: output of a forward pass with its graph.
+        gradient: gradient of `output`; None where that is a sum of losses.
         given: the input, a leaf that wants a gradient; None if it has none to give.
-        parameters: those of which some have made `output`.
+        parameters: parameters of which some have made `output`.
 
     Attributes:
-        input_gradient: of `given`, in its shape; None without.
+        input_gradient: gradient of `given`, in its shape; None without.
     """
 
     def __init__(

@@ -46,8 +46,8 @@ class Block:
     """The smallest part of a model that can be served.
 
     Attributes:
-        name: as a run file names it.
-        parts: its modules by their dotted names in the unsplit model; "" is the model itself.
+        name: name in a run file.
+        parts: modules by their dotted names in the unsplit model; "" is the model itself.
         call: (those modules, input) -> output.
         unsaved: buffers that the unsplit model does not save, and tracing would.
     """
@@ -67,9 +67,9 @@ class BlockModel:
     """A model as blocks.
 
     Attributes:
-        blocks: in the order in which they are called.
-        loss: of what the last one gives.
-        values: those that a run begins with.
+        blocks: blocks in the order in which they are called.
+        loss: loss of the last one's output.
+        values: values that a run begins with.
     """
 
     blocks: tuple[Block, ...]
@@ -178,8 +178,8 @@ def of_traced(
         model: takes one tensor; best on the meta device, as for `of_modules`.
         example: an input of one micro-batch, on the model's device. All have its shape.
         at: names of submodules; each begins a new block, which has its name.
-        loss: as for `of_modules`.
-        initialise: as for `of_modules`.
+        loss: see `of_modules`.
+        initialise: see `of_modules`.
 
     Raises:
         UserError: SWT-E613, it cannot be traced, or not be cut there.
@@ -232,7 +232,7 @@ def build(
         model: stays as it is.
         blocks: which ones.
         seed: the run's.
-        device: where they are to compute.
+        device: device on which they compute.
 
     Raises:
         UserError: SWT-E613, nothing sets the values of a tensor.

@@ -25,8 +25,8 @@ def norm_share(first: float, told: float | None) -> float:
     """A stage's share of the whole gradient's norm.
 
     Args:
-        first: by its number of values.
-        told: by what members have told; believed within a bound around that.
+        first: first share, by its number of values.
+        told: shares by members' words; believed within a bound around the first.
 
     >>> [norm_share(0.5, None), norm_share(0.5, 0.25), norm_share(0.5, 1.0), norm_share(0.5, 0.0)]
     [0.5, 0.25, 1.0, 0.0625]

@@ -17,10 +17,10 @@ from swarmtrain_transport import limits
 from swarmtrain_transport.pipeline.assignment import StageNeed, memory_of
 
 PROCESS_BYTES = 400_000_000
-"""Of a peer with next to no model: Python, torch and the network, measured (VmHWM, Linux)."""
+"""Memory of a peer with next to no model: Python, torch and network, measured (VmHWM, Linux)."""
 
 _KEPT_BYTES = 48
-"""Of each parameter, where a peer takes most, measured as above with all that a pass takes: 37 to
+"""Bytes per parameter where a peer takes most, measured as above with all that a pass takes: 37 to
 47 in a stage of 5 to 15 million, 35 in one piece of 40 (benchmarks/pipelines/memory.py). Weight,
 gradient and two moments of AdamW are 16 of them. 16 are the 4.04 vectors in float32 that
 benchmarks/memory.py finds beyond these at most: anchor and outer momentum, the weights of now, what
@@ -28,7 +28,7 @@ was given and what came. Error feedback is 4, where a codec has it; the others
 are what the C library keeps."""
 
 _HEAD_VALUES = 3
-"""Of the head, for each token that there is: its logit, that one's softmax, and the gradient."""
+"""Bytes of the head per token that there is: its logit, its softmax, and the gradient."""
 
 _SLOTS_PER_STAGE = 2
 """A micro-batch is under way there and back, and meanwhile each stage works on another one."""

@@ -25,9 +25,9 @@ class Passed:
     """One block of a model, and what it gives.
 
     Attributes:
-        cost: for one micro-batch.
-        shape: of its output.
-        dtype: of its output.
+        cost: cost of one micro-batch.
+        shape: shape of its output.
+        dtype: type of its output.
     """
 
     cost: Cost
@@ -39,8 +39,8 @@ def passed(model: BlockModel, example: Tensor) -> tuple[Passed, ...]:
     """Send a micro-batch without values through all blocks.
 
     Args:
-        model: of any size; nothing of it is made.
-        example: of the shape and dtype of a micro-batch's input; its values do not matter.
+        model: model of any size; nothing of it is made.
+        example: tensor of a micro-batch's input shape and dtype; its values do not matter.
 
     Raises:
         UserError: SWT-E613, a block does not take what the one before gives, or gives something
@@ -99,8 +99,8 @@ def stages_among(
 
     Args:
         model: all its blocks.
-        stages: how many; or the name of the first block of each.
-        blocks: of the model, as `passed` finds them.
+        stages: number of stages, or the name of the first block of each.
+        blocks: blocks of the model, as `passed` finds them.
         activations: form of what goes between stages, by its name in the run file.
 
     Returns:

@@ -49,9 +49,9 @@ def validation_loss(span: Span, anchors: Anchors, batches: Sequence[Batch]) -> f
     """The mean loss of all tokens, in nats per token.
 
     Args:
-        span: of all stages.
-        anchors: what is judged, by stage.
-        batches: of validation text, at least one.
+        span: span of all stages.
+        anchors: anchors to judge, by stage.
+        batches: batches of validation text, at least one.
     """
     with span.judged(anchors):
         total = sum(span.loss(batch.x_BT, batch.y_BT) for batch in batches)

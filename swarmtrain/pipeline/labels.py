@@ -19,7 +19,7 @@ class Labels:
     """Form of a run's labels, which all of its peers know.
 
     Attributes:
-        shape: of a micro-batch's labels.
+        shape: shape of a micro-batch's labels.
         classes: labels are whole numbers from 0 to below this; up to 256 take a byte each, more
             take four. 0: they are float32 values.
     """
@@ -34,7 +34,7 @@ class Labels:
 
     @property
     def count(self) -> int:
-        """How many a micro-batch has."""
+        """Number of labels in a micro-batch."""
         return math.prod(self.shape)
 
     @property
@@ -51,7 +51,7 @@ class Labels:
         """The labels as bytes.
 
         Args:
-            labels: of the shape.
+            labels: labels of the shape.
 
         Raises:
             ValueError: another shape, no such class or value: the caller's mistake.

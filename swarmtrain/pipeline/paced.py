@@ -19,8 +19,8 @@ class PacedTrainer(StageTrainer):
     backward pass two, the second of them after the input's gradient is handed on.
 
     Args:
-        unit_s: in the mean.
-        seed: of the differences between passes.
+        unit_s: mean duration.
+        seed: seed of the differences between passes.
         others: see StageTrainer.
         sleep: pauses for so many seconds.
         clock: monotonic seconds.

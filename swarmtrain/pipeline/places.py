@@ -28,7 +28,7 @@ class Read(NamedTuple):
 
     Attributes:
         given: input of the first stage.
-        labels: of the loss.
+        labels: labels of the loss.
     """
 
     given: Tensor
@@ -83,7 +83,7 @@ class Places:
         return self._places.get(job)
 
     def free(self, job: Job) -> None:
-        """Nothing of the job is needed any more."""
+        """Free the job's places: nothing of it is needed any more."""
         self._places.pop(job, None)
 
     def beside(self, message: messages.AnyHopMessage, job: Job | None) -> Buffer:

@@ -21,8 +21,8 @@ def sketch(values: Tensor, seed: int) -> Tensor:
     """The sketch of values, float64.
 
     Args:
-        values: on the CPU.
-        seed: of the signs, 0 to 2^64 - 1.
+        values: tensor on the CPU.
+        seed: seed of the signs, 0 to 2^64 - 1.
     """
     signs = torch.Generator().manual_seed(seed)
     total = torch.zeros(_PLACES, dtype=torch.float64)

@@ -26,8 +26,8 @@ def dropout_seed(run: bytes, micro_batch: MicroBatch) -> int:
     """Seed of a micro-batch's chance: the same whoever computes it, and however often.
 
     Args:
-        run: what names the run, the hash of its settings.
-        micro_batch: its name; which step or attempt it is for does not matter.
+        run: hash of the run's settings, which names it.
+        micro_batch: name of the micro-batch; its step or attempt does not matter.
     """
     digest = hashlib.sha256(b"swarmtrain dropout 1" + run + micro_batch.source)
     for number in (micro_batch.round, micro_batch.number):
@@ -56,11 +56,11 @@ class Span:
         cut: the blocks of each stage of the run.
         served: the stages of this span, which follow each other.
         seed: the run's, of the values that it begins with.
-        device: where to compute.
+        device: device to compute on.
 
     Attributes:
         modules: by stage, its parameters under the names of the unsplit model.
-        device: where it computes.
+        device: device that it computes on.
 
     Raises:
         UserError: SWT-E613, a block cannot be made.
@@ -100,10 +100,10 @@ class Span:
         """Compute again, and the gradient of the input from that of the output.
 
         Args:
-            given: as for `forward`, and equal to what that had.
-            gradient: of the output, in its shape.
-            entry: as for `forward`.
-            seed: as for `forward`.
+            given: see `forward`; equal to what that had.
+            gradient: gradient of the output, in its shape.
+            entry: see `forward`.
+            seed: see `forward`.
 
         Returns:
             The pass; its weights' gradients are not made yet.
@@ -124,10 +124,10 @@ class Span:
         """Begin the way back at the end of the route.
 
         Args:
-            given: as for `forward`.
-            labels: of the micro-batch.
-            entry: as for `forward`.
-            seed: as for `forward`.
+            given: see `forward`.
+            labels: labels of the micro-batch.
+            entry: see `forward`.
+            seed: see `forward`.
 
         Returns:
             Sum of the losses of all tokens, which may be NaN, and the pass.
@@ -143,7 +143,7 @@ class Span:
 
         Args:
             given: input of the first stage here, on any device.
-            labels: of the micro-batch, where the last stage is here.
+            labels: labels of the micro-batch, where the last stage is here.
 
         Raises:
             UserError: SWT-E613.
@@ -222,8 +222,8 @@ class Span:
 
         Args:
             given: input of the stage `entry`.
-            labels: of these tokens.
-            entry: as for `forward`.
+            labels: labels of these tokens.
+            entry: see `forward`.
         """
         with torch.no_grad():
             output = self._run(given.to(self.device), entry, 0)

@@ -11,15 +11,15 @@ import torch
 
 _TRIES = 8
 _ROWS, _INNER, _COLUMNS = 512, 256, 1024
-"""Of a product as layers of small models make them."""
+"""Size of a product as layers of small models make them."""
 
 
 def flops_per_s(threads: int, clock: Callable[[], float] = time.perf_counter) -> int:
     """Operations per second of matrix products in float32, to two digits.
 
     Args:
-        threads: that the peer will train with.
-        clock: in seconds.
+        threads: number of threads that the peer will train with.
+        clock: clock in seconds.
     """
     before = torch.get_num_threads()
     torch.set_num_threads(threads)

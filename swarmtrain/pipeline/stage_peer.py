@@ -40,7 +40,7 @@ class Training(Protocol):
 
     @property
     def trainer(self) -> StageTrainer:
-        """Of the span."""
+        """Trainer of the span."""
 
     def begin(self, pace: orders.Pace) -> None:
         """A round begins, whose steps go by this."""
@@ -82,14 +82,14 @@ class StagePeer:
     """One life of a peer.
 
     Args:
-        machine: of this process.
-        boot: of it.
+        machine: machine of this process.
+        boot: boot of this process.
         run_tag: fence of the run.
-        forms: of all that travels.
+        forms: forms of all that travels.
         outside: the others.
 
     Attributes:
-        machine: of this process.
+        machine: machine of this process.
         places: payloads of what is under way.
         ended: own micro-batches by the reason of their loss; None is those that came back.
     """
@@ -353,7 +353,7 @@ def _text(read: Parcel | Read) -> Text | None:
 
 
 def _nothing(now_s: float) -> None:
-    """Nothing is to be told."""
+    """Tell nothing."""
 
 
 def rules_of(config: RunConfig) -> Rules:

@@ -24,8 +24,8 @@ class StageSteps:
         inner: [inner] of the run file.
 
     Attributes:
-        num_tokens: those that counted since the last step.
-        optimizer: of the parameters.
+        num_tokens: tokens that counted since the last step.
+        optimizer: optimizer of the parameters.
     """
 
     def __init__(self, module: nn.Module, inner: InnerSection) -> None:
@@ -70,7 +70,7 @@ class StageSteps:
 
         Args:
             rate: learning rate, by the run's clock.
-            factor: of clipping, above 0 and at most 1.
+            factor: factor of clipping, above 0 and at most 1.
         """
         if factor < 1:
             for parameter in self._parameters:

@@ -54,9 +54,9 @@ class Forms:
     """Forms of all that travels in a run.
 
     Attributes:
-        run: what names the run, the hash of its settings.
-        boundaries: by the stage whose input passes them; the first stage has none.
-        labels: of a micro-batch.
+        run: hash of the run's settings, which names it.
+        boundaries: boundaries by the stage whose input passes them; the first stage has none.
+        labels: labels of a micro-batch.
     """
 
     run: bytes
@@ -101,7 +101,7 @@ def boundaries_of(
     Args:
         model: all blocks.
         cut: the blocks of each stage.
-        example: of the shape and dtype of a micro-batch's input.
+        example: tensor of a micro-batch's input shape and dtype.
         codec: form of the values.
 
     Raises:
@@ -118,18 +118,18 @@ class StageTrainer:
 
     Args:
         span: stages with their values.
-        forms: of all that travels.
+        forms: forms of all that travels.
         inner: [inner] of the run file.
         read: text of own micro-batches.
-        norm_shares: of each stage in the norm of the whole gradient, until others are told.
+        norm_shares: share of each stage in the norm of the whole gradient, until others are told.
 
     Attributes:
         span: the stages.
-        forms: of all that travels.
+        forms: forms of all that travels.
         steps: the optimizer of each stage.
         rate: learning rate of the next step, by the run's clock.
         loss: sum and tokens of all losses whose gradient was added here.
-        tokens: by stage, in steps that were made; whoever gives them to others begins anew.
+        tokens: tokens of steps that were made, by stage; whoever gives them to others begins anew.
         num_steps: inner steps that were made, by stage.
         num_broken: steps that were not made, for their gradient was too large.
     """
@@ -204,7 +204,7 @@ class StageTrainer:
         """Compute again, and the gradient of the input; then `end_backward`.
 
         Args:
-            request: for which pass.
+            request: request for the pass.
             given: the input that the forward pass had.
             answer: the labels at the end of a route, the gradient of the output else.
 

@@ -57,11 +57,11 @@ class GroupStorage:
 
     Args:
         directory: the state directory.
-        group: whose part; its folder is made where it is missing.
+        group: number of the group; its folder is made where it is missing.
 
     Attributes:
         directory: the group's folder.
-        checkpoints: its checkpoints.
+        checkpoints: checkpoints of the group.
 
     Raises:
         UserError: SWT-E401, the disk is full; E403, a folder or a file cannot be made or used. Each

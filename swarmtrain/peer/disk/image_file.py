@@ -20,10 +20,10 @@ class _File:
     """A file without a name, which ends with this object.
 
     Args:
-        directory: where its bytes lie.
+        directory: folder of the bytes.
 
     Attributes:
-        number: of the open file.
+        number: descriptor of the open file.
     """
 
     def __init__(self, directory: Path) -> None:

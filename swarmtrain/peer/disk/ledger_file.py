@@ -60,9 +60,9 @@ class LedgerFile:
     """Contents of a file.
 
     Attributes:
-        records: of all whole segments before the first that is not, by index.
-        whole_bytes: where those segments end.
-        num_bytes: where the file ends.
+        records: records of all whole segments before the first that is not, by index.
+        whole_bytes: end of those segments.
+        num_bytes: end of the file.
     """
 
     records: list[Record]
@@ -165,10 +165,10 @@ class LedgerLog:
     """A file that is open: records are appended to it, and read again from any index on.
 
     Args:
-        path: of the file; what is torn at its end is cut off.
+        path: path of the file; a torn end is cut off.
 
     Attributes:
-        ranges: of the records in the file, each as first and stop, oldest first.
+        ranges: ranges of records in the file, each as first and stop, oldest first.
 
     Raises:
         OSError: it cannot be read or written.
@@ -263,7 +263,7 @@ class LedgerLog:
         return found
 
     def replay(self, first: int, stop: int = sys.maxsize) -> Iterator[Record]:
-        """As `read`, but a few at a time."""
+        """Read as `read` does, a few at a time."""
         while records := self.read(first, min(stop, first + _MARKED_RECORDS)):
             yield from records
             first = records[-1].index + 1

@@ -84,7 +84,7 @@ class SpillFile:
             os.ftruncate(self._file, start)
 
     def close(self) -> None:
-        """Nobody asks any more."""
+        """Drop it: nobody asks for it any more."""
         if self._file >= 0:
             os.close(self._file)
             self._file = -1

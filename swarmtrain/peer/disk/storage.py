@@ -125,7 +125,7 @@ class PeerStorage:
         Args:
             run: record 0.
             snapshot: the SNAPSHOT.
-            image: what it names.
+            image: image that it names.
             frees: free the disk of what is before it.
 
         Raises:

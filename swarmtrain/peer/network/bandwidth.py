@@ -35,8 +35,8 @@ class Bandwidth:
     Args:
         link: the real one.
         loop: the link's.
-        caps: what the link's owner allows.
-        directory: where today's traffic is kept.
+        caps: limits that the link's owner sets.
+        directory: folder of today's traffic.
 
     Raises:
         UserError: SWT-E405, today's allowance is used up already.
@@ -64,20 +64,20 @@ class Bandwidth:
         return self._link.stats
 
     def allow(self, address: Address) -> None:
-        """As the real link."""
+        """Do what the real link does."""
         self._widths.forget(address.peer_id)
         self._outbox.widths.pop(address.peer_id, None)
         self._link.allow(address)
 
     def revoke(self, peer: PeerId) -> None:
-        """As the real link."""
+        """Do what the real link does."""
         self._outbox.forget(peer)
         self._widths.forget(peer)
         self._outbox.widths.pop(peer, None)
         self._link.revoke(peer)
 
     def send(self, peer: PeerId, frame: Frame) -> bool:
-        """As the real link, but bulk may wait here."""
+        """Send as the real link does, but bulk may wait here."""
         if frame.kind not in _BULK:
             return self._link.send(peer, frame)
         self._outbox.put(peer, frame)
@@ -87,7 +87,7 @@ class Bandwidth:
         return True
 
     def close(self) -> None:
-        """Nothing goes out any more."""
+        """Send nothing more."""
         if self._timer is not None:
             self._timer.cancel()
         if self._allowance is not None:
@@ -97,8 +97,8 @@ class Bandwidth:
         """Called at every event; reads the counters as often as a window of rates asks for.
 
         Args:
-            participant: whose stats are kept up to date.
-            bytes_moved: by this process, both directions and lanes.
+            participant: machine whose stats are kept up to date.
+            bytes_moved: bytes of this process, both directions and lanes.
             now_s: the time.
         """
         plan_ids = participant.plan_ids

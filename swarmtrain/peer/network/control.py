@@ -116,15 +116,15 @@ class ControlClient:
     """One peer's control lane.
 
     Args:
-        invite: where the coordinator is, its certificate's hash, and the secret.
+        invite: the coordinator's address, its certificate's hash, and the secret.
         identity: signs the knock.
         make_hello: the newest HELLO, asked for at every connection.
-        handler: is told of everything.
-        rng: of the pauses' jitter.
+        handler: hears of everything.
+        rng: source of the pauses' jitter.
         prepare: awaited before every connection; what it raises ends `run`.
         pause: waits for so many seconds.
-        uses_proxy: whether HTTPS_PROXY of the environment is honoured.
-        waits: whether the first connection is tried for as long as it takes.
+        uses_proxy: True to honour HTTPS_PROXY of the environment.
+        waits: True to try the first connection as long as it takes.
     """
 
     def __init__(

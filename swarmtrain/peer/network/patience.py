@@ -33,9 +33,9 @@ class Patience:
     """Failures in a row.
 
     Args:
-        host, port: where the coordinator should be.
-        rng: of the pauses' jitter.
-        is_endless: whether it is waited for from the first try on.
+        host, port: address of the coordinator.
+        rng: source of the pauses' jitter.
+        is_endless: True to wait from the first try on.
     """
 
     def __init__(self, host: str, port: int, rng: random.Random, *, is_endless: bool) -> None:

@@ -84,18 +84,18 @@ class PeerShell:
     """One peer's network side.
 
     Args:
-        invite: where the coordinator is.
+        invite: invite with the coordinator's address.
         storage: state directory.
         identity: keys.
         name: shown to others.
         to_trainer: hears of what concerns training; called on this loop, must not block.
-        rng: of pauses and of the choice among equal donors.
-        advertise: what the other peers dial, None for the listening address.
-        caps: what the link's owner allows.
+        rng: source of pauses and of the choice among equal donors.
+        advertise: address that the other peers dial, None for the listening address.
+        caps: limits that the link's owner sets.
         freeze: rehearsal of a death: in which round, and who is told.
-        waits: whether a coordinator that does not answer is waited for; it is by whoever was in
-            the run before, unless that is finished.
-        brings: what the door is told of model and data.
+        waits: True to wait for a coordinator that does not answer. Whoever was in the run before
+            does so in any case, unless the run is finished.
+        brings: words for the door on model and data.
     """
 
     def __init__(

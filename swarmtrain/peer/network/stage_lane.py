@@ -24,7 +24,7 @@ class StageLane:
     Args:
         make: makes the peer.
         me: this process.
-        span: its stages.
+        span: stages of the peer.
         run_tag: fence of the run.
         send: sends a frame on the data lane.
         tell: sends a message on the control lane.
@@ -78,7 +78,7 @@ class StageLane:
         coordinator begins with its own first word.
 
         Args:
-            term: of the coordinator's life.
+            term: term of the coordinator.
         """
         if term != self._term:
             self._words, self._term = control.ReportLane(), term

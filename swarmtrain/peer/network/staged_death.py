@@ -63,15 +63,15 @@ class FreezingLink:
         return self._link.stats
 
     def allow(self, address: Address) -> None:
-        """As the real link."""
+        """Do what the real link does."""
         self._link.allow(address)
 
     def revoke(self, peer: PeerId) -> None:
-        """As the real link."""
+        """Do what the real link does."""
         self._link.revoke(peer)
 
     def send(self, peer: PeerId, frame: Frame) -> bool:
-        """As the real link, but for what is beyond the first half in the rehearsal's round."""
+        """Send as the real link does, but only the first half in the rehearsal's round."""
         plan = self._plan()
         if plan is not None and self._is_given(plan, frame):
             # Half of every slice, not of them all: an owner that has its part repeats no RANGES.

@@ -21,7 +21,7 @@ class PieceRefused(UserError):
 
 
 async def read_bounded(chunks: AsyncIterator[bytes], bytes_max: int) -> bytes:
-    """Everything that comes, as long as it is at most `bytes_max` bytes.
+    """Return all that comes, as long as it is at most `bytes_max` bytes.
 
     Raises:
         PieceRefused: it is more.

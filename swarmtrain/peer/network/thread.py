@@ -46,27 +46,27 @@ HAND_OVER_S = 30.0
 """So long a leaving peer waits at most until somebody else holds what it alone holds."""
 
 _MOMENT_S = 1.0
-"""Nobody is told of a shorter wait."""
+"""Shortest wait that people are told of."""
 
 
 class PeerThread:
     """A PeerShell on its own thread.
 
     Args:
-        invite: where the coordinator is.
+        invite: invite with the coordinator's address.
         storage: state directory.
         identity: keys.
         name: shown to others.
         host: address of the data lane.
-        port: its port, 0 for a free one.
-        advertise: what the other peers dial, see PeerShell.
+        port: port of that host, 0 for a free one.
+        advertise: address that the other peers dial, see PeerShell.
         caps: see PeerShell.
         freeze: rehearsal of a death, see PeerShell.
         waits, brings: see PeerShell.
         make_shell: makes the network side; chaos brings one that misbehaves.
 
     Attributes:
-        inbox: what concerns the training thread, in order.
+        inbox: news for the training thread, in order.
     """
 
     def __init__(

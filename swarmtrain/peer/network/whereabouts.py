@@ -28,8 +28,8 @@ class Whereabouts:
     """The address that this peer's HELLO carries.
 
     Args:
-        advertised: what the other peers shall dial, None for the listening address.
-        listening: where the data lane listens, with its real port.
+        advertised: address that the other peers shall dial, None for the listening address.
+        listening: address of the data lane, with its real port.
     """
 
     def __init__(self, advertised: Endpoint | None, listening: Endpoint) -> None:

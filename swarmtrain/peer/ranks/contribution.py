@@ -40,7 +40,7 @@ class _Ask(msgspec.Struct, frozen=True, array_like=True):
     window: tuple[str, int, int, int, str, str] = ("", 0, 0, 0, "", "")
 
     def packed(self) -> Tensor:
-        """As it travels."""
+        """Form in which it travels."""
         room = torch.zeros(_ASK_BYTES, dtype=torch.uint8)
         data = msgspec.msgpack.encode(self)
         room[0] = len(data)
@@ -54,8 +54,8 @@ class SpreadContribution:
     Args:
         number: counts the job's contributions.
         own: rank 0's part of it.
-        places: of all ranks.
-        ranks: of the job.
+        places: places of all ranks.
+        ranks: ranks of the job.
     """
 
     def __init__(self, number: int, own: TensorContribution, places: Places, ranks: Ranks) -> None:
@@ -63,7 +63,7 @@ class SpreadContribution:
         self._places, self._ranks = places, ranks
 
     def encode(self, start: int, stop: int, window: Window) -> bytes:
-        """As `TensorContribution.encode`; waits for the ranks that have the values."""
+        """See `TensorContribution.encode`; waits for the ranks that have the values."""
         places, codec = self._places, codec_of(window)
         parts: dict[int, bytes] = {}
         refusals = []
@@ -92,7 +92,7 @@ class SpreadContribution:
         return joined(parts, places, start, stop, window)
 
     def decoded(self, start: int, stop: int, window: Window) -> Tensor:
-        """As the others decode it."""
+        """Decode it as the others do."""
         return codec_of(window).decode(self.encode(start, stop, window), stop - start, window)
 
 
@@ -100,11 +100,11 @@ def joined(parts: dict[int, bytes], places: Places, start: int, stop: int, windo
     """The bytes of a chunk from those of each rank's blocks in it.
 
     Args:
-        parts: by rank.
-        places: of all ranks.
+        parts: parts by rank.
+        places: places of all ranks.
         start: first value of the chunk.
         stop: one past its last.
-        window: that all were encoded under.
+        window: window that all were encoded under.
     """
     if len(parts) == 1:
         (only,) = parts.values()
@@ -139,7 +139,7 @@ class Encoder:
     """The thread of a rank that encodes for rank 0.
 
     Args:
-        ranks: of the job.
+        ranks: ranks of the job.
     """
 
     def __init__(self, ranks: Ranks) -> None:

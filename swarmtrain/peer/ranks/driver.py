@@ -67,11 +67,11 @@ class RankDriver(Driver):
 
     Args:
         me: the job's id as a peer.
-        strategy: on the own vector.
+        strategy: strategy on the own vector.
         weights: this rank's, on the own vector.
-        layout: of the own vector.
-        ranks: of the job.
-        digest: of the whole model's layout.
+        layout: layout of the own vector.
+        ranks: ranks of the job.
+        digest: digest of the whole model's layout.
         snapshot_rounds: see `Driver`.
         put: see `Driver`; at rank 0.
 
@@ -108,7 +108,7 @@ class RankDriver(Driver):
         self._encoder = Encoder(self._ranks)
 
     def contribute(self) -> OwnPart:
-        """As `Driver.contribute`, of this rank's values."""
+        """Give this rank's values; see `Driver.contribute`."""
         part = super().contribute()
         self._numbered += 1
         if self._encoder is not None and isinstance(part.contribution, TensorContribution):
@@ -116,7 +116,7 @@ class RankDriver(Driver):
         return part
 
     def end_op(self, result: OpResult) -> StateImage:
-        """As `Driver.end_op`; `result` has its chunks at rank 0 alone."""
+        """See `Driver.end_op`; `result` has its chunks at rank 0 alone."""
         self._whole = result
         image = super().end_op(self._own(result))
         self._whole = None
@@ -260,17 +260,17 @@ class LeadDriver(RankDriver):
 
     @property
     def state_names(self) -> list[str]:
-        """Of the arrays of the shared state, in order."""
+        """Names of the shared state's arrays, in order."""
         return [name for name, _ in self._strategy.state_arrays()]
 
     def offer(self) -> StateImage:
-        """As `Driver.offer`."""
+        """See `Driver.offer`."""
         with self._in_step(Word.OFFER):
             super().offer()
         return self._described(0, copy=True)
 
     def contribute(self) -> OwnPart:
-        """As `Driver.contribute`; its values stay where they are."""
+        """See `Driver.contribute`; the values stay where they are."""
         with self._in_step(Word.CONTRIBUTE):
             part = super().contribute()
         own = part.contribution
@@ -279,7 +279,7 @@ class LeadDriver(RankDriver):
         return OwnPart(part.op, spread, part.samples)
 
     def end_op(self, result: OpResult) -> StateImage:
-        """As `Driver.end_op`.
+        """See `Driver.end_op`.
 
         Raises:
             RemoteFault: a chunk is illegal; nothing changed.
@@ -290,17 +290,17 @@ class LeadDriver(RankDriver):
         return self._described(result.op, copy=self._is_copied(result.op))
 
     def skip(self, op: int) -> None:
-        """As `Driver.skip`."""
+        """See `Driver.skip`."""
         with self._in_step(Word.SKIP, msgspec.msgpack.encode(op)):
             super().skip(op)
 
     def settle(self) -> None:
-        """As `Driver.settle`."""
+        """See `Driver.settle`."""
         with self._in_step(Word.SETTLE):
             super().settle()
 
     def load(self, action: LoadState) -> StateImage:
-        """As `Driver.load`.
+        """See `Driver.load`.
 
         Raises:
             RemoteFault: reason ``manifest``: the state's arrays are not this strategy's.
@@ -319,7 +319,7 @@ class LeadDriver(RankDriver):
         return self._described(action.op, copy=True)
 
     def fresh(self) -> None:
-        """As `RankDriver.fresh`."""
+        """See `RankDriver.fresh`."""
         with self._in_step(Word.FRESH):
             super().fresh()
 
@@ -330,14 +330,14 @@ class LeadDriver(RankDriver):
                 super().put(index, low, high, values[low - start : high - start])
 
     def begin_with(self, vector: Tensor) -> None:
-        """As `Driver.begin_with`; rank 0 alone has `vector`, of the whole model."""
+        """See `Driver.begin_with`; rank 0 alone has `vector`, of the whole model."""
         self.fresh()
         self.put(self.state_names.index("anchor"), 0, self._places.num_values, vector)
         with self._in_step(Word.BEGIN):
             super().begin()
 
     def restore(self, op: int) -> StateImage:
-        """As `RankDriver.restore`, with the state that `put` brought."""
+        """See `RankDriver.restore`; the state is the one that `put` brought."""
         with self._in_step(Word.RESTORED, msgspec.msgpack.encode(op)):
             super().restore(op)
         return self._described(op, copy=True)

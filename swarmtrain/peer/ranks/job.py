@@ -43,7 +43,7 @@ class View(msgspec.Struct, frozen=True, array_like=True):
         round: newest round in the weights.
         state_root: hex.
         peers: number of other peers.
-        seed: of the job's own.
+        seed: seed of the job's own draws.
         is_over: the run's last round is in the weights.
         trouble: id, fact, meaning and remedy of what has ended it; () without any.
     """
@@ -91,7 +91,7 @@ class Job:
         self, membership: Membership, model: nn.Module, optimizer: torch.optim.Optimizer | None,
         layout: Layout, hooks: Hooks,
     ) -> Session:  # fmt: skip
-        """As `Membership.session`, over all ranks.
+        """Begin a session over all ranks; see `Membership.session`.
 
         Raises:
             UserError: SWT-E642, the run's strategy or codec is not for jobs; E641, nor this model.

@@ -21,15 +21,15 @@ class RankLayout:
 
     Args:
         model: sharded or not; the same in all ranks.
-        layout: of the whole model.
+        layout: layout of the whole model.
         block: values that share a scale.
-        ranks: of the job; all make theirs at once.
+        ranks: ranks of the job; all make theirs at once.
 
     Attributes:
-        places: of all ranks.
+        places: places of all ranks.
         padded: length of the own vector, whole blocks.
-        num_values: of it without padding.
-        parameters: of the whole model: all ranks read and write at once, whoever has what.
+        num_values: length of the vector without padding.
+        parameters: the whole model's: all ranks read and write at once, whoever has what.
 
     Raises:
         UserError: SWT-E641, a parameter is not held in boxes that make it up.
@@ -60,7 +60,7 @@ class RankLayout:
         """(padded,) float32 on the CPU, this rank's values. All ranks read at once.
 
         Args:
-            model: the one of the beginning.
+            model: the model of the beginning.
             out: a vector to write into instead of a new one.
 
         Raises:

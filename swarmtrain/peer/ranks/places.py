@@ -26,8 +26,8 @@ class Box:
     """The part of a parameter that a rank holds.
 
     Attributes:
-        offset: its first index along each axis.
-        shape: its sizes.
+        offset: first index along each axis.
+        shape: size along each axis.
     """
 
     offset: tuple[int, ...]
@@ -46,8 +46,8 @@ class Runs:
     Attributes:
         start: (num_runs,) first value of each run.
         stop: one past its last value.
-        rank: who has it.
-        offset: where it begins in what that rank has.
+        rank: rank that has it.
+        offset: its beginning in that rank's values.
     """
 
     start: Ints
@@ -73,9 +73,9 @@ class Moves:
     Attributes:
         length: values of each.
         source: rank that gives it.
-        taken_at: its place in what that rank has.
+        taken_at: place in the values of that rank.
         target: rank that gets it.
-        put_at: its place there.
+        put_at: place in the new ones.
     """
 
     length: Ints
@@ -111,15 +111,15 @@ class Places:
     """Places of the values of a model in a job.
 
     Args:
-        shapes: of the parameters, in the order of the flat vector.
-        boxes: of each rank the box of each parameter; None where it holds nothing.
+        shapes: shapes of the parameters, in the order of the flat vector.
+        boxes: box of each parameter, by rank; None where it holds nothing.
         block: values that share a scale.
 
     Attributes:
-        num_values: of the model, without padding.
+        num_values: number of the model's values, without padding.
         padded: a whole number of blocks.
-        num_ranks: in the job.
-        owned: whose each value of the padded vector is, and where in that rank's own vector.
+        num_ranks: number of ranks in the job.
+        owned: owner of each value of the padded vector, and its place in that rank's own vector.
 
     Raises:
         NoPlace: boxes overlap, or leave something out.

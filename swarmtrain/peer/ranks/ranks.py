@@ -97,7 +97,7 @@ class Ranks:
         """Bring pieces to their places; all ranks take part at once.
 
         Args:
-            moves: of all ranks.
+            moves: moves of all ranks.
             source: (n,) what this rank gives from.
             target: (m,) of the same type, what it puts into.
         """

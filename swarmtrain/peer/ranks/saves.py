@@ -48,7 +48,7 @@ class RankSaves(Saves):
         )
 
     def _keep_own(self, facts: checkpoint.RunFacts, driver: Driver) -> None:
-        """Nothing: see above."""
+        """Do nothing: see above."""
 
 
 def _lead(driver: Driver) -> LeadDriver:

@@ -22,5 +22,5 @@ class Known:
     inner: Contribution
 
     def encode(self, start: int, stop: int, window: Window) -> bytes:
-        """As the whole contribution will encode values [start, stop)."""
+        """Encode values [start, stop) as the whole contribution will."""
         return self.inner.encode(start - self.start, stop - self.start, window)

@@ -62,8 +62,8 @@ class _Given:
     """Our part of an op that has no outcome yet.
 
     Attributes:
-        part: what was given.
-        values: what it was made of.
+        part: part that was given.
+        values: values that it was made of.
         steps: inner steps at that moment, counted as `Driver.steps`.
         samples: likewise.
     """
@@ -79,7 +79,7 @@ class Driver:
 
     Args:
         me: own id.
-        strategy: what is exchanged and what is done with the result.
+        strategy: decides what is exchanged and uses the result.
         weights: the trainer's live weights.
         layout: digest of the model's parameter names and shapes, 32 bytes.
         num_values: values of the model without padding.
@@ -90,19 +90,19 @@ class Driver:
         read_gradient: (padded,) float32, of the step that was made last; only a strategy that
             takes gradients needs it, and then that step has left the weights alone.
         seed_of: seed of stochastic rounding in an op; None rounds to nearest.
-        put: where copies of the state go; None for memory.
+        put: takes copies of the state; None for memory.
 
     Attributes:
         op: newest op whose outcome is in the strategy, -1 before the first state and while one
             takes the place of another.
         steps: inner steps since the last READY that had an outcome; since that READY's own
             steps where the strategy's results have a later place.
-        included: whether our part was in the last committed op, for people.
-        is_alone: whether it ended with a step of a group of one.
+        included: True if our part was in the last committed op, for people.
+        is_alone: True if it ended with a step of a group of one.
         root: state root after `op`.
-        samples_so_far: in all committed results up to `op`, of everybody; 0 where the run does not
-            count them.
-        round_samples: in the newest of these, 0 before one was seen.
+        samples_so_far: samples of all peers in committed results up to `op`; 0 where the run does
+            not count them.
+        round_samples: samples in the newest of these, 0 before one was seen.
 
     Raises:
         ValueError: the strategy takes gradients, and nobody gives them.
@@ -231,7 +231,7 @@ class Driver:
         """A checkpoint's state after `op`, to be attached; the ledger says whether it counts.
 
         Args:
-            op: its op.
+            op: op of the part.
             arrays: (padded,) float32 by name.
             own: the strategy's own arrays as they were then; they come back with that state.
         """
@@ -377,8 +377,8 @@ class Driver:
         """The strategy's step with a committed result, and the weights to go on from.
 
         Args:
-            result: of the op.
-            included: as `Strategy.apply`.
+            result: result of the op.
+            included: see `Strategy.apply`.
             given: our part of it.
             is_dropped: the strategy has dropped that part.
         """

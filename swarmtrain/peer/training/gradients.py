@@ -32,7 +32,7 @@ _SHARE = 2
 gradients, the optimizer and the exchange need room beside them."""
 
 _HEAD_VALUES = 3
-"""Of each token of the vocabulary wait: its logit, that one's softmax, and the gradient."""
+"""Bytes that wait per token of the vocabulary: its logit, its softmax, and the gradient."""
 
 _NO_MEMORY = ("not enough memory", "can't allocate memory", "out of memory")
 
@@ -41,9 +41,9 @@ class Gradients:
     """Computes gradients of one model.
 
     Args:
-        model: on its device.
+        model: model on its device.
         config: the run file.
-        ways: how this peer computes.
+        ways: the peer's way to compute.
 
     Raises:
         UserError: SWT-E621, the model has no layers whose activations can be made again; E624, it
@@ -91,7 +91,7 @@ class Gradients:
 
         Args:
             attempt: may be called again.
-            examples: that it takes in all.
+            examples: examples that it takes in all.
 
         Raises:
             UserError: SWT-E622, there is not enough memory.
@@ -185,8 +185,8 @@ def out_of_memory(device: torch.device, examples: int, *, is_auto: bool = False)
     """The error of a step that did not fit.
 
     Args:
-        device: whose memory it is.
-        examples: that went through the model at a time.
+        device: device of that memory.
+        examples: examples that went through the model at a time.
         is_auto: smaller parts were tried.
     """
     smaller = max(1, examples // 2)

@@ -31,9 +31,9 @@ async def initial_weights(name: str, layout: Layout, fetch: Fetch) -> Tensor:
     """Fetch the weights of a layout; those of a stage are a part of the file.
 
     Args:
-        name: as the run file has it.
-        layout: of the model, or of a stage.
-        fetch: from the coordinator.
+        name: name in the run file.
+        layout: layout of the model, or of a stage.
+        fetch: downloads from the coordinator.
 
     Returns:
         (padded,) float32.

@@ -188,7 +188,7 @@ class TrainingMachine:
 
     Args:
         me: own id.
-        driver: whose parts are given and who takes the outcomes.
+        driver: gives parts and takes outcomes.
         rounds: committed ops after which the run is over, as its settings say.
         steps_per_round: inner steps of a round; so many are made without the coordinator.
         patience_s: a leaving peer waits so long for an op that does not begin.
@@ -199,8 +199,8 @@ class TrainingMachine:
         is_finished: the run has made its rounds.
         is_lonely: the coordinator was not there for a while.
         final_loss: after the last one, if somebody has said it.
-        final_rounds: that were committed.
-        offered_root: of the state that this peer began with; who brought the run's evaluates it.
+        final_rounds: number of committed rounds at the end.
+        offered_root: root of the state that this peer began with; its bringer evaluates the run's.
     """
 
     def __init__(

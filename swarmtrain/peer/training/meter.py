@@ -12,7 +12,7 @@ class Meter:
     Attributes:
         loss: nats per byte, 0 before the first step.
         rate: tokens per second, 0 before the second one.
-        tokens: of all steps.
+        tokens: tokens of all steps.
     """
 
     def __init__(self, clock: Callable[[], float]) -> None:

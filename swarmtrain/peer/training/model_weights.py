@@ -26,7 +26,7 @@ class FlatPlaces(Protocol):
 
     @property
     def parameters(self) -> tuple[ParameterSpec, ...]:
-        """Of which values are in the vector."""
+        """Layout of the vector's values."""
 
     def read(self, model: nn.Module, out: Tensor | None = None) -> Tensor:
         """(padded,) float32 on the CPU."""
@@ -44,8 +44,8 @@ class ModelWeights:
     Args:
         model: anybody's; its parameters are copied into, never exchanged for others, so that
             optimizers, tied layers and captured references go on working.
-        layout: of that model.
-        optimizer: whose memory of weights that are no numbers any more goes with them.
+        layout: layout of that model.
+        optimizer: optimizer whose memory of weights that are no numbers any more goes with them.
     """
 
     def __init__(
@@ -73,7 +73,7 @@ class ModelWeights:
         return vector
 
     def live_weights(self) -> Values:
-        """As `read_weights`, each parameter as it is when it is asked for. For ranks of a job,
+        """Read as `read_weights` does, each parameter when it is asked for. For ranks of a job,
         which read at once, all of it is made here.
 
         Raises:
@@ -119,8 +119,8 @@ def live_values(model: nn.Module, layout: Layout, cut_off: Tensor | None = None)
     CPU, a parameter of which is read when it is asked for.
 
     Args:
-        model: with that layout; who asks has the values of that moment.
-        layout: where they lie in the vector.
+        model: model with that layout; a caller has the values of that moment.
+        layout: places of the parameters in the vector.
         cut_off: (padded,) added to them.
 
     Raises:

@@ -46,7 +46,7 @@ def decoded_own(
 
     Args:
         own: our part.
-        result: of the op.
+        result: result of the op.
         zeros: (start, stop) places that are 0 whatever was sent.
     """
 
@@ -76,7 +76,7 @@ def without_broken(strategy: Strategy, weights: Tensor) -> Tensor:
     """Drop what is not finite, between two ops.
 
     Args:
-        strategy: whose pending work goes; all of it, where it cannot tell what is broken.
+        strategy: strategy whose pending work goes; all of it, if it cannot tell what is broken.
         weights: (padded,) float32, the weights now.
 
     Returns:

@@ -26,7 +26,7 @@ class Reader:
         config: the run file.
         feed: brings the pieces.
         batch: windows of a batch.
-        seed: of order and cuts, this peer's own.
+        seed: this peer's own seed of order and cuts.
         send: says something to the coordinator, or nothing while it is away.
     """
 

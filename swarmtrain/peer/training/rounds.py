@@ -14,13 +14,13 @@ class RoundReport:
     """Report of how one round ended for this peer.
 
     Attributes:
-        round: its number.
+        round: number of the round.
         outcome: ``merged``, ``left-out``, ``replayed``, ``followed`` or ``skipped``; of a pair op
             ``merged`` with a partner, ``alone``, or ``followed``.
-        contributors: how many peers are in the result (of its first slice), this one's pair.
+        contributors: number of peers in the result (of its first slice), or in this one's pair.
         reason: why, where it was skipped.
-        partner: with whom, in a pair op.
-        chain: of pair ops, this peer's chain after it, the same at its partner.
+        partner: partner in a pair op.
+        chain: this peer's chain after a pair op, the same at its partner.
     """
 
     round: int
@@ -35,7 +35,7 @@ class RoundReport:
 
         Args:
             root: this peer's state root after the round.
-            stage: whose round it is, where the model is in stages.
+            stage: stage of the round, where the model is in stages.
             loss: this peer's own then, None if nobody knows it.
         """
         return RoundEnded(

@@ -36,9 +36,9 @@ class Saves:
     """One peer's checkpoints and its own arrays.
 
     Args:
-        storage: of the group that is trained in.
+        storage: storage of the group that is trained in.
         config: the run file.
-        layout: of the model.
+        layout: layout of the model.
 
     Attributes:
         newest: op and state root of the newest checkpoint, (-1, b"") without one.
@@ -102,7 +102,7 @@ class Saves:
         Args:
             op: newest one in the state.
             driver: holds it.
-            text: where the run was in its text then, as the ledger tells.
+            text: place of the run in its text then, as the ledger tells.
 
         Raises:
             UserError: SWT-E401, no room; or the directory cannot be written.

@@ -90,11 +90,11 @@ class Session:
     Args:
         me: own id.
         thread: the network side, started, with WELCOME already taken from its inbox.
-        storage: of the group.
+        storage: storage of the group.
         config: the run file.
         driver: strategy and weights.
-        layout: of the model.
-        hooks: what the owner wants to hear.
+        layout: layout of the model.
+        hooks: calls that the owner asked for.
         clock: monotonic seconds.
         saves: checkpoints; None for those of a peer that is one process.
     """
@@ -205,7 +205,7 @@ class Session:
         """Give the work of a round whose inner steps were made elsewhere.
 
         Args:
-            samples: of all of its steps, for weights.
+            samples: samples of all of its steps, for weights.
         """
         self._give_back()  # gradients went with the last step: a copy of the weights comes now
         self._do(self._machine.give(samples, self._clock()))
@@ -225,9 +225,9 @@ class Session:
         """One inner step was made; gives the part and waits when the round is due.
 
         Args:
-            samples: of the step, for weights.
-            loss: of the step, shown; None if nobody knows it.
-            tokens: of the step, shown.
+            samples: samples of the step, for weights.
+            loss: loss of the step, shown; None if nobody knows it.
+            tokens: tokens of the step, shown.
 
         Raises:
             UserError: the network side ended, or the state directory cannot be written.
@@ -239,7 +239,7 @@ class Session:
         self._wait()
 
     def idle(self) -> None:
-        """Nothing to train on yet: look what comes, for a moment."""
+        """Wait a moment for news: there is nothing to train on yet."""
         self._look(wait=True)
 
     def finish_round(self) -> None:
@@ -283,7 +283,7 @@ class Session:
 
         Args:
             reason: shown to the others.
-            save: whether there is time for that; else the last checkpoint is replayed on.
+            save: True if there is time for that; else the last checkpoint is replayed on.
             waits: called if the others take longer than a moment.
 
         Returns:

@@ -34,7 +34,7 @@ from swarmtrain_transport.pipeline.requests import Evaluated, Step
 from swarmtrain_transport.wire.messages import LeaseGrant, Released, Waiting, Welcome
 
 _GLANCE_S = 0.25
-"""How often a trainer without work looks whether it is to stop."""
+"""Interval at which a trainer without work looks if it is to stop."""
 
 
 class StageTraining:
@@ -42,15 +42,15 @@ class StageTraining:
 
     Args:
         thread: the network side, with MOVED already taken from its inbox.
-        sessions: of each stage of the span.
-        trainer: of the span.
+        sessions: sessions of each stage of the span.
+        trainer: trainer of the span.
         config: the run file.
         on_other: hears what is neither work nor an outcome.
         clock: monotonic seconds.
 
     Attributes:
-        trainer: of the span.
-        loss: of the micro-batches whose routes ended here in the last closed round, in nats per
+        trainer: trainer of the span.
+        loss: loss of micro-batches whose routes ended here in the last closed round, in nats per
             token; 0 without any.
         counted: micro-batches in the steps of the last closed round, by stage.
     """

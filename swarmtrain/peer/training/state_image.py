@@ -50,12 +50,12 @@ def image_of(
     """Return the strategy's state after an op, as a manifest with its bytes.
 
     Args:
-        strategy: whose.
+        strategy: strategy whose state it is.
         layout: digest of the model's parameter names and shapes, 32 bytes.
         num_values: values of the model without padding.
         op: after which.
         copy: True if the bytes are kept, and not only their hashes.
-        put: where; None for in memory.
+        put: takes the bytes; None to keep them in memory.
     """
     arrays = strategy.state_arrays()
     specs = tuple(ArraySpec(name, num_values) for name, _ in arrays)
@@ -77,7 +77,7 @@ def arrays_of(
     """The arrays of a downloaded or restored state, (padded,) float32 by name.
 
     Args:
-        strategy: whose.
+        strategy: strategy whose state it is.
         action: the state.
         num_values: values of the model without padding.
         in_place: True to write them where the strategy's own lie.

@@ -53,8 +53,8 @@ class TextFeed:
 
     Args:
         config: the run file.
-        directory: of this peer's state; the run's tokenizer is kept there for other commands, and
-            what is known of own text.
+        directory: this peer's state directory; keeps the run's tokenizer for other commands, and
+            facts of own text.
         data: this peer's own text, where the run has none.
         tell: hears what was found there.
     """

@@ -51,16 +51,16 @@ class BuiltinTrainer:
 
     Args:
         config: the run file; its model must be a built-in one.
-        take_pieces: where text comes from, of which windows are drawn.
+        take_pieces: source of text, from which windows are drawn.
         batches: makes batches in its place.
         validation: raw validation pieces; empty if this peer does not evaluate.
-        seed: of this peer's windows and initial weights; only the first peer's weights count.
+        seed: seed of this peer's windows and initial weights; only the first peer's weights count.
         threads: torch threads, for the whole process.
-        ways: how this peer computes.
+        ways: the peer's way to compute.
 
     Attributes:
         model: the live model.
-        layout: where its parameters lie in the flat vector.
+        layout: places of its parameters in the flat vector.
         step: cumulative inner steps of the run that the learning rate goes by.
         num_samples: windows trained on since this trainer was made.
 
