@@ -46,10 +46,10 @@ tests-of-parts: setup
 # and its stories. An environment of its own, made anew each time, without torch and numpy.
 #   make test-no-torch PYTHON=python3.13
 BARE := .venv-no-torch
-TORCHLESS := tests/transport tests/coordinator tests/why tests/local_run \
-  tests/emulate/test_course.py tests/emulate/test_emulate_links.py tests/house/test_imports.py \
-  $(addprefix tests/test_,$(addsuffix .py,atomic_file config environment errors events \
-  file_descriptors lines repeats run_file_page tables))
+TORCHLESS := tests/transport tests/coordinator tests/why tests/local_run tests/foundation \
+  tests/console tests/config/test_config.py tests/config/test_run_file_page.py \
+  tests/hook/test_environment.py tests/emulate/test_course.py tests/emulate/test_emulate_links.py \
+  tests/house/test_imports.py
 WITHOUT_TORCH = $(BARE)/bin/python -c 'import tomllib; \
   project = tomllib.load(open("pyproject.toml", "rb"))["project"]; \
   wanted = project["dependencies"] + project["optional-dependencies"]["dev"]; \

@@ -29,7 +29,7 @@ ROOT = Path(__file__).resolve().parent.parent
 sys.path[:0] = [str(ROOT), str(ROOT / "transport"), str(ROOT / "optimizers")]
 
 from swarmtrain.config import settings  # noqa: E402  the paths come first
-from swarmtrain.options import Endpoint, parse_endpoint  # noqa: E402
+from swarmtrain.config.options import Endpoint, parse_endpoint  # noqa: E402
 from swarmtrain_transport.wire.invite import Invite  # noqa: E402
 
 ROLES = ("coordinator", "peer", "summary")

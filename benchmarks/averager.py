@@ -22,7 +22,7 @@ from torch import Tensor
 
 from swarmtrain.config.pipeline import refuse_stages
 from swarmtrain.config.settings import RunConfig
-from swarmtrain.errors import UserError
+from swarmtrain.foundation.errors import UserError
 from swarmtrain.peer.arithmetic import TensorContribution, decode_result
 from swarmtrain.peer.membership import Membership
 from swarmtrain.peer.network.shell import ForTrainer

@@ -30,7 +30,7 @@ from swarmtrain.coordinator.disk.store import Store
 from swarmtrain.peer.disk.storage import PeerStorage
 from swarmtrain_transport import actions as do
 from swarmtrain_transport import limits
-from swarmtrain_transport.coordinator.planning import RunTerms
+from swarmtrain_transport.coordinator.ops.planning import RunTerms
 from swarmtrain_transport.coordinator.rendezvous import Rendezvous
 from swarmtrain_transport.kinds import MEAN
 from swarmtrain_transport.ledger.fold import OpView, set_id, slice_root

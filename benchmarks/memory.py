@@ -200,8 +200,8 @@ def _warm(model: Any, torch: Any) -> None:
 def _command(options: argparse.Namespace, meter: Meter, own: Callable[..., None]) -> None:
     import torch
 
-    from swarmtrain.events import RoundEnded
-    from swarmtrain.options import Endpoint, JoinOptions
+    from swarmtrain.config.options import Endpoint, JoinOptions
+    from swarmtrain.foundation.events import RoundEnded
     from swarmtrain.peer import run
     from swarmtrain_transport.wire.invite import Invite
 

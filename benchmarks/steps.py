@@ -24,11 +24,11 @@ import torch
 import torch.nn.functional as F
 
 from swarmtrain.config import file as config_file
+from swarmtrain.config.options import Endpoint, JoinOptions
 from swarmtrain.config.settings import RunConfig
 from swarmtrain.data.batches import ByteStream
 from swarmtrain.data.corpus import build_corpus
 from swarmtrain.models.build import build_model
-from swarmtrain.options import Endpoint, JoinOptions
 from swarmtrain.peer import run as peer_run
 from swarmtrain.peer.membership import Membership
 from swarmtrain.peer.telling import Telling

@@ -4,18 +4,18 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from swarmtrain.api import join as join
-    from swarmtrain.api_stages import StagedModel as StagedModel
-    from swarmtrain.api_stages import join_stages as join_stages
-    from swarmtrain.swarm import Swarm as Swarm
+    from swarmtrain.hook.api import join as join
+    from swarmtrain.hook.api_stages import StagedModel as StagedModel
+    from swarmtrain.hook.api_stages import join_stages as join_stages
+    from swarmtrain.hook.swarm import Swarm as Swarm
 
 __version__ = "0.1.0"
 
 _LAZY = {
-    "Swarm": "swarmtrain.swarm",
-    "join": "swarmtrain.api",
-    "StagedModel": "swarmtrain.api_stages",
-    "join_stages": "swarmtrain.api_stages",
+    "Swarm": "swarmtrain.hook.swarm",
+    "join": "swarmtrain.hook.api",
+    "StagedModel": "swarmtrain.hook.api_stages",
+    "join_stages": "swarmtrain.hook.api_stages",
 }
 """Names that need torch: they are resolved when asked for, so that importing this loads nothing."""
 

@@ -7,12 +7,12 @@ def main() -> int:
     """Run this process's command line; Ctrl+C may come before that is loaded.
 
     Returns:
-        The exit status, as `swarmtrain.error_table` documents it.
+        The exit status, as `swarmtrain.foundation.error_table` documents it.
     """
     try:
         from swarmtrain.cli.main import main as run
     except KeyboardInterrupt:
-        from swarmtrain.error_table import EXIT_INTERRUPTED
+        from swarmtrain.foundation.error_table import EXIT_INTERRUPTED
 
         return EXIT_INTERRUPTED
     return run()

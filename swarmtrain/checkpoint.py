@@ -28,7 +28,7 @@ import torch
 from safetensors import SafetensorError
 from torch import Tensor
 
-from swarmtrain import atomic_file
+from swarmtrain.foundation import atomic_file
 from swarmtrain.models.tensors import Layout, LayoutMismatch, ParameterSpec
 
 logger = logging.getLogger(__name__)

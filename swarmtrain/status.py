@@ -25,9 +25,9 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from swarmtrain import atomic_file, dirs
-from swarmtrain.error_table import TABLE
-from swarmtrain.errors import UserError
+from swarmtrain.foundation import atomic_file, dirs
+from swarmtrain.foundation.error_table import TABLE
+from swarmtrain.foundation.errors import UserError
 
 if TYPE_CHECKING:
     from aiohttp import web

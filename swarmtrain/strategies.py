@@ -10,7 +10,7 @@ from dataclasses import dataclass
 
 from swarmtrain.config.asked import own_settings
 from swarmtrain.config.settings import InnerSection, RunConfig, Setting
-from swarmtrain.errors import UserError, cleaned
+from swarmtrain.foundation.errors import UserError, cleaned
 from swarmtrain.models.tensors import Layout
 from swarmtrain_optimizers.scaling import schedule_step
 from swarmtrain_optimizers.schedule import warmup_cosine

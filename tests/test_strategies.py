@@ -16,7 +16,7 @@ from swarmtrain.config import file as config_file
 from swarmtrain.config import limits as config_limits
 from swarmtrain.config.settings import ExchangeSection, OuterSection, RunConfig, RunSection
 from swarmtrain.coordinator.service import run_terms
-from swarmtrain.errors import UserError
+from swarmtrain.foundation.errors import UserError
 from swarmtrain.models.tensors import Layout, ParameterSpec
 from swarmtrain.strategies import make_strategy, strategy_of
 from swarmtrain_optimizers.robust import RULES

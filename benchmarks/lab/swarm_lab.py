@@ -13,7 +13,7 @@ sys.path.append(str(ROOT / "benchmarks"))
 import lab_peer  # noqa: E402  the paths come first
 import torch  # noqa: E402
 
-from swarmtrain.caps import Caps, parse_rate  # noqa: E402
+from swarmtrain.config.caps import Caps, parse_rate  # noqa: E402
 from swarmtrain.peer.membership import Membership  # noqa: E402
 from swarmtrain_transport.wire.invite import Invite  # noqa: E402
 

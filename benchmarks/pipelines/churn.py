@@ -22,7 +22,7 @@ from typing import Any
 
 from rig import STAGES, Diary, Run, machine, parser_of, told
 
-from swarmtrain import events
+from swarmtrain.foundation import events
 from swarmtrain.verify.coordinator_state import read_records
 from swarmtrain_transport.wire.records import Books, body_of, outline_of, tag_of
 

@@ -10,8 +10,8 @@ from collections.abc import Collection
 
 from swarmtrain.__main__ import main
 from swarmtrain_transport.links.link import PeerId
-from swarmtrain_transport.pipeline import guardian
-from swarmtrain_transport.pipeline.balance import Balance
+from swarmtrain_transport.pipeline.peer import guardian
+from swarmtrain_transport.pipeline.peer.balance import Balance
 
 
 class InTurn(Balance):

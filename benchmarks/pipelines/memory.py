@@ -19,7 +19,7 @@ from rig import STAGES, Host, Run, parser_of, told
 
 from swarmtrain.config.built_in import num_values_of
 from swarmtrain.config.stages import stage_parameters
-from swarmtrain.error_table import TABLE
+from swarmtrain.foundation.error_table import TABLE
 from swarmtrain.pipeline.costs import slots_of, stage_needs
 
 BAR = 1.15

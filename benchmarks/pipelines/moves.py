@@ -20,8 +20,8 @@ from typing import Any
 
 from rig import STAGES, Diary, Run, machine, parser_of, told
 
-from swarmtrain.forecast import parse_peers
-from swarmtrain.forecast_moves import spreading
+from swarmtrain.plan.forecast import parse_peers
+from swarmtrain.plan.forecast_moves import spreading
 
 BAR = 0.90
 BEGIN = (5, 1, 1)

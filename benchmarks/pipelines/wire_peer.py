@@ -17,8 +17,8 @@ from swarmtrain.__main__ import main
 from swarmtrain.peer import staged
 from swarmtrain.pipeline.activations import rounding_seed
 from swarmtrain.pipeline.places import Parcel, Read
-from swarmtrain.pipeline.trainer import StageTrainer
-from swarmtrain_transport.pipeline.requests import RunBackward, RunForward
+from swarmtrain.pipeline.stage_trainer import StageTrainer
+from swarmtrain_transport.pipeline.peer.requests import RunBackward, RunForward
 
 
 @cache

@@ -47,7 +47,7 @@ from swarmtrain.compare.sources import code_digest
 from swarmtrain.compare.sweep import versions
 from swarmtrain.console.units import human_seconds
 from swarmtrain.data.corpus import Corpus, build_corpus
-from swarmtrain.errors import UserError
+from swarmtrain.foundation.errors import UserError
 from swarmtrain.models.byte_transformer import build_model
 from swarmtrain_optimizers import strategies
 from swarmtrain_optimizers.strategies.registry import BUILT_IN

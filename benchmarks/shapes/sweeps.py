@@ -22,8 +22,8 @@ from pathlib import Path
 
 from trials import Edition, Length, Run, Trial
 
-from swarmtrain import atomic_file
 from swarmtrain.compare.plan import Plan
+from swarmtrain.foundation import atomic_file
 from swarmtrain_optimizers.strategies.facts import Rates
 
 SEED = 100

@@ -12,7 +12,7 @@ from swarmtrain.chaos.invariants import (
     check_roots,
     read_chain,
 )
-from swarmtrain.errors import UserError
+from swarmtrain.foundation.errors import UserError
 from swarmtrain.local_run.place import Place
 from swarmtrain.peer.disk import ledger_file
 from swarmtrain.verify.coordinator_state import prove_coordinator, read_records

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 
 import msgspec
 
-from swarmtrain.events import RoundEnded, StateInPlace
+from swarmtrain.foundation.events import RoundEnded, StateInPlace
 from swarmtrain_transport.wire.records import (
     AnyBody,
     Attest,

@@ -18,15 +18,15 @@ from swarmtrain.chaos.plan import COORDINATORS, Deed, Step, calm_from_s, draw_pl
 from swarmtrain.chaos.report import Outcome, PeerRoot, Report
 from swarmtrain.chaos.setting import MIN_CONTRIBUTORS, names, write_run_file
 from swarmtrain.chaos.troupe import Actor, Troupe
+from swarmtrain.config.options import ChaosOptions
 from swarmtrain.console.lines import timed
-from swarmtrain.error_table import EXIT_UNREACHABLE
-from swarmtrain.errors import Interrupted
-from swarmtrain.events import In, Left, Ready, RoundEnded, StateInPlace
+from swarmtrain.foundation.error_table import EXIT_UNREACHABLE
+from swarmtrain.foundation.errors import Interrupted
+from swarmtrain.foundation.events import In, Left, Ready, RoundEnded, StateInPlace
 from swarmtrain.local_run.place import COORDINATOR, Place
 from swarmtrain.local_run.processes import Ended, Heard, Processes, tail
 from swarmtrain.local_run.relays import Relays
 from swarmtrain.local_run.signals import noted
-from swarmtrain.options import ChaosOptions
 
 if TYPE_CHECKING:
     from swarmtrain.chaos.evidence import Verdict

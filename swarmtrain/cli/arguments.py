@@ -6,7 +6,7 @@ from typing import Annotated, TypeVar
 
 import typer
 
-from swarmtrain.options import parse_device
+from swarmtrain.config.options import parse_device
 
 T = TypeVar("T")
 

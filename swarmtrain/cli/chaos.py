@@ -8,9 +8,9 @@ import typer
 from swarmtrain.cli.arguments import EndsAsJson, Verbose, read_by
 from swarmtrain.cli.log import say
 from swarmtrain.cli.situation import Situation
-from swarmtrain.error_table import EXIT_DONE
-from swarmtrain.errors import misuse
-from swarmtrain.options import ChaosOptions, parse_duration
+from swarmtrain.config.options import ChaosOptions, parse_duration
+from swarmtrain.foundation.error_table import EXIT_DONE
+from swarmtrain.foundation.errors import misuse
 
 EXIT_VIOLATED = 1
 

@@ -12,8 +12,8 @@ from swarmtrain.cli.arguments import EndsAsJson, Verbose
 from swarmtrain.cli.log import say
 from swarmtrain.cli.situation import Situation
 from swarmtrain.compare.plan import Attack, Pace, Plan
-from swarmtrain.error_table import EXIT_DONE
-from swarmtrain.errors import UserError, misuse
+from swarmtrain.foundation.error_table import EXIT_DONE
+from swarmtrain.foundation.errors import UserError, misuse
 
 if TYPE_CHECKING:
     from swarmtrain.compare.results import RunResult, Shelf
@@ -171,8 +171,8 @@ def _run(
 
 def _shelf(out: Path | None) -> "Shelf":
     """Return the folder of finished runs. The default folder may fail without harm."""
-    from swarmtrain import dirs
     from swarmtrain.compare.results import Shelf
+    from swarmtrain.foundation import dirs
 
     if out is not None:
         return Shelf(out)

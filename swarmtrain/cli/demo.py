@@ -7,7 +7,7 @@ import typer
 
 from swarmtrain.cli.arguments import EndsAsJson, Verbose, one_of
 from swarmtrain.cli.situation import Situation
-from swarmtrain.options import DEMO_PIPELINE_PEERS, DemoOptions
+from swarmtrain.config.options import DEMO_PIPELINE_PEERS, DemoOptions
 from swarmtrain_optimizers.strategies.registry import BUILT_IN
 
 STRATEGIES = tuple(facts.name for facts in BUILT_IN.values() if facts.demo)

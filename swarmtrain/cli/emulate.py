@@ -7,9 +7,9 @@ import typer
 
 from swarmtrain.cli.arguments import EndsAsJson, Verbose, one_of, read_by
 from swarmtrain.cli.situation import Situation
-from swarmtrain.error_table import EXIT_BUG, EXIT_DONE
-from swarmtrain.errors import misuse
-from swarmtrain.options import EmulateOptions, parse_duration
+from swarmtrain.config.options import EmulateOptions, parse_duration
+from swarmtrain.foundation.error_table import EXIT_BUG, EXIT_DONE
+from swarmtrain.foundation.errors import misuse
 from swarmtrain_transport.limits import PEERS_MAX
 
 KINDS = ("auto", "namespaces", "modelled")

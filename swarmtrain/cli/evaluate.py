@@ -8,8 +8,8 @@ import typer
 from swarmtrain.cli.arguments import AsJson, Device
 from swarmtrain.cli.generate import Trained
 from swarmtrain.cli.log import say
+from swarmtrain.config.options import DEVICE_AUTO
 from swarmtrain.console.lines import fact
-from swarmtrain.options import DEVICE_AUTO
 
 
 def evaluate(

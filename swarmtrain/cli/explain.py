@@ -5,8 +5,8 @@ from typing import Annotated
 
 import typer
 
-from swarmtrain.error_table import TABLE
-from swarmtrain.errors import UserError, cleaned
+from swarmtrain.foundation.error_table import TABLE
+from swarmtrain.foundation.errors import UserError, cleaned
 
 
 def explain(

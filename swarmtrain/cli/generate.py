@@ -11,8 +11,8 @@ import typer
 
 from swarmtrain.cli.arguments import AsJson, Device
 from swarmtrain.cli.log import say
-from swarmtrain.errors import misuse
-from swarmtrain.options import DEVICE_AUTO
+from swarmtrain.config.options import DEVICE_AUTO
+from swarmtrain.foundation.errors import misuse
 
 _PICTURES = 0x2400
 """First of Unicode's pictures of the 32 control characters."""

@@ -8,9 +8,9 @@ import typer
 from swarmtrain.cli.arguments import AsJson, StateDir, Verbose, read_by
 from swarmtrain.cli.log import say
 from swarmtrain.cli.ordering import moment, obeyed
+from swarmtrain.config.options import parse_duration
 from swarmtrain.console.lines import counted
-from swarmtrain.errors import cleaned, misuse
-from swarmtrain.options import parse_duration
+from swarmtrain.foundation.errors import cleaned, misuse
 
 invite_app = typer.Typer(
     name="invite", help="Make, list and withdraw invites.", no_args_is_help=True,

@@ -8,13 +8,11 @@ from typing import Annotated
 
 import typer
 
-from swarmtrain import events
-from swarmtrain.caps import Caps, parse_rate, parse_size
 from swarmtrain.cli.arguments import Device, JsonEvents, StateDir, Verbose, read_by
 from swarmtrain.cli.log import say
 from swarmtrain.cli.situation import Situation
-from swarmtrain.errors import UserError, misuse
-from swarmtrain.options import (
+from swarmtrain.config.caps import Caps, parse_rate, parse_size
+from swarmtrain.config.options import (
     DEVICE_AUTO,
     Endpoint,
     JoinOptions,
@@ -27,6 +25,8 @@ from swarmtrain.options import (
     parse_room,
     parse_span,
 )
+from swarmtrain.foundation import events
+from swarmtrain.foundation.errors import UserError, misuse
 from swarmtrain_transport.wire.invite import Invite
 
 INVITE_CHARS_MAX = 4096
@@ -190,7 +190,7 @@ def join(
 ) -> None:  # fmt: skip
     """Join a run with the invite that its organiser sent you. Ctrl+C leaves after the round."""
     parsed = Invite.parse(_invite_text(invite, invite_file))
-    from swarmtrain import dirs
+    from swarmtrain.foundation import dirs
 
     situation = context.ensure_object(Situation)
     situation.begin(verbose=verbose)

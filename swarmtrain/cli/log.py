@@ -7,7 +7,7 @@ import re
 import sys
 
 from swarmtrain.console.lines import columns, stamped, wrapped
-from swarmtrain.signals import tell
+from swarmtrain.foundation.signals import tell
 
 _OWN = ("swarmtrain", "swarmtrain_transport", "swarmtrain_optimizers")
 

@@ -33,9 +33,9 @@ from swarmtrain.cli.status import status
 from swarmtrain.cli.up import up
 from swarmtrain.cli.verify import verify
 from swarmtrain.cli.why import why
-from swarmtrain.error_table import EXIT_BUG, EXIT_DONE, EXIT_INTERRUPTED
-from swarmtrain.errors import Interrupted, UserError, cleaned, render, translate
-from swarmtrain.signals import let_go_of_dead_streams
+from swarmtrain.foundation.error_table import EXIT_BUG, EXIT_DONE, EXIT_INTERRUPTED
+from swarmtrain.foundation.errors import Interrupted, UserError, cleaned, render, translate
+from swarmtrain.foundation.signals import let_go_of_dead_streams
 
 app = typer.Typer(
     name="swarmtrain",
@@ -97,7 +97,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         arguments: words after the program's name; None for those of this process.
 
     Returns:
-        The exit status, as `swarmtrain.error_table` documents it.
+        The exit status, as `swarmtrain.foundation.error_table` documents it.
     """
     words = list(sys.argv[1:] if arguments is None else arguments)
     situation = Situation()
@@ -148,7 +148,7 @@ def _write_report(fault: Exception, situation: Situation, words: list[str]) -> P
     import platform
     from datetime import UTC, datetime
 
-    from swarmtrain import dirs
+    from swarmtrain.foundation import dirs
 
     base = situation.state_dir
     directory = dirs.make_private(base / "reports" if base else dirs.reports_dir())

@@ -49,11 +49,11 @@ def plan(
     started."""
     from dataclasses import asdict
 
-    from swarmtrain import forecast as plans
-    from swarmtrain import forecast_costs, forecast_moves
     from swarmtrain.config import file as config_file
     from swarmtrain.data.places import settle
-    from swarmtrain.errors import misuse
+    from swarmtrain.foundation.errors import misuse
+    from swarmtrain.plan import forecast as plans
+    from swarmtrain.plan import forecast_costs, forecast_moves
 
     if costs:
         sizes = forecast_costs.costs()
@@ -79,7 +79,7 @@ def plan(
     found = plans.forecast(config, named)
     ran = None
     if measured is not None:
-        from swarmtrain import measured as runs
+        from swarmtrain.plan import measured as runs
 
         ran = runs.measured(measured, config)
     if as_json:

@@ -11,9 +11,9 @@ import typer
 from swarmtrain.cli.arguments import EndsAsJson, Verbose, read_by
 from swarmtrain.cli.log import say
 from swarmtrain.cli.situation import Situation
+from swarmtrain.config.options import parse_duration
 from swarmtrain.console.lines import counted
-from swarmtrain.error_table import EXIT_DONE
-from swarmtrain.options import parse_duration
+from swarmtrain.foundation.error_table import EXIT_DONE
 from swarmtrain_transport.kinds import GATHER, MEAN, PAIR
 
 EXIT_VIOLATED = 1

@@ -4,9 +4,9 @@ For every command that runs for long."""
 import asyncio
 from collections.abc import Awaitable, Callable
 
-from swarmtrain import signals as ending
 from swarmtrain.cli.log import say
-from swarmtrain.errors import Interrupted
+from swarmtrain.foundation import signals as ending
+from swarmtrain.foundation.errors import Interrupted
 
 Main = Callable[[asyncio.Event], Awaitable[None]]
 

@@ -6,14 +6,14 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from swarmtrain import events
 from swarmtrain.cli.arguments import JsonEvents, StateDir, Verbose, read_by
 from swarmtrain.cli.log import say
 from swarmtrain.cli.situation import Situation
+from swarmtrain.config.options import Endpoint, UpOptions, check_host, parse_endpoint
 from swarmtrain.console.lines import stamped
-from swarmtrain.errors import misuse
-from swarmtrain.options import Endpoint, UpOptions, check_host, parse_endpoint
-from swarmtrain.signals import tell
+from swarmtrain.foundation import events
+from swarmtrain.foundation.errors import misuse
+from swarmtrain.foundation.signals import tell
 from swarmtrain_transport.wire.invite import Invite, names_its_reader
 
 if TYPE_CHECKING:
@@ -89,11 +89,11 @@ def up(
 def _serve(options: UpOptions, situation: Situation) -> None:
     import asyncio
 
-    from swarmtrain import dirs
     from swarmtrain.cli.stopping import run_until_stopped
     from swarmtrain.config import file as config_file
     from swarmtrain.config import limits as config_limits
     from swarmtrain.data.places import settle
+    from swarmtrain.foundation import dirs
 
     config, places = settle(config_file.load(options.run_file), options.run_file.parent)
     for warning in config_limits.warnings(config):

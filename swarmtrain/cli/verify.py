@@ -29,7 +29,7 @@ def verify(
     situation.begin(verbose=verbose)
     import msgspec
 
-    from swarmtrain.errors import UserError
+    from swarmtrain.foundation.errors import UserError
     from swarmtrain.verify.coordinator_state import is_coordinators, prove_coordinator
 
     if is_coordinators(state_dir):
@@ -53,7 +53,7 @@ def verify(
 
 
 def _check_is_peers(state_dir: Path) -> None:
-    from swarmtrain.errors import UserError
+    from swarmtrain.foundation.errors import UserError
 
     if not (state_dir / "ledger.bin").is_file():
         raise UserError(

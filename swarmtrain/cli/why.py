@@ -30,7 +30,7 @@ def why(
     Without --state-dir the newest one on this machine is read.
     """
     context.ensure_object(Situation).begin(verbose=verbose)
-    from swarmtrain.errors import UserError
+    from swarmtrain.foundation.errors import UserError
     from swarmtrain.status import newest_state_dir, no_directory
 
     directory = state_dir or newest_state_dir()
@@ -71,7 +71,7 @@ def _story(directory: Path, number: int, group: int | None) -> "Story":
 
 def _of_peer(directory: Path, number: int, group: int | None) -> "Story":
     """Tell it from a peer's copy of the ledger, of which older records may be missing."""
-    from swarmtrain.errors import UserError
+    from swarmtrain.foundation.errors import UserError
     from swarmtrain.peer.disk.ledger_file import FILE_NAME, read
     from swarmtrain.peer.disk.storage import beginning_in
     from swarmtrain.why.story import story_of

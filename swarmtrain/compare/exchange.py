@@ -16,10 +16,10 @@ from functools import partial
 from typing import Protocol
 
 from swarmtrain.compare.costs import Traffic
+from swarmtrain.compare.crowd import Crowd, Keys, Member
 from swarmtrain.compare.plan import Pace, Plan
 from swarmtrain.config.file import canonical, config_hash
 from swarmtrain.config.values import TELLABLE, WHOLE_VECTOR_RULES
-from swarmtrain.crowd import Crowd, Keys, Member
 from swarmtrain.models.tensors import Layout
 from swarmtrain.peer.arithmetic import CodecArithmetic
 from swarmtrain.peer.training.driver import Driver
@@ -38,7 +38,7 @@ from swarmtrain_optimizers.codec_facts import facts_of
 from swarmtrain_optimizers.strategies.base import OpKind
 from swarmtrain_transport import actions as do
 from swarmtrain_transport import limits
-from swarmtrain_transport.coordinator.planning import RunTerms
+from swarmtrain_transport.coordinator.ops.planning import RunTerms
 from swarmtrain_transport.kinds import GATHER, MEAN, PAIR
 from swarmtrain_transport.links.link import PeerId
 from swarmtrain_transport.wire.frames import Frame, FrameKind

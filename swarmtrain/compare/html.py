@@ -11,10 +11,10 @@ from html import escape
 from pathlib import Path
 from tempfile import TemporaryFile
 
-from swarmtrain import atomic_file
 from swarmtrain.compare.results import Point, RunResult, rows
 from swarmtrain.compare.table import legend, table_lines
-from swarmtrain.errors import UserError
+from swarmtrain.foundation import atomic_file
+from swarmtrain.foundation.errors import UserError
 
 _AXES = (
     ("tokens", "tokens, all peers together", "linear"),

@@ -34,14 +34,15 @@ from swarmtrain.pipeline.cut import passed, stages_of
 from swarmtrain.pipeline.labels import Labels
 from swarmtrain.pipeline.span import Span as Stages
 from swarmtrain.pipeline.stage_peer import StagePeer, rules_of
-from swarmtrain.pipeline.trainer import Forms, boundaries_of
-from swarmtrain.simulate.processes.trainer import SharedDecoding
+from swarmtrain.pipeline.stage_trainer import Forms, boundaries_of
+from swarmtrain.simulate.processes.pretended_training import SharedDecoding
 from swarmtrain_transport.links.link import PeerId
-from swarmtrain_transport.pipeline import encoding, messages, orders, requests
-from swarmtrain_transport.pipeline.books import Books
-from swarmtrain_transport.pipeline.rounds import Action, Booked, Late, Rounds
-from swarmtrain_transport.pipeline.route import MicroBatch, Process, Slot, Span
-from swarmtrain_transport.pipeline.stage import StageMachine
+from swarmtrain_transport.pipeline.coordinator.books import Books
+from swarmtrain_transport.pipeline.coordinator.rounds import Action, Booked, Late, Rounds
+from swarmtrain_transport.pipeline.peer import requests
+from swarmtrain_transport.pipeline.peer.stage import StageMachine
+from swarmtrain_transport.pipeline.wire import encoding, messages, orders
+from swarmtrain_transport.pipeline.wire.route import MicroBatch, Process, Slot, Span
 from swarmtrain_transport.wire.frames import Frame, FrameKind
 
 _BOOT = b"compared"

@@ -29,7 +29,7 @@ from swarmtrain.config.settings import (
 )
 from swarmtrain.config.stages import misfit
 from swarmtrain.config.values import ANCHOR_REASON, TELLABLE
-from swarmtrain.errors import UserError, cleaned, misuse
+from swarmtrain.foundation.errors import UserError, cleaned, misuse
 from swarmtrain_optimizers.codec_facts import ANCHOR_CODECS, CODEC_NAMES, facts_of
 from swarmtrain_optimizers.strategies.facts import OpKind, StrategyFacts
 from swarmtrain_optimizers.strategies.registry import facts_named, known_strategies

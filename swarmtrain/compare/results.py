@@ -13,8 +13,8 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from statistics import mean, stdev
 
-from swarmtrain import atomic_file, dirs
-from swarmtrain.errors import UserError
+from swarmtrain.foundation import atomic_file, dirs
+from swarmtrain.foundation.errors import UserError
 
 
 @dataclass(frozen=True, slots=True)

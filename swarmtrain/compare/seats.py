@@ -25,7 +25,7 @@ from swarmtrain.compare.results import RunResult
 from swarmtrain.compare.shards import PIECE_BYTES
 from swarmtrain.compare.swarm import Swarm
 from swarmtrain.data.corpus import Corpus, build_corpus
-from swarmtrain.errors import UserError
+from swarmtrain.foundation.errors import UserError
 
 Finished = tuple[Plan, RunResult, float]
 """A run, its result, and the seconds that it took."""

@@ -29,7 +29,8 @@ _FIRST = ("swarmtrain.compare.swarm", "swarmtrain.compare.pipeline_swarm")
 
 _NO_BITS = frozenset({
     "swarmtrain.compare.html", "swarmtrain.compare.table", "swarmtrain.compare.request",
-    "swarmtrain.errors", "swarmtrain.error_table", "swarmtrain.dirs",
+    "swarmtrain.foundation.errors", "swarmtrain.foundation.error_table",
+    "swarmtrain.foundation.dirs",
 })  # fmt: skip
 """Modules that only read, show and refuse settings. The settings themselves are in a plan."""
 

@@ -13,11 +13,11 @@ from swarmtrain.models.tensors import Layout
 from swarmtrain.peer.training.driver import Driver
 from swarmtrain.pipeline.places import Parcel, Read
 from swarmtrain.pipeline.span import Span
-from swarmtrain.pipeline.trainer import Forms, ReadText, StageTrainer
+from swarmtrain.pipeline.stage_trainer import Forms, ReadText, StageTrainer
 from swarmtrain.strategies import make_strategy
 from swarmtrain_optimizers.schedule import warmup_cosine
-from swarmtrain_transport.pipeline.requests import Count, RunBackward, RunForward
-from swarmtrain_transport.pipeline.route import MicroBatch
+from swarmtrain_transport.pipeline.peer.requests import Count, RunBackward, RunForward
+from swarmtrain_transport.pipeline.wire.route import MicroBatch
 from swarmtrain_transport.result import OpResult
 
 

@@ -19,7 +19,7 @@ from swarmtrain.compare.replica import Replica, exchanges, held_back, spread
 from swarmtrain.compare.results import Point, RunResult, finite
 from swarmtrain.compare.shards import shards
 from swarmtrain.data.corpus import Corpus
-from swarmtrain.simulate.processes.trainer import SharedDecoding
+from swarmtrain.simulate.processes.pretended_training import SharedDecoding
 from swarmtrain_optimizers.strategies.base import OpKind
 
 

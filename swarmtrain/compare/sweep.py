@@ -13,7 +13,7 @@ from swarmtrain.compare.seats import run_plans
 from swarmtrain.compare.shards import PIECE_BYTES
 from swarmtrain.compare.sources import code_digest, code_of, key_of
 from swarmtrain.data.corpus import Corpus, build_corpus
-from swarmtrain.errors import cleaned, misuse
+from swarmtrain.foundation.errors import cleaned, misuse
 from swarmtrain.models.build import build_model
 from swarmtrain.models.tensors import Layout
 from swarmtrain.strategies import make_strategy

@@ -15,7 +15,7 @@ import msgspec
 from swarmtrain.config.declared import bounds, expected, extra, is_of, out_of_range
 from swarmtrain.config.problem import INTEGER_MAX, Problem, too_long
 from swarmtrain.config.settings import RunConfig, Setting, facts_here
-from swarmtrain.errors import cleaned
+from swarmtrain.foundation.errors import cleaned
 from swarmtrain_optimizers.strategies.facts import OpKind, StrategyFacts
 from swarmtrain_optimizers.strategies.registry import facts_named, known_strategies
 

@@ -5,7 +5,7 @@ import re
 from swarmtrain.config.built_in import vocabulary_of
 from swarmtrain.config.problem import Problem
 from swarmtrain.config.settings import BYTES, IDS, LEASED_TEXT, OWN_TEXT, STDLIB, RunConfig
-from swarmtrain.errors import cleaned
+from swarmtrain.foundation.errors import cleaned
 
 _SHA256 = re.compile(r"[0-9a-f]{64}")
 

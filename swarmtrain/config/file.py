@@ -23,7 +23,7 @@ from swarmtrain.config.declared import expected, is_of, plain, type_words
 from swarmtrain.config.models import CONFIG_BYTES_MAX, described, sized
 from swarmtrain.config.problem import INTEGER_MAX, Problem, too_long
 from swarmtrain.config.settings import PipelineSection, RunConfig, Setting
-from swarmtrain.errors import UserError, cleaned
+from swarmtrain.foundation.errors import UserError, cleaned
 from swarmtrain_transport.errors import RemoteFault
 from swarmtrain_transport.wire.messages import unpack_limited
 

@@ -14,7 +14,7 @@ import msgspec
 from swarmtrain.config.built_in import LAYERS_MAX, SIZES, kv_heads_of
 from swarmtrain.config.problem import Problem
 from swarmtrain.config.settings import ModelSection, RunConfig
-from swarmtrain.errors import cleaned
+from swarmtrain.foundation.errors import cleaned
 
 KINDS = ("byte-transformer", "transformer", "huggingface", "custom")
 """Beside ``module:PKG.NAME``."""

@@ -8,7 +8,7 @@ from swarmtrain.config.fragments import uncut
 from swarmtrain.config.problem import Problem
 from swarmtrain.config.settings import STALE_STEPS, PipelineSection, RunConfig
 from swarmtrain.config.stages import hop_bytes, misfit, stage_parameters
-from swarmtrain.errors import UserError, cleaned
+from swarmtrain.foundation.errors import UserError, cleaned
 from swarmtrain_transport import limits
 
 _DIGEST = re.compile("[0-9a-f]{64}")

@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass
 
-from swarmtrain.errors import cleaned
+from swarmtrain.foundation.errors import cleaned
 
 INTEGER_MAX = 2**63 - 1
 """Largest whole number that msgpack and every reader of it can hold."""

@@ -19,7 +19,7 @@ from swarmtrain.config.built_in import (
     tokens_of,
 )
 from swarmtrain.config.settings import ModelSection, RunConfig
-from swarmtrain.errors import cleaned
+from swarmtrain.foundation.errors import cleaned
 
 _SCALE_BLOCK_MIN = 16
 """Values of int8 that have a scale of two bytes of their own, at the fewest."""

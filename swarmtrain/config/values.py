@@ -4,7 +4,7 @@ from collections.abc import Iterator
 
 from swarmtrain.config.problem import Problem
 from swarmtrain.config.settings import RunConfig
-from swarmtrain.errors import cleaned
+from swarmtrain.foundation.errors import cleaned
 from swarmtrain_optimizers.codec_facts import ANCHOR_CODECS, CODEC_NAMES, CodecFacts, facts_of
 from swarmtrain_optimizers.strategies.facts import OpKind
 from swarmtrain_transport.ledger.inner_products import CENTRED, NORMS, PRODUCTS

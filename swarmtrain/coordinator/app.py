@@ -20,7 +20,12 @@ from aiohttp import WSMessage, WSMsgType, web
 from aiohttp.typedefs import Handler
 
 from swarmtrain.console.repeats import Repeats
-from swarmtrain.control_lane import (
+from swarmtrain.coordinator.corpus_service import CorpusService
+from swarmtrain.coordinator.door.admission import VERSIONS, Door, DoorClosed
+from swarmtrain.coordinator.door.budget import CONTROL_FRAME, HELLO_WAIT_MAX_S, Budgets
+from swarmtrain.coordinator.door.listener import ServerLog, line_of
+from swarmtrain.coordinator.shell import BROKEN, Outlet, Shell
+from swarmtrain.foundation.control_lane import (
     CLOSE_TIMEOUT_S,
     CONTROL_PATH,
     HEARTBEAT_S,
@@ -30,12 +35,7 @@ from swarmtrain.control_lane import (
     SLOW_DOWN,
     piece_payload,
 )
-from swarmtrain.coordinator.corpus_service import CorpusService
-from swarmtrain.coordinator.door.admission import VERSIONS, Door, DoorClosed
-from swarmtrain.coordinator.door.budget import CONTROL_FRAME, HELLO_WAIT_MAX_S, Budgets
-from swarmtrain.coordinator.door.listener import ServerLog, line_of
-from swarmtrain.coordinator.shell import BROKEN, Outlet, Shell
-from swarmtrain.errors import UserError, cleaned
+from swarmtrain.foundation.errors import UserError, cleaned
 from swarmtrain_transport import limits
 from swarmtrain_transport.errors import RemoteFault
 from swarmtrain_transport.links.link import PeerId, is_dialable

@@ -7,9 +7,9 @@ from typing import Protocol
 
 import msgspec
 
-from swarmtrain.control_lane import pack_piece
 from swarmtrain.coordinator.initial import Initial
 from swarmtrain.data.leases import HELD_MAX, Leases
+from swarmtrain.foundation.control_lane import pack_piece
 from swarmtrain_transport.errors import RemoteFault
 from swarmtrain_transport.links.link import PeerId
 from swarmtrain_transport.wire.messages import LeaseGrant, LeaseRequest, Ready

@@ -16,7 +16,6 @@ from typing import BinaryIO
 
 import msgspec
 
-from swarmtrain import atomic_file
 from swarmtrain.config.built_in import (
     ParameterFacts,
     built_in_parameters,
@@ -25,10 +24,11 @@ from swarmtrain.config.built_in import (
 )
 from swarmtrain.config.settings import RunConfig
 from swarmtrain.config.stages import stage_parameters
-from swarmtrain.control_lane import INITIAL_PIECE_BYTES
 from swarmtrain.data.tokenizer import FILE as TOKENIZER_FILE
-from swarmtrain.errors import UserError, cleaned, translate
-from swarmtrain.weights_file import Place, differences, read_head
+from swarmtrain.foundation import atomic_file
+from swarmtrain.foundation.control_lane import INITIAL_PIECE_BYTES
+from swarmtrain.foundation.errors import UserError, cleaned, translate
+from swarmtrain.models.weights_file import Place, differences, read_head
 from swarmtrain_transport.blocks.manifest import ArraySpec, manifest_of
 
 logger = logging.getLogger(__name__)

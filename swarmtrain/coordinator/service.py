@@ -20,8 +20,6 @@ from typing import Any
 
 from aiohttp import web
 
-from swarmtrain import atomic_file
-from swarmtrain import file_descriptors as descriptors
 from swarmtrain.config import file as config_file
 from swarmtrain.config.built_in import width_of
 from swarmtrain.config.settings import LEASED_TEXT, OWN_TEXT, RunConfig
@@ -52,17 +50,19 @@ from swarmtrain.data.corpus import CorpusMissing, build_corpus
 from swarmtrain.data.places import NOWHERE, Places
 from swarmtrain.data.stored import open_text
 from swarmtrain.data.tokenizer import FILE as TOKENIZER_FILE
-from swarmtrain.errors import UserError, misuse, port_in_use, translate
+from swarmtrain.foundation import atomic_file
+from swarmtrain.foundation import file_descriptors as descriptors
+from swarmtrain.foundation.errors import UserError, misuse, port_in_use, translate
 from swarmtrain.pipeline.costs import stage_needs
 from swarmtrain.status import StatusServer
 from swarmtrain.why.story import story_of
 from swarmtrain_optimizers.codec_facts import facts_of
 from swarmtrain_optimizers.strategies.facts import OpKind
 from swarmtrain_transport import limits
-from swarmtrain_transport.coordinator.planning import RunTerms
+from swarmtrain_transport.coordinator.members.validation import shown
+from swarmtrain_transport.coordinator.ops.planning import RunTerms
 from swarmtrain_transport.coordinator.rendezvous import Rendezvous
-from swarmtrain_transport.coordinator.stage_rounds import PipelineTerms
-from swarmtrain_transport.coordinator.validation import shown
+from swarmtrain_transport.coordinator.stages.stage_rounds import PipelineTerms
 from swarmtrain_transport.errors import RemoteFault
 from swarmtrain_transport.kinds import PAIR, WHOLE, constant_of
 from swarmtrain_transport.wire.identity import verify

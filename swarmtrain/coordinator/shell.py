@@ -17,7 +17,7 @@ from typing import Protocol
 
 import msgspec
 
-from swarmtrain.errors import cleaned
+from swarmtrain.foundation.errors import cleaned
 from swarmtrain_transport.actions import Adopt, Append, CoordinatorAction, SendToPeer
 from swarmtrain_transport.errors import RemoteFault
 from swarmtrain_transport.links.link import PeerId

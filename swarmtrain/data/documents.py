@@ -18,7 +18,7 @@ from typing import Any
 
 from swarmtrain.config.settings import STDLIB
 from swarmtrain.data.corpus import library_folder, read_sources
-from swarmtrain.errors import UserError, cleaned
+from swarmtrain.foundation.errors import UserError, cleaned
 
 HF = "hf:"
 """Begins the name of a dataset of the datasets library."""

@@ -14,7 +14,7 @@ from swarmtrain.data.documents import HF, Kind, find
 from swarmtrain.data.places import Places
 from swarmtrain.data.stored import StoredText, Tell, open_text
 from swarmtrain.data.tokenizer import FILE, FILE_BYTES_MAX
-from swarmtrain.errors import UserError
+from swarmtrain.foundation.errors import UserError
 
 
 def check_there(place: str) -> str:

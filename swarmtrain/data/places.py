@@ -16,7 +16,7 @@ from swarmtrain.config.data import lacks_bytes
 from swarmtrain.config.settings import BYTES, IDS, LEASED_TEXT, OWN_TEXT, STDLIB, RunConfig
 from swarmtrain.data.documents import HF, Kind, find
 from swarmtrain.data.tokenizer import FILE_BYTES_MAX, Bytes, JsonTokenizer
-from swarmtrain.errors import UserError
+from swarmtrain.foundation.errors import UserError
 
 
 @dataclass(frozen=True, slots=True)

@@ -19,7 +19,7 @@ from swarmtrain.config.settings import RunConfig
 from swarmtrain.data.documents import BLOCK_BYTES, Document, File, Source, documents, is_judged
 from swarmtrain.data.stretches import Extent, Parts, is_drawn
 from swarmtrain.data.tokenizer import Tokenizer, packed, unpacked
-from swarmtrain.errors import UserError
+from swarmtrain.foundation.errors import UserError
 
 LLM_C = {(20240520, 1): 2, (20240801, 7): 4}
 """Magic number and version of llm.c's files of tokens, and the width of their ids."""

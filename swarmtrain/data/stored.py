@@ -18,7 +18,6 @@ from pathlib import Path
 
 import msgspec
 
-from swarmtrain import atomic_file
 from swarmtrain.config.built_in import vocabulary_of, width_of
 from swarmtrain.config.settings import BYTES, RunConfig
 from swarmtrain.console.units import human_bytes
@@ -28,7 +27,8 @@ from swarmtrain.data.documents import Kind, Source, find, text_digest
 from swarmtrain.data.places import Places
 from swarmtrain.data.stretches import Extent, Parts, Stream, is_drawn
 from swarmtrain.data.tokenizer import tokenizer_of
-from swarmtrain.errors import UserError
+from swarmtrain.foundation import atomic_file
+from swarmtrain.foundation.errors import UserError
 
 INDEX = "index.msgpack"
 

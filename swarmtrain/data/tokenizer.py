@@ -14,7 +14,7 @@ from collections.abc import Iterable, Sequence
 from typing import Protocol
 
 from swarmtrain.config.settings import BYTES, IDS, DataSection
-from swarmtrain.errors import UserError, cleaned
+from swarmtrain.foundation.errors import UserError, cleaned
 
 FILE = "tokenizer.json"
 """Name of the file in state directories."""

@@ -14,6 +14,7 @@ from pathlib import Path
 
 import msgspec
 
+from swarmtrain.config.options import DemoOptions
 from swarmtrain.config.settings import RunConfig
 from swarmtrain.console.lines import timed
 from swarmtrain.console.view import Picture, View, open_view
@@ -25,13 +26,12 @@ from swarmtrain.demo.stages import report as stages_report
 from swarmtrain.demo.stages import view as stages_view
 from swarmtrain.demo.stages.story import StagesStory
 from swarmtrain.demo.view import Scene, make_scene, picture_of, stream_for
-from swarmtrain.error_table import EXIT_BUG, EXIT_DONE
-from swarmtrain.errors import Interrupted, UserError
+from swarmtrain.foundation.error_table import EXIT_BUG, EXIT_DONE
+from swarmtrain.foundation.errors import Interrupted, UserError
 from swarmtrain.local_run.asking import asking
 from swarmtrain.local_run.place import COORDINATOR, Place
 from swarmtrain.local_run.processes import Kill, Processes, Say, Start, tail
 from swarmtrain.local_run.signals import noted
-from swarmtrain.options import DemoOptions
 from swarmtrain.verify.coordinator_state import read_records
 from swarmtrain_optimizers.strategies.facts import OpKind
 

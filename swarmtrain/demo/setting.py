@@ -13,9 +13,9 @@ import msgspec
 
 from swarmtrain.config import file as config_file
 from swarmtrain.config.declared import description
+from swarmtrain.config.options import DemoOptions
 from swarmtrain.config.settings import ExchangeSection, OuterSection, RunConfig
 from swarmtrain.local_run.place import FOUNDERS, Place
-from swarmtrain.options import DemoOptions
 from swarmtrain_optimizers.strategies.facts import StrategyFacts, Value
 from swarmtrain_optimizers.strategies.registry import facts_named
 

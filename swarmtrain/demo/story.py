@@ -11,7 +11,7 @@ import msgspec
 
 from swarmtrain.console.lines import counted
 from swarmtrain.demo.setting import KILL_ROUND, Cast
-from swarmtrain.events import (
+from swarmtrain.foundation.events import (
     Evaluated,
     Finished,
     Frozen,

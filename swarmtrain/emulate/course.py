@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from swarmtrain.console.lines import counted
-from swarmtrain.events import Finished, In, Left, Ready, RoundEnded, StateInPlace
+from swarmtrain.foundation.events import Finished, In, Left, Ready, RoundEnded, StateInPlace
 from swarmtrain.local_run.place import COORDINATOR
 from swarmtrain.local_run.processes import Ended, Heard, Kill, Say, Start
 from swarmtrain_transport.coordinator.status import CoordinatorStatus, PeerStatus

@@ -10,9 +10,9 @@ import re
 from collections.abc import Sequence
 from typing import Protocol
 
-from swarmtrain.caps import RATE_MIN
 from swarmtrain.compare.plan import NETS, Net
-from swarmtrain.errors import cleaned, misuse
+from swarmtrain.config.caps import RATE_MIN
+from swarmtrain.foundation.errors import cleaned, misuse
 from swarmtrain.local_run.processes import LOOPBACK
 from swarmtrain.local_run.relays import Line, Relay, Relays, Way
 from swarmtrain_transport.wire.invite import Invite

@@ -13,7 +13,7 @@ from pathlib import Path
 
 from swarmtrain.compare.plan import Net
 from swarmtrain.emulate.links import OpenLinks, in_words
-from swarmtrain.errors import UserError
+from swarmtrain.foundation.errors import UserError
 from swarmtrain.local_run.place import COORDINATOR
 
 _HEAD = "swte"

@@ -12,6 +12,7 @@ import time
 from collections.abc import Iterator
 from contextlib import suppress
 
+from swarmtrain.config.options import EmulateOptions
 from swarmtrain.config.settings import RunConfig
 from swarmtrain.console.lines import timed
 from swarmtrain.console.view import Picture, Row, View, open_view
@@ -20,13 +21,12 @@ from swarmtrain.emulate.links import Links, ModelledLinks, OpenLinks, parse_net
 from swarmtrain.emulate.namespaces import Namespaces, NoNamespaces
 from swarmtrain.emulate.report import Report, in_words, make_report
 from swarmtrain.emulate.setting import names_of, run_file_of, variables_of
-from swarmtrain.errors import Interrupted, UserError
-from swarmtrain.events import In, Ready
+from swarmtrain.foundation.errors import Interrupted, UserError
+from swarmtrain.foundation.events import In, Ready
 from swarmtrain.local_run.asking import asking
 from swarmtrain.local_run.place import COORDINATOR, Place
 from swarmtrain.local_run.processes import Kill, Processes, Say, Start, tail
 from swarmtrain.local_run.signals import noted
-from swarmtrain.options import EmulateOptions
 from swarmtrain_optimizers.strategies.facts import OpKind
 
 _GLANCE_S = 0.2

@@ -5,13 +5,13 @@ import os
 from collections.abc import Mapping
 from pathlib import Path
 
-from swarmtrain import environment
 from swarmtrain.config import file as config_file
+from swarmtrain.config.options import EmulateOptions
 from swarmtrain.config.settings import RunConfig
 from swarmtrain.emulate.links import Links
-from swarmtrain.errors import misuse
+from swarmtrain.foundation.errors import misuse
+from swarmtrain.hook import environment
 from swarmtrain.local_run.place import FOUNDERS, Place
-from swarmtrain.options import EmulateOptions
 
 _RUN_FILE = """\
 # The run file of an emulation. Start a coordinator with it: swarmtrain up run.toml

@@ -12,10 +12,10 @@ from typing import Any
 
 from torch import nn
 
-from swarmtrain.api import join as join_loop
+from swarmtrain.hook.api import join as join_loop
+from swarmtrain.hook.swarm import Swarm
 from swarmtrain.integrations.extras import missing
 from swarmtrain.integrations.order import shuffle_apart
-from swarmtrain.swarm import Swarm
 
 try:
     from accelerate import Accelerator

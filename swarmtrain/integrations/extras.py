@@ -1,6 +1,6 @@
 """One error for a library that is not installed."""
 
-from swarmtrain.errors import UserError
+from swarmtrain.foundation.errors import UserError
 
 
 def missing(library: str, extra: str, error: ImportError) -> UserError:

@@ -10,10 +10,10 @@ exchange is at its end: within a batch some parameters may be switched off (`tog
 
 from typing import Any
 
-from swarmtrain.api import join
+from swarmtrain.hook.api import join
+from swarmtrain.hook.swarm import HOOK, STEP, Swarm
 from swarmtrain.integrations.extras import missing
 from swarmtrain.integrations.order import shuffle_apart
-from swarmtrain.swarm import HOOK, STEP, Swarm
 
 try:
     from lightning.pytorch import Callback

@@ -10,10 +10,10 @@ its place in the data stay. Not here: the exchange itself, which the optimizer's
 
 from typing import Any
 
-from swarmtrain.api import join
+from swarmtrain.hook.api import join
+from swarmtrain.hook.swarm import Swarm
 from swarmtrain.integrations.extras import missing
 from swarmtrain.integrations.order import shuffle_apart
-from swarmtrain.swarm import Swarm
 
 try:
     from transformers import TrainerCallback

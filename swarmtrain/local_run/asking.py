@@ -5,7 +5,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from swarmtrain.errors import UserError
+from swarmtrain.foundation.errors import UserError
 from swarmtrain.local_run.place import COORDINATOR
 from swarmtrain.local_run.processes import Processes
 from swarmtrain.status import ask_coordinator

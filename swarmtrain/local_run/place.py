@@ -4,8 +4,8 @@ import tempfile
 from dataclasses import dataclass
 from pathlib import Path
 
-from swarmtrain import dirs
-from swarmtrain.errors import misuse
+from swarmtrain.foundation import dirs
+from swarmtrain.foundation.errors import misuse
 
 COORDINATOR = "coordinator"
 

@@ -23,7 +23,7 @@ from functools import partial
 from pathlib import Path
 from typing import IO
 
-from swarmtrain.events import Event, parse
+from swarmtrain.foundation.events import Event, parse
 from swarmtrain.local_run import marks
 from swarmtrain.local_run.place import COORDINATOR, Place
 from swarmtrain_transport.coordinator.status import CoordinatorStatus

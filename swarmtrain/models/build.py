@@ -23,7 +23,7 @@ from swarmtrain.config.built_in import (
 from swarmtrain.config.models import is_module
 from swarmtrain.config.settings import ModelSection, RunConfig
 from swarmtrain.console.units import human_bytes
-from swarmtrain.errors import UserError
+from swarmtrain.foundation.errors import UserError
 from swarmtrain.models import byte_transformer, foreign, hf, transformer
 
 

@@ -2,8 +2,8 @@
 
 import torch
 
-from swarmtrain.errors import UserError
-from swarmtrain.options import DEVICE_AUTO
+from swarmtrain.config.options import DEVICE_AUTO
+from swarmtrain.foundation.errors import UserError
 
 
 def device_of(name: str) -> torch.device:

@@ -14,7 +14,7 @@ from torch import Tensor, nn
 
 from swarmtrain.config.models import MODULE
 from swarmtrain.config.settings import ModelSection
-from swarmtrain.errors import UserError, cleaned
+from swarmtrain.foundation.errors import UserError, cleaned
 
 VARIABLE = "SWARMTRAIN_MODULE"
 """Names of functions that may be called, with commas."""

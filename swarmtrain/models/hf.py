@@ -18,7 +18,7 @@ from torch import Tensor, nn
 
 from swarmtrain.config.built_in import head_width_of, kv_heads_of, mlp_width_of, vocabulary_of
 from swarmtrain.config.settings import ModelSection, RunConfig
-from swarmtrain.errors import UserError, cleaned
+from swarmtrain.foundation.errors import UserError, cleaned
 from swarmtrain.models.transformer import NORM_EPS
 
 LLAMA_NAMES: Mapping[str, str] = {

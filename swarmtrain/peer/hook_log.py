@@ -14,8 +14,8 @@ from collections.abc import Callable
 
 from swarmtrain.console.lines import stamped
 from swarmtrain.console.units import human_bytes
+from swarmtrain.foundation.signals import tell
 from swarmtrain.peer.training.rounds import RoundReport, in_words
-from swarmtrain.signals import tell
 
 logger = logging.getLogger("swarmtrain")
 """The package's own, so that one name sets the level of all that it says."""

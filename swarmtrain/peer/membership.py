@@ -6,13 +6,13 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from swarmtrain import numerics
-from swarmtrain.caps import NO_CAPS, Caps
 from swarmtrain.config import file as config_file
+from swarmtrain.config.caps import NO_CAPS, Caps
+from swarmtrain.config.options import Endpoint
 from swarmtrain.config.settings import RunConfig
-from swarmtrain.errors import UserError
+from swarmtrain.foundation import numerics
+from swarmtrain.foundation.errors import UserError
 from swarmtrain.models.tensors import Layout
-from swarmtrain.options import Endpoint
 from swarmtrain.peer.disk.image_file import put_in
 from swarmtrain.peer.disk.storage import PeerStorage
 from swarmtrain.peer.network.shell import PeerShell

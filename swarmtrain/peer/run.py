@@ -16,10 +16,11 @@ from types import FrameType
 from msgspec.structs import replace
 from torch import Tensor
 
-from swarmtrain import signals as ending
+from swarmtrain.config.options import DEVICE_AUTO, JoinOptions
 from swarmtrain.config.settings import RunConfig
-from swarmtrain.errors import Interrupted, UserError
-from swarmtrain.events import (
+from swarmtrain.foundation import signals as ending
+from swarmtrain.foundation.errors import Interrupted, UserError
+from swarmtrain.foundation.events import (
     Evaluated,
     Frozen,
     In,
@@ -27,7 +28,6 @@ from swarmtrain.events import (
     StateInPlace,
 )
 from swarmtrain.models.device import device_of
-from swarmtrain.options import DEVICE_AUTO, JoinOptions
 from swarmtrain.peer.disk.shelf import free_bytes
 from swarmtrain.peer.membership import Membership
 from swarmtrain.peer.network.shell import GIVEN_UP, PeerShell

@@ -19,8 +19,8 @@ from swarmtrain.config.built_in import vocabulary_of
 from swarmtrain.config.file import config_hash
 from swarmtrain.console.lines import counted
 from swarmtrain.data.batches import Batch
-from swarmtrain.errors import UserError, cleaned
-from swarmtrain.events import Evaluated, Serving, StateInPlace
+from swarmtrain.foundation.errors import UserError, cleaned
+from swarmtrain.foundation.events import Evaluated, Serving, StateInPlace
 from swarmtrain.models.tensors import Layout
 from swarmtrain.peer.membership import Membership
 from swarmtrain.peer.telling import Telling
@@ -39,12 +39,13 @@ from swarmtrain.pipeline.labels import Labels
 from swarmtrain.pipeline.paced import PacedTrainer
 from swarmtrain.pipeline.span import Span
 from swarmtrain.pipeline.stage_peer import Outside, StagePeer, rules_of
+from swarmtrain.pipeline.stage_trainer import Forms, StageTrainer, boundaries_of
 from swarmtrain.pipeline.staged_model import OwnWork
-from swarmtrain.pipeline.trainer import Forms, StageTrainer, boundaries_of
 from swarmtrain.status import waiting_words
 from swarmtrain_transport import actions as do
-from swarmtrain_transport.pipeline import requests, route
-from swarmtrain_transport.pipeline.stage import StageMachine
+from swarmtrain_transport.pipeline.peer import requests
+from swarmtrain_transport.pipeline.peer.stage import StageMachine
+from swarmtrain_transport.pipeline.wire import route
 from swarmtrain_transport.wire import messages
 from swarmtrain_transport.wire.messages import LeaseGrant, Waiting, Welcome
 

@@ -4,7 +4,7 @@ import sys
 from collections.abc import Callable
 
 from swarmtrain.console.lines import stamped
-from swarmtrain.events import Event, Waiting
+from swarmtrain.foundation.events import Event, Waiting
 
 Print = Callable[[str], None]
 Emit = Callable[[Event], None]

@@ -2,7 +2,7 @@
 
 import msgspec
 
-from swarmtrain.errors import cleaned
+from swarmtrain.foundation.errors import cleaned
 from swarmtrain_transport.peer.participant import Participant
 from swarmtrain_transport.wire.messages import Waiting
 

@@ -29,8 +29,8 @@ from swarmtrain_optimizers.codecs.base import (
 from swarmtrain_optimizers.codecs.int8 import Int8
 from swarmtrain_transport import limits
 from swarmtrain_transport.arithmetic import Buffer, Window
-from swarmtrain_transport.pipeline import messages
-from swarmtrain_transport.pipeline.route import MicroBatch
+from swarmtrain_transport.pipeline.wire import messages
+from swarmtrain_transport.pipeline.wire.route import MicroBatch
 
 _BLOCK_MAX = 256
 """Values that share a scale: an outlier costs so many others their accuracy, and a scale adds less

@@ -23,7 +23,7 @@ from torch import Tensor, nn
 from torch.nn.parameter import is_lazy
 
 from swarmtrain.config.settings import ModelSection
-from swarmtrain.errors import UserError
+from swarmtrain.foundation.errors import UserError
 from swarmtrain.models.build import counted_kind
 
 Loss = Callable[[Tensor, Tensor], Tensor]

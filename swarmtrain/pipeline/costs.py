@@ -14,7 +14,7 @@ from swarmtrain.config.settings import RunConfig
 from swarmtrain.config.stages import built_in_costs, hop_bytes, stage_cut, stage_parameters
 from swarmtrain.console.units import human_bytes
 from swarmtrain_transport import limits
-from swarmtrain_transport.pipeline.assignment import StageNeed, memory_of
+from swarmtrain_transport.pipeline.coordinator.assignment import StageNeed, memory_of
 
 PROCESS_BYTES = 400_000_000
 """Memory of a peer with next to no model: Python, torch and network, measured (VmHWM, Linux)."""

@@ -8,7 +8,7 @@ from torch import Tensor
 
 from swarmtrain_optimizers.codecs.base import IllegalPayload, check_length, to_bytes
 from swarmtrain_transport.arithmetic import Buffer
-from swarmtrain_transport.pipeline import messages
+from swarmtrain_transport.pipeline.wire import messages
 
 _CODEC = "labels"
 _BYTE_CLASSES = 256

@@ -7,8 +7,8 @@ from typing import Any
 
 from swarmtrain.pipeline.evaluation import Anchors
 from swarmtrain.pipeline.places import Parcel, Read
-from swarmtrain.pipeline.trainer import StageTrainer
-from swarmtrain_transport.pipeline.requests import RunBackward, RunForward, RunJudged
+from swarmtrain.pipeline.stage_trainer import StageTrainer
+from swarmtrain_transport.pipeline.peer.requests import RunBackward, RunForward, RunJudged
 
 _JITTER = 0.3
 """Passes of a machine that others use as well differ by about so much."""

@@ -12,8 +12,8 @@ from torch import Tensor
 
 from swarmtrain_transport.arithmetic import Buffer
 from swarmtrain_transport.errors import LocalFault
-from swarmtrain_transport.pipeline import messages
-from swarmtrain_transport.pipeline.requests import Job
+from swarmtrain_transport.pipeline.peer.requests import Job
+from swarmtrain_transport.pipeline.wire import messages
 
 
 class Parcel(NamedTuple):

@@ -10,7 +10,7 @@ import math
 import torch
 from torch import Tensor
 
-from swarmtrain_transport.pipeline.comparisons import Likeness
+from swarmtrain_transport.pipeline.peer.comparisons import Likeness
 
 _PLACES = 256
 _PART = _PLACES << 8

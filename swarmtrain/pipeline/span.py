@@ -19,7 +19,7 @@ from torch import Tensor, nn
 from swarmtrain.models.tensors import Layout
 from swarmtrain.pipeline.backward import Backward
 from swarmtrain.pipeline.blocks import BlockModel, build, cannot
-from swarmtrain_transport.pipeline.route import MicroBatch
+from swarmtrain_transport.pipeline.wire.route import MicroBatch
 
 
 def dropout_seed(run: bytes, micro_batch: MicroBatch) -> int:

@@ -18,17 +18,18 @@ from swarmtrain.pipeline.costs import slots_of, under_way_of
 from swarmtrain.pipeline.evaluation import Anchors, num_judged
 from swarmtrain.pipeline.places import Parcel, Place, Places, Read
 from swarmtrain.pipeline.sketch import likeness, sketch
-from swarmtrain.pipeline.trainer import BAD, Forms, StageTrainer
+from swarmtrain.pipeline.stage_trainer import BAD, Forms, StageTrainer
 from swarmtrain_transport import limits
 from swarmtrain_transport.errors import LocalFault
 from swarmtrain_transport.links.link import PeerId
-from swarmtrain_transport.pipeline import encoding, orders, requests
-from swarmtrain_transport.pipeline.comparisons import Likeness
-from swarmtrain_transport.pipeline.messages import CARRIES, Reason
-from swarmtrain_transport.pipeline.requests import Job, Request, RunBackward, RunForward, Text
-from swarmtrain_transport.pipeline.route import Boot, MicroBatch
-from swarmtrain_transport.pipeline.rules import Rules
-from swarmtrain_transport.pipeline.stage import StageMachine
+from swarmtrain_transport.pipeline.peer import requests
+from swarmtrain_transport.pipeline.peer.comparisons import Likeness
+from swarmtrain_transport.pipeline.peer.requests import Job, Request, RunBackward, RunForward, Text
+from swarmtrain_transport.pipeline.peer.rules import Rules
+from swarmtrain_transport.pipeline.peer.stage import StageMachine
+from swarmtrain_transport.pipeline.wire import encoding, orders
+from swarmtrain_transport.pipeline.wire.messages import CARRIES, Reason
+from swarmtrain_transport.pipeline.wire.route import Boot, MicroBatch
 from swarmtrain_transport.wire.frames import Frame
 
 End = Callable[[float], None]

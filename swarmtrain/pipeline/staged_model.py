@@ -14,7 +14,7 @@ from torch import Tensor, nn
 from swarmtrain.config.built_in import ParameterFacts, num_values_of
 from swarmtrain.config.fragments import uncut
 from swarmtrain.config.settings import RunConfig
-from swarmtrain.errors import UserError, misuse
+from swarmtrain.foundation.errors import UserError, misuse
 from swarmtrain.pipeline.blocks import Initialise, Loss, cannot, of_modules, of_traced
 from swarmtrain.pipeline.cut import passed, stages_among
 from swarmtrain.pipeline.labels import Labels

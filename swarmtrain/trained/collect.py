@@ -16,7 +16,7 @@ from swarmtrain import checkpoint
 from swarmtrain.checkpoint import CheckpointDamaged, LoadedCheckpoint
 from swarmtrain.config import file as config_file
 from swarmtrain.config.settings import RunConfig
-from swarmtrain.errors import UserError, misuse
+from swarmtrain.foundation.errors import UserError, misuse
 from swarmtrain.peer.disk.group_storage import RUN_FILE, group_folder
 from swarmtrain.trained.places import run_folder, state_dirs
 from swarmtrain.verify.peer_state import records_in

@@ -16,11 +16,12 @@ import msgspec
 import safetensors.torch
 from torch import Tensor
 
-from swarmtrain import atomic_file, checkpoint
+from swarmtrain import checkpoint
 from swarmtrain.config import file as config_file
 from swarmtrain.config.settings import DataSection, ModelSection, RunConfig, RunSection
 from swarmtrain.data.tokenizer import JsonTokenizer
-from swarmtrain.errors import UserError, misuse, translate
+from swarmtrain.foundation import atomic_file
+from swarmtrain.foundation.errors import UserError, misuse, translate
 from swarmtrain.models.hf import hf_export
 from swarmtrain.trained import card
 from swarmtrain.trained.collect import TOKENIZER_FILE, Collected, Part, collect

@@ -7,10 +7,10 @@ from pathlib import Path
 
 import msgspec
 
-from swarmtrain import dirs
 from swarmtrain.config.settings import RunConfig
 from swarmtrain.coordinator.disk.store import Store
-from swarmtrain.errors import UserError
+from swarmtrain.foundation import dirs
+from swarmtrain.foundation.errors import UserError
 from swarmtrain.status import ask_coordinator
 from swarmtrain.trained.collect import Collected, Source
 from swarmtrain_transport.errors import RemoteFault

@@ -18,7 +18,7 @@ from torch import nn
 
 from swarmtrain.data.documents import Document, Kind, documents, find, text_digest
 from swarmtrain.data.tokenizer import Tokenizer
-from swarmtrain.errors import UserError
+from swarmtrain.foundation.errors import UserError
 
 WINDOWS_AT_ONCE = 16
 

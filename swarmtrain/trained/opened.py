@@ -14,12 +14,12 @@ from torch import Tensor, nn
 from swarmtrain import checkpoint
 from swarmtrain.config.settings import RunConfig
 from swarmtrain.data.tokenizer import Tokenizer, tokenizer_of
-from swarmtrain.errors import UserError, cleaned
+from swarmtrain.foundation.errors import UserError, cleaned
 from swarmtrain.models.build import build_model
 from swarmtrain.models.hf import hf_import
+from swarmtrain.models.weights_file import differences
 from swarmtrain.trained.collect import TOKENIZER_FILE, collect
 from swarmtrain.trained.export import FACTS_FILE, HF, Exported, Facts
-from swarmtrain.weights_file import differences
 
 _SMALL_VALUES = 5_000_000
 

@@ -3,8 +3,8 @@
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
-from swarmtrain import dirs
-from swarmtrain.errors import UserError, cleaned
+from swarmtrain.foundation import dirs
+from swarmtrain.foundation.errors import UserError, cleaned
 from swarmtrain.peer.disk import ledger_file
 
 _LISTED_MAX = 8

@@ -20,7 +20,7 @@ from swarmtrain import checkpoint
 from swarmtrain.checkpoint import CheckpointDamaged, LoadedCheckpoint
 from swarmtrain.config import file as config_file
 from swarmtrain.config.settings import RunConfig
-from swarmtrain.errors import UserError
+from swarmtrain.foundation.errors import UserError
 from swarmtrain.models.tensors import Layout, LayoutMismatch
 from swarmtrain.peer.disk import identity_file, ledger_file
 from swarmtrain.peer.disk.group_storage import (

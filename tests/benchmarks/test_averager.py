@@ -7,7 +7,7 @@ import torch
 
 from benchmarks.averager import Averager
 from swarmtrain.config.settings import ExchangeSection, OuterSection, RunConfig, RunSection
-from swarmtrain.errors import UserError
+from swarmtrain.foundation.errors import UserError
 from swarmtrain_optimizers.codecs import codec_named
 from swarmtrain_transport import actions as do
 from swarmtrain_transport.arithmetic import Window

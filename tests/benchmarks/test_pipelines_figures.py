@@ -13,7 +13,7 @@ from typing import Any
 import msgspec
 import pytest
 
-from swarmtrain.events import RoundEnded
+from swarmtrain.foundation.events import RoundEnded
 
 BENCHMARKS = Path(__file__).resolve().parents[2] / "benchmarks"
 PREFIX = f"nt{os.getpid() % 1000}"

@@ -11,9 +11,9 @@ from swarmtrain.chaos import run
 from swarmtrain.chaos.evidence import judge
 from swarmtrain.chaos.invariants import Life, Violation
 from swarmtrain.chaos.report import Report
-from swarmtrain.events import StateInPlace
+from swarmtrain.config.options import ChaosOptions
+from swarmtrain.foundation.events import StateInPlace
 from swarmtrain.local_run.place import Place
-from swarmtrain.options import ChaosOptions
 from swarmtrain.peer.disk import ledger_file
 from tests.processes import living_in
 

@@ -8,7 +8,7 @@ from swarmtrain.chaos.invariants import (
     common_state,
     read_chain,
 )
-from swarmtrain.events import RoundEnded, StateInPlace
+from swarmtrain.foundation.events import RoundEnded, StateInPlace
 from swarmtrain_transport.wire.records import (
     Attest,
     Commit,

@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from swarmtrain.cli.up import for_others
-from swarmtrain.options import Endpoint, UpOptions
+from swarmtrain.config.options import Endpoint, UpOptions
 from swarmtrain_transport.wire.invite import Invite
 
 

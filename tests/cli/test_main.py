@@ -8,10 +8,11 @@ from pathlib import Path
 import pytest
 
 from swarmtrain import __main__ as command
-from swarmtrain import __version__, dirs, status
+from swarmtrain import __version__, status
 from swarmtrain.cli.main import main
-from swarmtrain.error_table import TABLE
-from swarmtrain.errors import Interrupted, UserError
+from swarmtrain.foundation import dirs
+from swarmtrain.foundation.error_table import TABLE
+from swarmtrain.foundation.errors import Interrupted, UserError
 from swarmtrain_transport.wire.invite import Invite
 
 INVITE = Invite("127.0.0.1", 8400, "tiny", bytes(32), bytes(16))

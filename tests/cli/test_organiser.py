@@ -8,7 +8,7 @@ from test_up import command, environment, running
 
 from swarmtrain.cli.invite import parse_hours
 from swarmtrain.cli.peers import sheet
-from swarmtrain.errors import UserError
+from swarmtrain.foundation.errors import UserError
 from swarmtrain_transport.wire.invite import Invite
 
 

@@ -4,9 +4,9 @@ import sqlite3
 import struct
 import zlib
 
-from swarmtrain.caps import Caps
 from swarmtrain.cli.main import main
 from swarmtrain.cli.status import describe
+from swarmtrain.config.caps import Caps
 from swarmtrain.coordinator.disk.store import Store
 from swarmtrain.peer.disk.ledger_file import segment_of
 from swarmtrain_transport.wire.records import Record

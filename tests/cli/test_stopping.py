@@ -6,9 +6,9 @@ import signal
 
 import pytest
 
-from swarmtrain import signals as ending
 from swarmtrain.cli.stopping import run_until_stopped
-from swarmtrain.errors import Interrupted
+from swarmtrain.foundation import signals as ending
+from swarmtrain.foundation.errors import Interrupted
 
 
 def test_the_first_signal_asks_for_a_clean_end(capsys):

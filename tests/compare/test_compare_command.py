@@ -17,7 +17,7 @@ from swarmtrain.compare import html, request, seats, sweep
 from swarmtrain.compare.plan import Pace
 from swarmtrain.compare.results import Point, RunResult, Shelf, rows
 from swarmtrain.compare.table import text_table
-from swarmtrain.errors import UserError
+from swarmtrain.foundation.errors import UserError
 from swarmtrain_optimizers.codecs import CODECS
 from swarmtrain_optimizers.robust import RULES
 from swarmtrain_optimizers.strategies.registry import BUILT_IN

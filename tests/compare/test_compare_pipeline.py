@@ -12,7 +12,7 @@ from swarmtrain.compare.plan import Pipelined
 from swarmtrain.compare.results import rows
 from swarmtrain.compare.seats import run_here
 from swarmtrain.compare.table import text_table
-from swarmtrain.errors import UserError
+from swarmtrain.foundation.errors import UserError
 from swarmtrain_optimizers.strategies.facts import OpKind
 from swarmtrain_optimizers.strategies.registry import BUILT_IN
 from swarmtrain_transport import limits

@@ -14,9 +14,9 @@ from swarmtrain.compare.results import Shelf
 from swarmtrain.compare.shards import shards
 from swarmtrain.compare.swarm import Swarm
 from swarmtrain.compare.sweep import check, run_all
-from swarmtrain.errors import UserError
+from swarmtrain.foundation.errors import UserError
 from swarmtrain.peer.training.driver import Driver
-from swarmtrain.simulate.processes.trainer import SharedDecoding
+from swarmtrain.simulate.processes.pretended_training import SharedDecoding
 from swarmtrain.strategies import make_strategy
 from swarmtrain_optimizers.strategies.registry import BUILT_IN
 

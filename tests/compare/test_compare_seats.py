@@ -12,7 +12,7 @@ from compare_text import TINY
 
 from swarmtrain.compare import seats
 from swarmtrain.data.corpus import build_corpus
-from swarmtrain.errors import UserError
+from swarmtrain.foundation.errors import UserError
 
 
 class Deadly:

@@ -21,7 +21,7 @@ from swarmtrain.coordinator.door.admission import (
     add_invite,
     standing_invite,
 )
-from swarmtrain.error_table import TABLE
+from swarmtrain.foundation.error_table import TABLE
 from swarmtrain_transport import limits
 from swarmtrain_transport.wire.identity import Identity, knock_payload
 from swarmtrain_transport.wire.messages import Knock, Leave, encode

@@ -6,13 +6,13 @@ from pathlib import Path
 import aiohttp
 import pytest
 
-from swarmtrain.control_lane import PEER_HEADER, SIGNATURE_HEADER, piece_payload
 from swarmtrain.coordinator import app as app_module
 from swarmtrain.coordinator.app import seen_host
 from swarmtrain.coordinator.disk.store import Store
 from swarmtrain.coordinator.disk.store_errors import StoreFull
 from swarmtrain.coordinator.door.admission import DoorClosed, add_invite
 from swarmtrain.coordinator.shell import Outlet
+from swarmtrain.foundation.control_lane import PEER_HEADER, SIGNATURE_HEADER, piece_payload
 from swarmtrain.peer.network.control import DoorRefused
 from swarmtrain_transport import limits
 from swarmtrain_transport.actions import Append, SendToPeer

@@ -9,10 +9,10 @@ from pathlib import Path
 import aiohttp
 import pytest
 
-from swarmtrain.control_lane import PEER_HEADER, SIGNATURE_HEADER, piece_payload
 from swarmtrain.coordinator.app import REQUEST_COST
 from swarmtrain.coordinator.door import budget
 from swarmtrain.coordinator.door.budget import FEW, Rate
+from swarmtrain.foundation.control_lane import PEER_HEADER, SIGNATURE_HEADER, piece_payload
 from swarmtrain.status import ask
 from swarmtrain_transport import limits
 from swarmtrain_transport.wire.identity import Identity, knock_payload

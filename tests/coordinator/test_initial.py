@@ -16,9 +16,9 @@ from swarmtrain.config.settings import (
     RunConfig,
     RunSection,
 )
-from swarmtrain.control_lane import INITIAL_PIECE_BYTES
 from swarmtrain.coordinator.initial import Initial, keep, kept, open_initial, other_tokens
-from swarmtrain.errors import UserError
+from swarmtrain.foundation.control_lane import INITIAL_PIECE_BYTES
+from swarmtrain.foundation.errors import UserError
 from swarmtrain.models.byte_transformer import build_model
 from swarmtrain.models.tensors import Layout
 from swarmtrain.peer.training.state_image import image_of
@@ -26,7 +26,7 @@ from swarmtrain.pipeline.cut import run_stages
 from swarmtrain.pipeline.span import Span
 from swarmtrain.strategies import strategy_of
 from swarmtrain_optimizers.strategies.registry import BUILT_IN
-from swarmtrain_transport.coordinator.validation import genesis_of
+from swarmtrain_transport.coordinator.members.validation import genesis_of
 from swarmtrain_transport.errors import RemoteFault
 from swarmtrain_transport.wire.messages import Offer
 

@@ -12,10 +12,10 @@ from pathlib import Path
 import aiohttp
 import pytest
 
-from swarmtrain.control_lane import PEER_HEADER, SIGNATURE_HEADER, piece_payload
 from swarmtrain.coordinator.door import admission
 from swarmtrain.coordinator.door import listener as porch
 from swarmtrain.coordinator.door.admission import STRANGERS_PER_NETWORK
+from swarmtrain.foundation.control_lane import PEER_HEADER, SIGNATURE_HEADER, piece_payload
 from swarmtrain_transport.wire.identity import Identity
 from tests.coordinator.rig import Rig, connected, run, serving
 

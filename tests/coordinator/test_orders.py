@@ -13,7 +13,7 @@ import pytest
 from swarmtrain.coordinator.disk.store import Store
 from swarmtrain.coordinator.organiser.orders import Desk
 from swarmtrain.coordinator.organiser.peer_history import OTHER, REASONS_MAX, PeerHistories
-from swarmtrain.errors import UserError
+from swarmtrain.foundation.errors import UserError
 from swarmtrain.peer.network.control import DoorRefused
 from swarmtrain.status import ask, order, socket_path
 from swarmtrain_transport import limits

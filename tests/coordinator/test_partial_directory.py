@@ -13,7 +13,7 @@ from swarmtrain.coordinator.disk.certificate import FRESH_KEY_FILE, RUN_KEY_FILE
 from swarmtrain.coordinator.disk.run_directory import set_aside
 from swarmtrain.coordinator.disk.store import SIDE_FILES, Store
 from swarmtrain.coordinator.disk.store_errors import StoreFull
-from swarmtrain.errors import UserError
+from swarmtrain.foundation.errors import UserError
 from swarmtrain.peer.network.control import DoorRefused, WrongKey
 from swarmtrain.status import ask
 from swarmtrain_transport import limits

@@ -18,7 +18,7 @@ from swarmtrain.coordinator.disk.store import Store
 from swarmtrain.coordinator.disk.store_errors import StoreFull, StoreLocked
 from swarmtrain.coordinator.service import reachable_host, serve
 from swarmtrain.data.corpus import CorpusMissing
-from swarmtrain.errors import UserError
+from swarmtrain.foundation.errors import UserError
 from swarmtrain.peer.network.control import DoorRefused
 from swarmtrain.status import NotRunning, ask
 from swarmtrain_transport import limits

@@ -23,7 +23,7 @@ from swarmtrain.coordinator.door.compatibility import no_place
 from swarmtrain.peer.network.control import DoorRefused
 from swarmtrain.pipeline.costs import stage_needs
 from swarmtrain.status import ask
-from swarmtrain_transport.coordinator.stage_rounds import PipelineTerms
+from swarmtrain_transport.coordinator.stages.stage_rounds import PipelineTerms
 from swarmtrain_transport.wire.identity import Identity
 from swarmtrain_transport.wire.messages import Brings, Hello, Offer, Welcome
 from swarmtrain_transport.wire.records import Gone, Group, Join, Move, Run, body_of

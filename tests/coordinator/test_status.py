@@ -10,8 +10,9 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from swarmtrain import dirs, status
-from swarmtrain.errors import UserError
+from swarmtrain import status
+from swarmtrain.foundation import dirs
+from swarmtrain.foundation.errors import UserError
 from swarmtrain.status import NotRunning, StatusServer, ask, newest_state_dir, socket_path
 from tests.coordinator.rig import run
 from tests.coordinator.test_store import environment

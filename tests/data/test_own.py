@@ -7,7 +7,7 @@ import pytest
 from swarmtrain.config.settings import DataSection, ModelSection, RunConfig, RunSection
 from swarmtrain.data.own import check_there, open_own
 from swarmtrain.data.tokenizer import packed
-from swarmtrain.errors import UserError
+from swarmtrain.foundation.errors import UserError
 from tests.data.test_sources import words_file
 
 

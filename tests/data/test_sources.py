@@ -14,7 +14,7 @@ from swarmtrain.data import places as places_module
 from swarmtrain.data.places import settle
 from swarmtrain.data.stored import StoredText, open_text
 from swarmtrain.data.tokenizer import Bytes, packed, tokenizer_of, unpacked
-from swarmtrain.errors import UserError
+from swarmtrain.foundation.errors import UserError
 from swarmtrain_transport.errors import RemoteFault
 
 ROWS = [f"Row {number} says grüße to row {number + 1}." * 3 for number in range(90)]

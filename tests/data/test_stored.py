@@ -7,7 +7,7 @@ from swarmtrain.config.settings import DataSection, ModelSection, RunConfig, Run
 from swarmtrain.data.places import settle
 from swarmtrain.data.stored import StoredText, open_text
 from swarmtrain.data.stretches import Extent, Stream
-from swarmtrain.errors import UserError
+from swarmtrain.foundation.errors import UserError
 
 
 def config_of(source: Path | str, **data: object) -> RunConfig:

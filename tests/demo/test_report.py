@@ -15,7 +15,7 @@ from swarmtrain.demo.report import (
 )
 from swarmtrain.demo.setting import Cast
 from swarmtrain.demo.story import Facts, Killed
-from swarmtrain.events import Left
+from swarmtrain.foundation.events import Left
 from swarmtrain_transport.coordinator.status import CoordinatorStatus, PeerStatus, RoundEvent
 
 CAST = Cast(("badger", "crane", "otter"), "otter", "newt")

@@ -2,11 +2,11 @@
 
 import pytest
 
+from swarmtrain.config.options import DEMO_CHURN_ROUNDS_MIN, DemoOptions
 from swarmtrain.demo.setting import KILL_ROUND, NEWCOMER, Cast, write_run_file
-from swarmtrain.errors import UserError
+from swarmtrain.foundation.errors import UserError
 from swarmtrain.local_run.place import FOUNDERS, Place
-from swarmtrain.options import DEMO_CHURN_ROUNDS_MIN, DemoOptions
-from swarmtrain_transport.coordinator.slicing import best_shares
+from swarmtrain_transport.coordinator.ops.slicing import best_shares
 
 
 def options(peers: int = 4, *, churn: bool = True) -> DemoOptions:

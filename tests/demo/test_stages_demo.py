@@ -7,6 +7,7 @@ import msgspec
 import pytest
 
 from swarmtrain.cli.demo import STRATEGIES
+from swarmtrain.config.options import DEMO_PIPELINE_PEERS, DemoOptions, parse_span
 from swarmtrain.demo.report import PeerRoot, make_report
 from swarmtrain.demo.setting import KILL_ROUND, PARTS, STAGES, Cast, write_run_file
 from swarmtrain.demo.stages.report import StagesReport, in_words, shortcoming, stages_report
@@ -14,11 +15,18 @@ from swarmtrain.demo.stages.story import StagesStory
 from swarmtrain.demo.stages.view import picture_of
 from swarmtrain.demo.story import Facts, Invite, Wish
 from swarmtrain.demo.view import Row, Scene
-from swarmtrain.errors import UserError
-from swarmtrain.events import Evaluated, Frozen, In, Left, RoundEnded, Serving, StateInPlace
+from swarmtrain.foundation.errors import UserError
+from swarmtrain.foundation.events import (
+    Evaluated,
+    Frozen,
+    In,
+    Left,
+    RoundEnded,
+    Serving,
+    StateInPlace,
+)
 from swarmtrain.local_run.place import Place
 from swarmtrain.local_run.processes import Kill, Say, Start
-from swarmtrain.options import DEMO_PIPELINE_PEERS, DemoOptions, parse_span
 from swarmtrain.pipeline.costs import under_way_of
 from swarmtrain_transport.coordinator.status import (
     CoordinatorStatus,

@@ -11,7 +11,15 @@ from swarmtrain.demo.story import (
     joined,
     lost,
 )
-from swarmtrain.events import Evaluated, Frozen, In, Left, Ready, RoundEnded, StateInPlace
+from swarmtrain.foundation.events import (
+    Evaluated,
+    Frozen,
+    In,
+    Left,
+    Ready,
+    RoundEnded,
+    StateInPlace,
+)
 from swarmtrain.local_run.place import COORDINATOR
 from swarmtrain.local_run.processes import Ended, Kill, Say, Start
 from swarmtrain_transport.coordinator.status import CoordinatorStatus, RoundEvent

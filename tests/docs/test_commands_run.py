@@ -54,7 +54,7 @@ def to_run() -> list[Command]:
     """One of each, in order."""
     found = {
         one.words: one for one in reversed(commands_of_ours())
-        if one.words[1] in ORDER and "--measured" not in one.words  # tests/test_measured.py
+        if one.words[1] in ORDER and "--measured" not in one.words  # tests/plan/test_measured.py
     }  # fmt: skip
     by_page = sorted(found.values(), key=lambda one: (one.block.page, one.block.line))
     return sorted(by_page, key=lambda one: ORDER.index(one.words[1]))

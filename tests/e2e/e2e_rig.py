@@ -16,7 +16,7 @@ from typing import Any
 
 import pytest
 
-from swarmtrain.errors import UserError
+from swarmtrain.foundation.errors import UserError
 from swarmtrain.status import ask
 
 ROOT = Path(__file__).resolve().parents[2]

@@ -13,9 +13,9 @@ from e2e_rig import Place, Running, Up, place
 from torch import nn
 
 import swarmtrain
-from swarmtrain import numerics
 from swarmtrain.cli.main import main
 from swarmtrain.coordinator.disk.store import Store
+from swarmtrain.foundation import numerics
 from swarmtrain_transport.wire.invite import Invite
 from swarmtrain_transport.wire.records import Record
 
@@ -33,7 +33,7 @@ chunk_values = 65536
 
 OTHER_MODEL = """
 import sys, torch, swarmtrain
-from swarmtrain.errors import UserError, render
+from swarmtrain.foundation.errors import UserError, render
 model = torch.nn.Linear(5, 7)
 try:
     swarmtrain.join(model, torch.optim.SGD(model.parameters(), lr=0.1), name="other")

@@ -10,7 +10,7 @@ from e2e_rig import Place, place
 from torch import Tensor, nn
 
 import swarmtrain
-from swarmtrain.errors import UserError
+from swarmtrain.foundation.errors import UserError
 from swarmtrain.status import ask
 
 pytestmark = pytest.mark.timeout(400)

@@ -4,7 +4,7 @@ import pytest
 from e2e_rig import SMALL_MODEL, place
 
 from swarmtrain.config import file as config_file
-from swarmtrain.measured import measured
+from swarmtrain.plan.measured import measured
 from swarmtrain.verify.coordinator_state import read_records
 from swarmtrain_transport.wire.records import Books, body_of, outline_of, tag_of
 

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from e2e_rig import ROOT, Running, place
 
-from swarmtrain.events import RoundEnded, parse
+from swarmtrain.foundation.events import RoundEnded, parse
 
 pytestmark = pytest.mark.timeout(400)
 

@@ -4,7 +4,7 @@ import pytest
 
 from swarmtrain.emulate.course import HINT_S, PATIENCE_S, Course, Fail
 from swarmtrain.emulate.report import are_equal, in_words, make_report
-from swarmtrain.events import Finished, In, Left, Ready, RoundEnded, StateInPlace
+from swarmtrain.foundation.events import Finished, In, Left, Ready, RoundEnded, StateInPlace
 from swarmtrain.local_run.place import COORDINATOR
 from swarmtrain.local_run.processes import Ended, Kill, Say, Start
 from swarmtrain_transport.coordinator.status import CoordinatorStatus

@@ -8,7 +8,7 @@ import pytest
 from swarmtrain.compare.plan import NETS, Net
 from swarmtrain.emulate.links import ModelledLinks, in_words, parse_net
 from swarmtrain.emulate.namespaces import Namespaces, NoNamespaces, _shaping
-from swarmtrain.errors import UserError
+from swarmtrain.foundation.errors import UserError
 from swarmtrain.local_run.place import COORDINATOR
 from swarmtrain_transport.wire.invite import Invite
 

@@ -20,12 +20,12 @@ from swarmtrain import checkpoint
 from swarmtrain.checkpoint import CheckpointError
 from swarmtrain.config import file as config_file
 from swarmtrain.config.settings import RunConfig, RunSection
-from swarmtrain.errors import UserError
+from swarmtrain.foundation.errors import UserError
+from swarmtrain.models.weights_file import head_bytes, places_in
 from swarmtrain.peer.arithmetic import CodecArithmetic, codec_of
 from swarmtrain.peer.disk import identity_file, ledger_file
 from swarmtrain.peer.disk.group_storage import parse_result
 from swarmtrain.pipeline.activations import ActivationCodec, Boundary
-from swarmtrain.weights_file import head_bytes, places_in
 from swarmtrain_optimizers.codecs import CODECS
 from swarmtrain_optimizers.codecs.base import IllegalPayload
 from swarmtrain_transport import limits
@@ -45,8 +45,8 @@ from swarmtrain_transport.ledger.audit import (
 from swarmtrain_transport.ledger.inner_products import NORMS, PRODUCTS, Table
 from swarmtrain_transport.links.allow_list import ZAP_DOMAIN, AllowList
 from swarmtrain_transport.links.link import Address
-from swarmtrain_transport.pipeline import control, encoding, orders, route
-from swarmtrain_transport.pipeline import messages as hops
+from swarmtrain_transport.pipeline.wire import control, encoding, orders, route
+from swarmtrain_transport.pipeline.wire import messages as hops
 from swarmtrain_transport.wire import frames, messages
 from swarmtrain_transport.wire.frames import Frame, FrameKind, Ranges, Wanted
 from swarmtrain_transport.wire.identity import Identity
@@ -61,7 +61,7 @@ from swarmtrain_transport.wire.records import (
     pack_struct,
     record_from_bytes,
 )
-from tests.transport.gather_table import gather_plan
+from tests.transport.coordinator.ops.gather_table import gather_plan
 from tests.transport.rig import A, B, join_body, plan_body, run_body, sign
 
 HEADER = limits.HEADER_BYTES

@@ -21,7 +21,7 @@ import torch  # noqa: E402  the paths come first
 from strategy_kernels import hash_strategies  # noqa: E402
 from window import part_of  # noqa: E402
 
-from swarmtrain import numerics  # noqa: E402
+from swarmtrain.foundation import numerics  # noqa: E402
 from swarmtrain_optimizers.codecs import CODECS  # noqa: E402
 from swarmtrain_optimizers.codecs.base import Codec, StochasticCodec  # noqa: E402
 from swarmtrain_optimizers.codecs.e3m0 import E3M0  # noqa: E402

@@ -20,7 +20,7 @@ import numpy.typing as npt
 import pytest
 import torch
 
-from swarmtrain import numerics
+from swarmtrain.foundation import numerics
 
 torch.set_num_threads(1)
 HERE = Path(__file__).parent

@@ -5,8 +5,8 @@ from collections.abc import Callable
 import torch
 from torch import nn
 
-from swarmtrain.members import Member
-from swarmtrain.swarm import HOOK, STEP
+from swarmtrain.hook.members import Member
+from swarmtrain.hook.swarm import HOOK, STEP
 
 
 class StandIn:

@@ -8,9 +8,9 @@ import pytest
 import torch
 from torch import nn
 
+from swarmtrain.compare.crowd import MemoryLane
 from swarmtrain.config import file as config_file
 from swarmtrain.config.settings import RunConfig
-from swarmtrain.crowd import MemoryLane
 from swarmtrain.models.tensors import Layout
 from swarmtrain.peer.training.model_weights import ModelWeights
 from tests.peer import crowd

@@ -8,11 +8,11 @@ import torch
 from torch import nn
 
 import swarmtrain
-from swarmtrain.api import _check_trains, _layout_of, bare
-from swarmtrain.errors import UserError
+from swarmtrain.foundation.errors import UserError
+from swarmtrain.hook.api import _check_trains, _layout_of, bare
+from swarmtrain.hook.swarm import STEP
 from swarmtrain.models.tensors import Layout
 from swarmtrain.peer.training.model_weights import ModelWeights
-from swarmtrain.swarm import STEP
 from tests.hook.stand_in import made, member_of
 
 OPTIMIZERS = sorted(

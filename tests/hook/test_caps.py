@@ -5,8 +5,8 @@ import torch
 from torch import nn
 
 import swarmtrain
-from swarmtrain.caps import NO_CAPS, Caps
-from swarmtrain.errors import UserError
+from swarmtrain.config.caps import NO_CAPS, Caps
+from swarmtrain.foundation.errors import UserError
 from swarmtrain.peer.membership import Membership
 from swarmtrain_transport.wire.invite import Invite
 

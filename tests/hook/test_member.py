@@ -8,9 +8,9 @@ import pytest
 import torch
 from torch import nn
 
-from swarmtrain.errors import UserError
-from swarmtrain.members import _forked
-from swarmtrain.swarm import Swarm
+from swarmtrain.foundation.errors import UserError
+from swarmtrain.hook.members import _forked
+from swarmtrain.hook.swarm import Swarm
 from tests.hook.stand_in import made
 
 
@@ -52,7 +52,7 @@ def test_a_loss_on_a_device_is_looked_at_once_in_a_while(monkeypatch):
             return self.item()
 
     now_s = 100.0
-    monkeypatch.setattr("swarmtrain.members.monotonic", lambda: now_s)
+    monkeypatch.setattr("swarmtrain.hook.members.monotonic", lambda: now_s)
     member, session, model, optimizer = made()
     for _ in range(9):
         member._loss = torch.tensor(2.5).as_subclass(Far)

@@ -9,7 +9,7 @@ import torch
 from torch import nn
 
 import swarmtrain
-from swarmtrain.errors import UserError
+from swarmtrain.foundation.errors import UserError
 
 
 @pytest.fixture(autouse=True)

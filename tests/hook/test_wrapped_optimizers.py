@@ -6,8 +6,8 @@ import pytest
 import torch
 from torch import nn
 
-from swarmtrain.api import hookable
-from swarmtrain.errors import UserError
+from swarmtrain.foundation.errors import UserError
+from swarmtrain.hook.api import hookable
 
 
 class Delegating(torch.optim.Optimizer):

@@ -12,7 +12,7 @@ import pytest
 from floors import PARTS, STRANGERS, TRANSPORT_SHELLS
 from source import ROOT, Module, circles, functions, modules, reached_from, report, text_files
 
-from swarmtrain.error_table import TABLE
+from swarmtrain.foundation.error_table import TABLE
 
 FILE_LINES_MAX = 600
 FUNCTION_LINES_MAX = 80

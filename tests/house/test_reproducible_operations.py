@@ -38,8 +38,8 @@ WHOLE_NAMES = {"torch.compile", "torch.inner", "np.inner"}
 """As above, with a last word that means other things too."""
 
 LOCAL = {
-    "swarmtrain.api": "the user's own loop",
-    "swarmtrain.members": "the user's own loop",
+    "swarmtrain.hook.api": "the user's own loop",
+    "swarmtrain.hook.members": "the user's own loop",
     "swarmtrain.compare": "runs on one machine, beside each other",
     "swarmtrain.data": "which text a peer trains on",
     "swarmtrain.demo": "shows, computes nothing",

@@ -16,9 +16,9 @@ import torch
 from torch import Tensor, nn
 
 import swarmtrain
-from swarmtrain.api import hookable
-from swarmtrain.members import Member
-from swarmtrain.swarm import HOOK
+from swarmtrain.hook.api import hookable
+from swarmtrain.hook.members import Member
+from swarmtrain.hook.swarm import HOOK
 from tests.e2e.e2e_rig import ROOT, Place, place
 from tests.hook.stand_in import StandIn, member_of
 

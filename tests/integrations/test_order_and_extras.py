@@ -8,7 +8,7 @@ import pytest
 import torch
 from torch.utils.data import DataLoader, DistributedSampler, RandomSampler, TensorDataset
 
-from swarmtrain.errors import UserError
+from swarmtrain.foundation.errors import UserError
 from swarmtrain.integrations.order import shuffle_apart
 
 DATA = TensorDataset(torch.arange(32))
@@ -84,7 +84,7 @@ def test_a_library_that_is_not_there_is_named_with_its_extra(
 
 def test_the_core_loads_none_of_them() -> None:
     code = (
-        "import sys, swarmtrain.api, swarmtrain.integrations\n"
+        "import sys, swarmtrain.hook.api, swarmtrain.integrations\n"
         "assert not {'transformers', 'lightning', 'accelerate', 'datasets'} & set(sys.modules)\n"
     )
     subprocess.run([sys.executable, "-c", code], check=True)

@@ -8,7 +8,7 @@ import sys
 
 import pytest
 
-from swarmtrain.events import In, Ready
+from swarmtrain.foundation.events import In, Ready
 from swarmtrain.local_run.place import Place
 from swarmtrain.local_run.processes import Ended, News, Processes, tail
 

@@ -4,12 +4,12 @@ import pytest
 import torch
 from torch import nn
 
+from swarmtrain.config.options import Ways, parse_device
 from swarmtrain.config.settings import RunConfig, RunSection
-from swarmtrain.errors import UserError
+from swarmtrain.foundation.errors import UserError
 from swarmtrain.models import copies
 from swarmtrain.models.device import device_of
 from swarmtrain.models.tensors import Layout
-from swarmtrain.options import Ways, parse_device
 from swarmtrain.peer.training.model_weights import ModelWeights
 from swarmtrain.peer.training.trainer import BuiltinTrainer
 

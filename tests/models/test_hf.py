@@ -12,7 +12,7 @@ from safetensors.torch import save_file
 
 from swarmtrain.config.built_in import built_in_parameters, counted, num_values_of
 from swarmtrain.config.settings import ModelSection, RunConfig, RunSection
-from swarmtrain.errors import UserError
+from swarmtrain.foundation.errors import UserError
 from swarmtrain.models.build import build_model
 from swarmtrain.models.hf import hf_export, hf_import
 

@@ -18,10 +18,10 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from swarmtrain import crowd
+from swarmtrain.compare import crowd
+from swarmtrain.compare.crowd import Keys, Lane
 from swarmtrain.config.settings import RunConfig
 from swarmtrain.coordinator.service import run_terms
-from swarmtrain.crowd import Keys, Lane
 from swarmtrain.models.tensors import Layout
 from swarmtrain.peer.arithmetic import CodecArithmetic
 from swarmtrain.peer.disk.recall import recall

@@ -12,7 +12,7 @@ import random
 from collections import deque
 from collections.abc import Callable
 
-from swarmtrain.crowd import Lane, LaneEnd, MemoryLane
+from swarmtrain.compare.crowd import Lane, LaneEnd, MemoryLane
 from swarmtrain_transport.links.link import Address, LinkHandler, LinkStats, PeerId
 from swarmtrain_transport.links.zmq_link import ZmqLink
 from swarmtrain_transport.wire.frames import Frame

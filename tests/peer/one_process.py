@@ -12,7 +12,7 @@ from swarmtrain.peer.training.own_work import OwnPart
 from swarmtrain_optimizers.codec_facts import facts_of
 from swarmtrain_optimizers.robust import rule_named
 from swarmtrain_transport.arithmetic import Window
-from swarmtrain_transport.coordinator.planning import window_floor
+from swarmtrain_transport.coordinator.ops.planning import window_floor
 from swarmtrain_transport.kinds import GATHER, MEAN, PAIR
 from swarmtrain_transport.ledger.sample_weights import weights_of
 from swarmtrain_transport.links.link import PeerId

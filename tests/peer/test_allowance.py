@@ -2,7 +2,7 @@
 
 import pytest
 
-from swarmtrain.errors import UserError
+from swarmtrain.foundation.errors import UserError
 from swarmtrain.peer.network.allowance import Allowance
 
 MAY, JUNE = "2031-05-31", "2031-06-01"

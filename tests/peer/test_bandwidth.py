@@ -3,7 +3,7 @@
 import asyncio
 from types import SimpleNamespace
 
-from swarmtrain.caps import NO_CAPS
+from swarmtrain.config.caps import NO_CAPS
 from swarmtrain.peer.network.bandwidth import Bandwidth
 from swarmtrain_transport import limits
 from swarmtrain_transport.collective.local_stats import LocalStats

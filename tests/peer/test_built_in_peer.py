@@ -7,8 +7,8 @@ from typing import Any
 import msgspec
 import pytest
 
+from swarmtrain.config.options import AS_WRITTEN
 from swarmtrain.config.settings import OuterSection
-from swarmtrain.options import AS_WRITTEN
 from swarmtrain.peer.run import _Peer
 from swarmtrain.peer.telling import Telling
 from swarmtrain.peer.training.session import Hooks

@@ -8,11 +8,11 @@ import pytest
 import torch
 from torch import Tensor, nn
 
+from swarmtrain.config.options import AS_WRITTEN, MICRO_BATCH_AUTO, Ways, parse_micro_batch
 from swarmtrain.config.settings import InnerSection, ModelSection, RunConfig, RunSection
 from swarmtrain.data.batches import Batch
-from swarmtrain.errors import UserError
+from swarmtrain.foundation.errors import UserError
 from swarmtrain.models.build import build_model
-from swarmtrain.options import AS_WRITTEN, MICRO_BATCH_AUTO, Ways, parse_micro_batch
 from swarmtrain.peer.training.gradients import Gradients
 
 CONFIG = RunConfig(

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from swarmtrain.errors import UserError
+from swarmtrain.foundation.errors import UserError
 from swarmtrain.peer.network import thread as network
 from swarmtrain.peer.network.thread import HAND_OVER_S, PeerThread
 from swarmtrain_transport.wire.messages import Leaving, Released, Waiting, Welcome

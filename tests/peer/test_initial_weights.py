@@ -9,8 +9,8 @@ import safetensors.torch
 import torch
 from torch import Tensor
 
-from swarmtrain.control_lane import INITIAL_PIECE_BYTES
-from swarmtrain.errors import UserError
+from swarmtrain.foundation.control_lane import INITIAL_PIECE_BYTES
+from swarmtrain.foundation.errors import UserError
 from swarmtrain.models.tensors import Layout, ParameterSpec
 from swarmtrain.peer.training.initial import initial_weights
 

@@ -11,6 +11,7 @@ import pytest
 import torch
 from torch import Tensor
 
+from swarmtrain.compare.crowd import MemoryLane
 from swarmtrain.config.limits import first_problem
 from swarmtrain.config.settings import (
     CheckpointSection,
@@ -20,7 +21,6 @@ from swarmtrain.config.settings import (
     RunSection,
 )
 from swarmtrain.coordinator.service import run_terms
-from swarmtrain.crowd import MemoryLane
 from swarmtrain_transport.wire.records import Commit, Record
 from tests.peer.crowd import Crowd, Member
 

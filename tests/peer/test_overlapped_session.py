@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from swarmtrain.config.settings import ExchangeSection, OuterSection, RunConfig, RunSection
-from swarmtrain.errors import UserError
+from swarmtrain.foundation.errors import UserError
 from swarmtrain.models.tensors import Layout, ParameterSpec
 from swarmtrain.peer.training.rounds import RoundReport
 from swarmtrain.peer.training.session import Hooks, Session

@@ -11,7 +11,7 @@ import pytest
 from swarmtrain.config.settings import DataSection, ModelSection, RunConfig, RunSection
 from swarmtrain.coordinator.disk.store import Store
 from swarmtrain.coordinator.service import serve
-from swarmtrain.errors import UserError
+from swarmtrain.foundation.errors import UserError
 from swarmtrain.peer.disk.storage import PeerStorage
 from swarmtrain.peer.network import patience
 from swarmtrain.peer.network.shell import PeerShell

@@ -15,7 +15,7 @@ from swarmtrain_optimizers.codecs.raw import Raw
 from swarmtrain_optimizers.strategies.diloco.strategy import DiLoCo
 from swarmtrain_transport.actions import LoadState
 from swarmtrain_transport.arithmetic import Window
-from swarmtrain_transport.coordinator.planning import fastest_of
+from swarmtrain_transport.coordinator.ops.planning import fastest_of
 from swarmtrain_transport.result import OpResult, SliceResult
 
 torch.set_num_threads(1)

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from swarmtrain import atomic_file
+from swarmtrain.foundation import atomic_file
 from swarmtrain.peer.disk.shelf import DiskShelf, free_bytes
 from swarmtrain_transport.blocks.shelf import MemoryShelf, Shelf, Shelved
 

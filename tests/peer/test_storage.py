@@ -14,7 +14,7 @@ import pytest
 
 from swarmtrain.config.file import canonical
 from swarmtrain.config.settings import RunConfig, RunSection
-from swarmtrain.errors import UserError
+from swarmtrain.foundation.errors import UserError
 from swarmtrain.peer.disk import ledger_file
 from swarmtrain.peer.disk.group_storage import (
     GroupStorage,
@@ -95,7 +95,7 @@ def test_copies_of_a_program_have_places_of_their_own_and_find_them_again(tmp_pa
 FORKS = """
 import os, sys
 from pathlib import Path
-from swarmtrain.errors import UserError
+from swarmtrain.foundation.errors import UserError
 from swarmtrain.peer.disk.storage import PeerStorage
 
 owner = PeerStorage(Path(sys.argv[1]))

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from swarmtrain.config.settings import DataSection, ModelSection, RunConfig, RunSection
-from swarmtrain.errors import UserError
+from swarmtrain.foundation.errors import UserError
 from swarmtrain.peer.network.control import CoordinatorUnreachable
 from swarmtrain.peer.network.text_download import not_as_named, not_given
 from swarmtrain.peer.training.reading import Reader

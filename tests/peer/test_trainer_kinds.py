@@ -6,8 +6,8 @@ import pytest
 import torch
 from torch import Tensor, nn
 
+from swarmtrain.config.options import MICRO_BATCH_AUTO, Ways
 from swarmtrain.config.settings import InnerSection, ModelSection, RunConfig, RunSection
-from swarmtrain.options import MICRO_BATCH_AUTO, Ways
 from swarmtrain.peer.training.trainer import BuiltinTrainer, judged_windows
 
 TEXT = b"for index in range(10):\n    print(index)\n" * 20

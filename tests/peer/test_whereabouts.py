@@ -11,8 +11,8 @@ from typing import Any
 
 import pytest
 
-from swarmtrain.errors import UserError
-from swarmtrain.options import Endpoint
+from swarmtrain.config.options import Endpoint
+from swarmtrain.foundation.errors import UserError
 from swarmtrain.peer.disk.storage import PeerStorage
 from swarmtrain.peer.network import whereabouts
 from swarmtrain.peer.network.shell import PeerShell

@@ -9,8 +9,8 @@ from torch import Tensor
 from swarmtrain.config.values import WHOLE_VECTOR_RULES
 from swarmtrain.peer.arithmetic import CodecArithmetic, TensorContribution, decode_result
 from swarmtrain_optimizers.codec_facts import facts_of
-from swarmtrain_transport.coordinator.op_decider import OpDecider
-from swarmtrain_transport.coordinator.slicing import best_shares, cut
+from swarmtrain_transport.coordinator.ops.op_decider import OpDecider
+from swarmtrain_transport.coordinator.ops.slicing import best_shares, cut
 from swarmtrain_transport.ledger.fold import OpDecision, num_chunks, window_of
 from swarmtrain_transport.ledger.plan_rules import check_plan, window_floor
 from swarmtrain_transport.ledger.sample_weights import weights_of
@@ -18,7 +18,7 @@ from swarmtrain_transport.links.link import PeerId
 from swarmtrain_transport.result import OpResult, SliceResult
 from swarmtrain_transport.wire.messages import Got, Hashes, Have, Roots, SliceDone, Withdraw
 from swarmtrain_transport.wire.records import Member, Plan, SliceSpec
-from tests.transport.bench import Bench
+from tests.transport.collective.bench import Bench
 from tests.transport.rig import BOOT, plan_body
 
 BLOCK = 16

@@ -11,13 +11,14 @@ from collections.abc import Callable, Sequence
 from swarmtrain.models.tensors import Layout
 from swarmtrain.pipeline.evaluation import Anchors
 from swarmtrain.pipeline.stage_peer import StagePeer
-from swarmtrain.pipeline.trainer import StageTrainer
-from swarmtrain_transport.pipeline import control, encoding, orders, requests
-from swarmtrain_transport.pipeline.orders import Tell
-from swarmtrain_transport.pipeline.rounds import Action, Booked, Books, Rounds
-from swarmtrain_transport.pipeline.route import MicroBatch, Process, Span
-from swarmtrain_transport.pipeline.rules import Rules
-from swarmtrain_transport.pipeline.stage import StageMachine
+from swarmtrain.pipeline.stage_trainer import StageTrainer
+from swarmtrain_transport.pipeline.coordinator.rounds import Action, Booked, Books, Rounds
+from swarmtrain_transport.pipeline.peer import requests
+from swarmtrain_transport.pipeline.peer.rules import Rules
+from swarmtrain_transport.pipeline.peer.stage import StageMachine
+from swarmtrain_transport.pipeline.wire import control, encoding, orders
+from swarmtrain_transport.pipeline.wire.orders import Tell
+from swarmtrain_transport.pipeline.wire.route import MicroBatch, Process, Span
 from swarmtrain_transport.wire.frames import Frame
 
 RUN_TAG = 7

@@ -23,7 +23,7 @@ from swarmtrain.config.settings import (
     RunSection,
 )
 from swarmtrain.coordinator import service
-from swarmtrain.events import Event, RoundEnded
+from swarmtrain.foundation.events import Event, RoundEnded
 from swarmtrain.peer.membership import Membership
 from swarmtrain.peer.staged import StagedPeer
 from swarmtrain.peer.telling import Telling
@@ -31,7 +31,7 @@ from swarmtrain.pipeline.staged_model import OwnWork
 from swarmtrain_transport import limits
 from swarmtrain_transport.coordinator.rendezvous import Rendezvous
 from swarmtrain_transport.links.link import PeerId
-from swarmtrain_transport.pipeline.books import Books
+from swarmtrain_transport.pipeline.coordinator.books import Books
 from swarmtrain_transport.wire.invite import Invite
 from swarmtrain_transport.wire.messages import BUILT_IN, LEASED, Brings
 

@@ -16,7 +16,7 @@ from torch import Tensor
 
 from swarmtrain.pipeline.activations import ActivationCodec, Boundary, rounding_seed
 from swarmtrain_optimizers.codecs.base import IllegalPayload, UnencodableValues
-from swarmtrain_transport.pipeline.route import MicroBatch
+from swarmtrain_transport.pipeline.wire.route import MicroBatch
 
 NONE, FLOAT16, INT8 = ActivationCodec
 SHAPE = (2, 3, 64)

@@ -8,7 +8,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from swarmtrain.config.settings import ModelSection
-from swarmtrain.errors import UserError
+from swarmtrain.foundation.errors import UserError
 from swarmtrain.models.byte_transformer import build_model
 from swarmtrain.models.tensors import Layout
 from swarmtrain.pipeline.blocks import (

@@ -22,7 +22,7 @@ from swarmtrain.pipeline.costs import (
 from swarmtrain.pipeline.cut import passed, run_stages
 from swarmtrain.pipeline.span import Span
 from swarmtrain.pipeline.speed import flops_per_s
-from swarmtrain_transport.pipeline.assignment import memory_of
+from swarmtrain_transport.pipeline.coordinator.assignment import memory_of
 
 MODEL = ModelSection(layers=6, width=128, heads=4, context=64)
 

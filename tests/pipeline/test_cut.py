@@ -10,7 +10,7 @@ from torch import Tensor, nn
 
 from swarmtrain.config.settings import ModelSection
 from swarmtrain.config.stages import Cost, built_in_costs, cut, hop_bytes
-from swarmtrain.errors import UserError
+from swarmtrain.foundation.errors import UserError
 from swarmtrain.pipeline.blocks import built_in, of_modules
 from swarmtrain.pipeline.cut import passed, stages_of
 from swarmtrain_transport.limits import FRAME_BYTES_MAX

@@ -10,9 +10,9 @@ from swarmtrain.data.batches import Batch
 from swarmtrain.models.tensors import Layout
 from swarmtrain.pipeline.evaluation import validation_loss
 from swarmtrain.pipeline.span import Span
-from swarmtrain_transport.pipeline import route
-from swarmtrain_transport.pipeline.rounds import Rounds
-from swarmtrain_transport.pipeline.rules import Rules
+from swarmtrain_transport.pipeline.coordinator.rounds import Rounds
+from swarmtrain_transport.pipeline.peer.rules import Rules
+from swarmtrain_transport.pipeline.wire import route
 
 torch.set_num_threads(1)
 

@@ -21,8 +21,8 @@ from swarmtrain.pipeline.cut import stages_of
 from swarmtrain.pipeline.span import Span, dropout_seed
 from swarmtrain.pipeline.steps import StageSteps
 from swarmtrain_optimizers.schedule import warmup_cosine
-from swarmtrain_transport.pipeline.rounds import whole_norm
-from swarmtrain_transport.pipeline.route import MicroBatch as Name
+from swarmtrain_transport.pipeline.coordinator.rounds import whole_norm
+from swarmtrain_transport.pipeline.wire.route import MicroBatch as Name
 
 torch.set_num_threads(1)
 

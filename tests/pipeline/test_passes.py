@@ -24,15 +24,16 @@ from swarmtrain.pipeline.cut import passed, stages_of
 from swarmtrain.pipeline.labels import Labels
 from swarmtrain.pipeline.places import Parcel, Places, Read
 from swarmtrain.pipeline.span import Span, dropout_seed
+from swarmtrain.pipeline.stage_trainer import Forms, boundaries_of
 from swarmtrain.pipeline.steps import StageSteps
-from swarmtrain.pipeline.trainer import Forms, boundaries_of
 from swarmtrain_optimizers.codecs.base import IllegalPayload
 from swarmtrain_optimizers.schedule import warmup_cosine
 from swarmtrain_transport.errors import LocalFault, RemoteFault
 from swarmtrain_transport.limits import NORM_SPREAD
-from swarmtrain_transport.pipeline import encoding, messages, orders, requests, route
-from swarmtrain_transport.pipeline.rounds import Rounds
-from swarmtrain_transport.pipeline.rules import Rules
+from swarmtrain_transport.pipeline.coordinator.rounds import Rounds
+from swarmtrain_transport.pipeline.peer import requests
+from swarmtrain_transport.pipeline.peer.rules import Rules
+from swarmtrain_transport.pipeline.wire import encoding, messages, orders, route
 from swarmtrain_transport.wire.frames import Frame, FrameKind
 
 torch.set_num_threads(1)

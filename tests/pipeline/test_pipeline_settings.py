@@ -10,11 +10,11 @@ from swarmtrain.config import file as config_file
 from swarmtrain.config import limits as config_limits
 from swarmtrain.config.pipeline import refuse_stages
 from swarmtrain.config.settings import PipelineSection, RunConfig
-from swarmtrain.errors import UserError
+from swarmtrain.foundation.errors import UserError
 from swarmtrain.pipeline.costs import stage_needs
 from swarmtrain_optimizers.strategies.registry import BUILT_IN
 from swarmtrain_transport.errors import RemoteFault
-from swarmtrain_transport.pipeline.assignment import StageNeed
+from swarmtrain_transport.pipeline.coordinator.assignment import StageNeed
 
 
 def loaded(directory: Path, text: str) -> RunConfig:

@@ -14,7 +14,7 @@ from swarmtrain.pipeline.blocks import built_in
 from swarmtrain.pipeline.evaluation import validation_loss
 from swarmtrain.pipeline.paced import PacedTrainer
 from swarmtrain.pipeline.span import Span
-from swarmtrain.pipeline.trainer import StageTrainer
+from swarmtrain.pipeline.stage_trainer import StageTrainer
 
 torch.set_num_threads(1)
 

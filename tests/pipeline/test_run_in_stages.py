@@ -11,8 +11,8 @@ import torch
 from staged_run import STEPS, Coordinator, Peer, config_of
 
 from swarmtrain.config.settings import OuterSection
-from swarmtrain.errors import UserError
-from swarmtrain.events import Evaluated, Serving
+from swarmtrain.foundation.errors import UserError
+from swarmtrain.foundation.events import Evaluated, Serving
 from swarmtrain.peer.network.shell import GIVEN_UP
 from swarmtrain.pipeline.cut import run_stages
 from swarmtrain.pipeline.evaluation import validation_loss

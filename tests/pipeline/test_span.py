@@ -10,11 +10,11 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from swarmtrain.errors import UserError
+from swarmtrain.foundation.errors import UserError
 from swarmtrain.pipeline.backward import Backward
 from swarmtrain.pipeline.blocks import of_modules
 from swarmtrain.pipeline.span import Span, dropout_seed
-from swarmtrain_transport.pipeline.route import MicroBatch
+from swarmtrain_transport.pipeline.wire.route import MicroBatch
 
 torch.set_num_threads(1)
 

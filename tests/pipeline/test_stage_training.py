@@ -10,9 +10,9 @@ from staged_run import config_of
 
 from swarmtrain.peer.training.stages import StageTraining
 from swarmtrain_transport.actions import OpSkipped
-from swarmtrain_transport.pipeline.orders import Pace
-from swarmtrain_transport.pipeline.requests import Step
-from swarmtrain_transport.pipeline.route import Span
+from swarmtrain_transport.pipeline.peer.requests import Step
+from swarmtrain_transport.pipeline.wire.orders import Pace
+from swarmtrain_transport.pipeline.wire.route import Span
 from swarmtrain_transport.wire.messages import Waiting
 
 CONFIG = config_of(3, 1)

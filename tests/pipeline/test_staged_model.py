@@ -17,15 +17,15 @@ from unsplit import MicroBatch, Unsplit
 
 from swarmtrain import join_stages
 from swarmtrain.config.settings import DataSection, InnerSection, ModelSection, RunConfig
-from swarmtrain.errors import UserError
+from swarmtrain.foundation.errors import UserError
 from swarmtrain.pipeline.activations import ActivationCodec
 from swarmtrain.pipeline.cut import stages_of
 from swarmtrain.pipeline.span import Span, dropout_seed
+from swarmtrain.pipeline.stage_trainer import Forms, boundaries_of
 from swarmtrain.pipeline.staged_model import OwnWork, StagedModel
-from swarmtrain.pipeline.trainer import Forms, boundaries_of
-from swarmtrain_transport.pipeline import route
-from swarmtrain_transport.pipeline.rounds import Rounds
-from swarmtrain_transport.pipeline.rules import Rules
+from swarmtrain_transport.pipeline.coordinator.rounds import Rounds
+from swarmtrain_transport.pipeline.peer.rules import Rules
+from swarmtrain_transport.pipeline.wire import route
 from swarmtrain_transport.wire.invite import Invite
 
 torch.set_num_threads(1)

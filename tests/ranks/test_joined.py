@@ -6,7 +6,7 @@ from torch import nn
 
 import swarmtrain
 from swarmtrain.config import file as config_file
-from swarmtrain.errors import UserError
+from swarmtrain.foundation.errors import UserError
 from swarmtrain.peer.arithmetic import TensorContribution
 from swarmtrain.peer.ranks.contribution import joined
 from swarmtrain.peer.ranks.job import check_run

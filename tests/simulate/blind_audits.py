@@ -4,7 +4,7 @@ from broken_rules import Mutant, any_case, replaced
 
 from swarmtrain.simulate.faults.troubles import HOSTILE_OWNER
 from swarmtrain_transport.collective.auditing import Auditing
-from swarmtrain_transport.coordinator.convictions import Convictions
+from swarmtrain_transport.coordinator.members.convictions import Convictions
 from swarmtrain_transport.ledger.audit import draw
 from swarmtrain_transport.wire.records import Conviction
 

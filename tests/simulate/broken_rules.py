@@ -17,11 +17,11 @@ from swarmtrain.simulate.processes.coordinator import SimCoordinator
 from swarmtrain_optimizers.strategies import synchronous
 from swarmtrain_optimizers.strategies.diloco import strategy as diloco
 from swarmtrain_optimizers.strategies.diloco.strategy import DiLoCo
-from swarmtrain_transport.collective.receiver import Receiver
-from swarmtrain_transport.coordinator import agreement, planning
-from swarmtrain_transport.coordinator.op_decider import OpDecider
-from swarmtrain_transport.coordinator.policies import POLICIES
-from swarmtrain_transport.coordinator.reports import Reports
+from swarmtrain_transport.collective.taker import Taker
+from swarmtrain_transport.coordinator.ops import agreement, planning
+from swarmtrain_transport.coordinator.ops.op_decider import OpDecider
+from swarmtrain_transport.coordinator.ops.policies import POLICIES
+from swarmtrain_transport.coordinator.ops.reports import Reports
 from swarmtrain_transport.kinds import MEAN
 from swarmtrain_transport.ledger.fold import result_root
 from swarmtrain_transport.peer.participant import Participant
@@ -151,7 +151,7 @@ def only_owners_serve():
             p for p in holders(self, index) if p == self._view.owners[index]
         ]
 
-    return replaced(Receiver, "_holders", make)
+    return replaced(Taker, "_holders", make)
 
 
 def small_parts_are_flushed_beside_large_ones():

@@ -3,7 +3,7 @@
 from broken_rules import Mutant, any_case, replaced
 
 from swarmtrain.simulate.faults.troubles import DRAG, HOSTILE_WORDS
-from swarmtrain_transport.coordinator.reports import Reports
+from swarmtrain_transport.coordinator.ops.reports import Reports
 from swarmtrain_transport.ledger.standing import Standing, Words
 
 

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 from broken_rules import Mutant, any_case, replaced
 
-from swarmtrain_transport.coordinator import policies
+from swarmtrain_transport.coordinator.ops import policies
 from swarmtrain_transport.kinds import PAIR
 from swarmtrain_transport.peer.catchup import CatchUp
 from swarmtrain_transport.peer.progression import Progression

@@ -16,19 +16,19 @@ from dataclasses import dataclass
 from unittest import mock
 
 from swarmtrain.simulate.pipelines.seeds import run_seed
-from swarmtrain_transport.pipeline import messages as msg
-from swarmtrain_transport.pipeline.evaluation import Evaluation
-from swarmtrain_transport.pipeline.guardian import Guardian
-from swarmtrain_transport.pipeline.held import Phase
-from swarmtrain_transport.pipeline.in_flight import InFlight
-from swarmtrain_transport.pipeline.moves import Moves
-from swarmtrain_transport.pipeline.permission import Permission
-from swarmtrain_transport.pipeline.requests import Free, Keep, Settle
-from swarmtrain_transport.pipeline.rounds import Rounds
-from swarmtrain_transport.pipeline.route import Slot
-from swarmtrain_transport.pipeline.slots import Invitations
-from swarmtrain_transport.pipeline.source import Source
-from swarmtrain_transport.pipeline.stage import StageMachine
+from swarmtrain_transport.pipeline.coordinator.moves import Moves
+from swarmtrain_transport.pipeline.coordinator.rounds import Rounds
+from swarmtrain_transport.pipeline.peer.evaluation import Evaluation
+from swarmtrain_transport.pipeline.peer.guardian import Guardian
+from swarmtrain_transport.pipeline.peer.held import Phase
+from swarmtrain_transport.pipeline.peer.in_flight import InFlight
+from swarmtrain_transport.pipeline.peer.permission import Permission
+from swarmtrain_transport.pipeline.peer.requests import Free, Keep, Settle
+from swarmtrain_transport.pipeline.peer.slots import Invitations
+from swarmtrain_transport.pipeline.peer.source import Source
+from swarmtrain_transport.pipeline.peer.stage import StageMachine
+from swarmtrain_transport.pipeline.wire import messages as msg
+from swarmtrain_transport.pipeline.wire.route import Slot
 
 Patch = Callable[[], contextlib.AbstractContextManager]
 

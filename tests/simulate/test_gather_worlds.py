@@ -10,8 +10,8 @@ from swarmtrain.peer import arithmetic
 from swarmtrain.simulate.enumeration import cases, run_case
 from swarmtrain.simulate.faults.troubles import HOSTILE_OWNER
 from swarmtrain.simulate.seeds import run_seed, run_seeds, world_of
-from swarmtrain_transport.coordinator import policies
-from swarmtrain_transport.coordinator.reports import Reports
+from swarmtrain_transport.coordinator.ops import policies
+from swarmtrain_transport.coordinator.ops.reports import Reports
 from swarmtrain_transport.kinds import GATHER
 
 

@@ -3,7 +3,7 @@
 import pytest
 
 from swarmtrain.simulate.seeds import run_seed, world_of
-from swarmtrain_transport.coordinator.group_keepers import GroupKeepers
+from swarmtrain_transport.coordinator.stages.group_keepers import GroupKeepers
 from swarmtrain_transport.ledger.fold import LedgerView
 from swarmtrain_transport.peer.keeper import Keeper
 from swarmtrain_transport.wire.records import Commit, Rewind, bodies_of

@@ -7,12 +7,12 @@ from functools import partial
 
 from swarmtrain.simulate.pipelines.process import TOKENS, Passed, SimProcess
 from swarmtrain_transport.links.link import PeerId
-from swarmtrain_transport.pipeline import orders
-from swarmtrain_transport.pipeline.messages import AnyHopMessage
-from swarmtrain_transport.pipeline.orders import Member, Tell
-from swarmtrain_transport.pipeline.rounds import Action, Booked, Rounds
-from swarmtrain_transport.pipeline.route import Process, Span
-from swarmtrain_transport.pipeline.rules import Rules
+from swarmtrain_transport.pipeline.coordinator.rounds import Action, Booked, Rounds
+from swarmtrain_transport.pipeline.peer.rules import Rules
+from swarmtrain_transport.pipeline.wire import orders
+from swarmtrain_transport.pipeline.wire.messages import AnyHopMessage
+from swarmtrain_transport.pipeline.wire.orders import Member, Tell
+from swarmtrain_transport.pipeline.wire.route import Process, Span
 
 STAGES, STEPS, STEP_MICRO_BATCHES, ROUNDS = 3, 10, 6, 4
 PASS_S, WAY_S, EXCHANGE_S = 0.05, 0.002, 0.5

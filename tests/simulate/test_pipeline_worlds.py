@@ -13,9 +13,9 @@ from swarmtrain.cli.main import main
 from swarmtrain.simulate.pipelines.conditions import Conditions
 from swarmtrain.simulate.pipelines.seeds import run_seed, run_seeds, simulate
 from swarmtrain.simulate.pipelines.world import World
-from swarmtrain_transport.pipeline.books import Books
-from swarmtrain_transport.pipeline.guardian import Guardian
-from swarmtrain_transport.pipeline.route import Span
+from swarmtrain_transport.pipeline.coordinator.books import Books
+from swarmtrain_transport.pipeline.peer.guardian import Guardian
+from swarmtrain_transport.pipeline.wire.route import Span
 
 ROOT = Path(__file__).resolve().parents[2]
 

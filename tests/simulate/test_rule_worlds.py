@@ -5,7 +5,7 @@ import pytest
 from swarmtrain.simulate.seeds import run_seed
 from swarmtrain_optimizers.robust import RULES
 from swarmtrain_transport.collective.rule_inputs import RuleInputs
-from swarmtrain_transport.coordinator.reports import Reports
+from swarmtrain_transport.coordinator.ops.reports import Reports
 from swarmtrain_transport.ledger import inner_products
 
 

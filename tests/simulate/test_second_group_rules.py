@@ -7,9 +7,9 @@ from broken_rules import Patch, replaced
 from mutants import MUTANTS, OPS, PEERS
 
 from swarmtrain.simulate.seeds import run_seed
-from swarmtrain_transport.coordinator import planning
-from swarmtrain_transport.coordinator.agreement import Agreement
 from swarmtrain_transport.coordinator.group import GroupCoordinator
+from swarmtrain_transport.coordinator.ops import planning
+from swarmtrain_transport.coordinator.ops.agreement import Agreement
 
 
 @contextlib.contextmanager

@@ -36,15 +36,15 @@ from swarmtrain_optimizers.strategies.synchronous import Synchronous
 from swarmtrain_transport import actions as do
 from swarmtrain_transport import limits
 from swarmtrain_transport.blocks import blobs
-from swarmtrain_transport.collective.receiver import Receiver
 from swarmtrain_transport.collective.sender import Sender
-from swarmtrain_transport.coordinator import agreement, planning, policies
-from swarmtrain_transport.coordinator.agreement import Agreement
-from swarmtrain_transport.coordinator.group_peers import GroupPeers
+from swarmtrain_transport.collective.taker import Taker
 from swarmtrain_transport.coordinator.ledger_recovery import LedgerRecovery
+from swarmtrain_transport.coordinator.members.group_peers import GroupPeers
+from swarmtrain_transport.coordinator.members.roster import PeerLine
+from swarmtrain_transport.coordinator.ops import agreement, planning, policies
+from swarmtrain_transport.coordinator.ops.agreement import Agreement
+from swarmtrain_transport.coordinator.ops.reports import Reports
 from swarmtrain_transport.coordinator.rendezvous import Rendezvous
-from swarmtrain_transport.coordinator.reports import Reports
-from swarmtrain_transport.coordinator.roster import PeerLine
 from swarmtrain_transport.kinds import GATHER
 from swarmtrain_transport.ledger import snapshots
 from swarmtrain_transport.peer import ledger_copy
@@ -137,7 +137,7 @@ def pushed_bytes_are_not_hashed():
 
         return credulous
 
-    return replaced(Receiver, "pushed", make)
+    return replaced(Taker, "pushed", make)
 
 
 def results_are_not_looked_at():

@@ -12,7 +12,7 @@ from swarmtrain import checkpoint
 from swarmtrain.cli.main import main
 from swarmtrain.config import file as config_file
 from swarmtrain.config.settings import ModelSection, PipelineSection, RunConfig, RunSection
-from swarmtrain.errors import UserError
+from swarmtrain.foundation.errors import UserError
 from swarmtrain.models.byte_transformer import build_model
 from swarmtrain.models.tensors import Layout
 from swarmtrain.peer.disk.storage import PeerStorage

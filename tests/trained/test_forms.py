@@ -14,7 +14,7 @@ from swarmtrain import checkpoint
 from swarmtrain.cli.main import main
 from swarmtrain.config.settings import DataSection, ModelSection, RunConfig, RunSection
 from swarmtrain.data.tokenizer import Bytes, JsonTokenizer
-from swarmtrain.errors import UserError
+from swarmtrain.foundation.errors import UserError
 from swarmtrain.trained import writing
 from swarmtrain.trained.export import export
 from swarmtrain.trained.opened import Trained, open_trained

@@ -9,7 +9,7 @@ from torch import Tensor, nn
 
 from swarmtrain.cli.main import main
 from swarmtrain.data.tokenizer import Bytes
-from swarmtrain.errors import UserError
+from swarmtrain.foundation.errors import UserError
 from swarmtrain.trained.judged import judged, text_at
 
 TEXT = "abcabcabcab"

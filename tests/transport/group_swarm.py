@@ -10,7 +10,7 @@ from typing import Any
 
 from swarmtrain_transport import actions as do
 from swarmtrain_transport.blocks.manifest import ArraySpec, StateManifest, describe_state
-from swarmtrain_transport.coordinator.planning import RunTerms
+from swarmtrain_transport.coordinator.ops.planning import RunTerms
 from swarmtrain_transport.coordinator.rendezvous import Rendezvous
 from swarmtrain_transport.links.link import PeerId
 from swarmtrain_transport.result import OpResult

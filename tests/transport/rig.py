@@ -7,7 +7,7 @@ from typing import Any
 
 import msgspec
 
-from swarmtrain_transport.coordinator.planning import RunTerms
+from swarmtrain_transport.coordinator.ops.planning import RunTerms
 from swarmtrain_transport.ledger.chain import Ledger
 from swarmtrain_transport.ledger.fold import LedgerView, OpView, set_id, slice_root
 from swarmtrain_transport.ledger.signed_roots import (

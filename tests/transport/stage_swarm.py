@@ -8,17 +8,18 @@ from collections.abc import Iterable
 from typing import Any
 
 from swarmtrain_transport import actions as do
-from swarmtrain_transport.coordinator.planning import RunTerms
+from swarmtrain_transport.coordinator.ops.planning import RunTerms
 from swarmtrain_transport.coordinator.rendezvous import Rendezvous
-from swarmtrain_transport.coordinator.stage_rounds import PipelineTerms
+from swarmtrain_transport.coordinator.stages.stage_rounds import PipelineTerms
 from swarmtrain_transport.links.link import PeerId
-from swarmtrain_transport.pipeline import encoding, orders, requests
-from swarmtrain_transport.pipeline.assignment import StageNeed
-from swarmtrain_transport.pipeline.control import ReportLane
-from swarmtrain_transport.pipeline.messages import CARRIES, Payload
-from swarmtrain_transport.pipeline.requests import Request, Text
-from swarmtrain_transport.pipeline.route import Process, Span
-from swarmtrain_transport.pipeline.stage import Rules, StageMachine
+from swarmtrain_transport.pipeline.coordinator.assignment import StageNeed
+from swarmtrain_transport.pipeline.peer import requests
+from swarmtrain_transport.pipeline.peer.requests import Request, Text
+from swarmtrain_transport.pipeline.peer.stage import Rules, StageMachine
+from swarmtrain_transport.pipeline.wire import encoding, orders
+from swarmtrain_transport.pipeline.wire.control import ReportLane
+from swarmtrain_transport.pipeline.wire.messages import CARRIES, Payload
+from swarmtrain_transport.pipeline.wire.route import Process, Span
 from swarmtrain_transport.wire import messages as m
 from swarmtrain_transport.wire.frames import Frame
 from swarmtrain_transport.wire.records import Record

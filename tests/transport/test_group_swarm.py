@@ -10,10 +10,10 @@ from swarmtrain_transport.ledger.audit import convicted, proof_from_bytes
 from swarmtrain_transport.ledger.standing import Score
 from swarmtrain_transport.wire.records import Commit, Group, Move, Rewind, Skip, bodies_of
 from tests.transport.group_swarm import GroupSwarm
+from tests.transport.ledger.test_audit import WrongArithmetic, evictions, until
 from tests.transport.plain_arithmetic import PlainArithmetic
 from tests.transport.rig import A, B, C, D, E, verify
 from tests.transport.swarm import Swarm
-from tests.transport.test_audit import WrongArithmetic, evictions, until
 
 STEPS = 60_000
 

@@ -4,10 +4,11 @@ from enum import Enum, auto
 
 import pytest
 
-from swarmtrain_transport.collective import exchange, publisher, receiver, reducer
+from swarmtrain_transport.collective import exchange, publisher, reducer
+from swarmtrain_transport.collective import taker as receiver
 from swarmtrain_transport.errors import LocalFault
 from swarmtrain_transport.phases import entered
-from tests.transport.bench import Bench
+from tests.transport.collective.bench import Bench
 from tests.transport.rig import A
 
 

@@ -2,8 +2,8 @@
 
 import pytest
 
-from swarmtrain_transport.coordinator.stage_rounds import PipelineTerms
-from swarmtrain_transport.pipeline.assignment import StageNeed
+from swarmtrain_transport.coordinator.stages.stage_rounds import PipelineTerms
+from swarmtrain_transport.pipeline.coordinator.assignment import StageNeed
 from swarmtrain_transport.wire.records import Commit, Gone, Move, Plan, bodies_of
 from tests.transport.rig import A, B, C, D
 from tests.transport.stage_swarm import StageSwarm

@@ -8,7 +8,7 @@ import pytest
 
 from swarmtrain.cli.main import main
 from swarmtrain.coordinator.disk.store import FILE_NAME, Store
-from swarmtrain.errors import UserError
+from swarmtrain.foundation.errors import UserError
 from swarmtrain.verify.coordinator_state import prove_coordinator
 from swarmtrain_transport.wire.records import Attest, make_record
 from tests.verify.history import RUN, History, usual

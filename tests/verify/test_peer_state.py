@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from swarmtrain.cli.main import main
-from swarmtrain.errors import UserError
+from swarmtrain.foundation.errors import UserError
 from swarmtrain.peer.disk.group_storage import result_paths
 from swarmtrain.peer.disk.storage import PeerStorage
 from swarmtrain.verify.peer_state import prove_peer

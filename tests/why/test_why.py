@@ -5,8 +5,8 @@ import json
 import msgspec
 import pytest
 
-from swarmtrain import dirs
 from swarmtrain.cli.main import main
+from swarmtrain.foundation import dirs
 from swarmtrain.peer.disk import ledger_file
 from swarmtrain.why.story import _evidence, explain_round
 from swarmtrain_transport.wire.records import (
@@ -24,7 +24,8 @@ from swarmtrain_transport.wire.records import (
     SliceFreeze,
     Times,
 )
-from tests.transport.gather_table import gather_plan
+from tests.transport.coordinator.ops.gather_table import gather_plan
+from tests.transport.ledger.test_groups import commit_group_1, grouped_chain, plan_of_group_1
 from tests.transport.rig import (
     A,
     B,
@@ -36,7 +37,6 @@ from tests.transport.rig import (
     plan_body,
     run_body,
 )
-from tests.transport.test_groups import commit_group_1, grouped_chain, plan_of_group_1
 
 TIMES = Times(complete=1, owners=3, last_s=4.0, heard_s=6.5, frozen_s=10.0, deadline_s=10.0)
 

@@ -6,7 +6,7 @@ from swarmtrain.why.story import explain_round
 from swarmtrain_transport.ledger.snapshots import from_image, image_of
 from swarmtrain_transport.ledger.transfers import outcome_of
 from swarmtrain_transport.wire.records import Attest, Commit, Freeze, SignedRoot, Skip, Times
-from tests.transport.pair_table import pair_plan
+from tests.transport.coordinator.ops.pair_table import pair_plan
 from tests.transport.rig import A, B, C, Chain, D, E, genesis_body, join_body, run_body
 
 NAMES = {A: "otter", B: "lynx", C: "crane", D: "heron", E: "vole"}

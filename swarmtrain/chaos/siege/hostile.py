@@ -19,13 +19,13 @@ from typing import Any, BinaryIO
 
 import msgspec
 
-from swarmtrain import events
-from swarmtrain import signals as ending
 from swarmtrain.chaos.siege.libzmq_attack import Backtalker, Flooder
 from swarmtrain.chaos.siege.offences import Liar, Offence, Order
-from swarmtrain.errors import UserError
-from swarmtrain.events import Event, Offended
-from swarmtrain.options import Endpoint, JoinOptions
+from swarmtrain.config.options import Endpoint, JoinOptions
+from swarmtrain.foundation import events
+from swarmtrain.foundation import signals as ending
+from swarmtrain.foundation.errors import UserError
+from swarmtrain.foundation.events import Event, Offended
 from swarmtrain.peer.network.control import ControlClient
 from swarmtrain.peer.network.shell import PeerShell
 from swarmtrain.peer.run import run_peer

@@ -23,11 +23,11 @@ from swarmtrain.chaos.siege.standing import (
     most_weight,
 )
 from swarmtrain.chaos.troupe import Troupe
-from swarmtrain.errors import UserError
-from swarmtrain.events import In, Offended, Ready, RoundEnded
+from swarmtrain.config.options import ChaosOptions
+from swarmtrain.foundation.errors import UserError
+from swarmtrain.foundation.events import In, Offended, Ready, RoundEnded
 from swarmtrain.local_run.place import Place
 from swarmtrain.local_run.processes import Ended, Heard
-from swarmtrain.options import ChaosOptions
 from swarmtrain.peer.disk import ledger_file
 from swarmtrain.status import ask_coordinator
 from swarmtrain_transport.wire.records import bodies_of

@@ -21,8 +21,8 @@ from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 from cryptography.x509.oid import NameOID
 
-from swarmtrain import atomic_file
-from swarmtrain.errors import UserError
+from swarmtrain.foundation import atomic_file
+from swarmtrain.foundation.errors import UserError
 
 TLS_FILE = "tls.pem"
 RUN_KEY_FILE = "run-key.pem"

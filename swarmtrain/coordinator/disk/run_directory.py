@@ -23,7 +23,7 @@ from swarmtrain.coordinator.disk.certificate import (
 )
 from swarmtrain.coordinator.disk.store import SIDE_FILES, Store
 from swarmtrain.coordinator.disk.store_errors import StoreDamaged, StoreOfEarlierVersion, damaged
-from swarmtrain.errors import UserError, translate
+from swarmtrain.foundation.errors import UserError, translate
 from swarmtrain_transport import limits
 from swarmtrain_transport.coordinator.rendezvous import Rendezvous
 from swarmtrain_transport.wire.records import Record, Run, body_of

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from swarmtrain.errors import UserError, disk_full, earlier_version
+from swarmtrain.foundation.errors import UserError, disk_full, earlier_version
 
 _NO_SPACE = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EFBIG})
 

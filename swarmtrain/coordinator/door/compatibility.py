@@ -10,9 +10,9 @@ from collections.abc import Sequence
 from swarmtrain.config.built_in import built_in_parameters, counted, layout_digest, num_values_of
 from swarmtrain.config.settings import RunConfig
 from swarmtrain.console.units import human_bytes
-from swarmtrain.errors import cleaned
+from swarmtrain.foundation.errors import cleaned
 from swarmtrain.pipeline.costs import span_words
-from swarmtrain_transport.pipeline.assignment import StageNeed, memory_of
+from swarmtrain_transport.pipeline.coordinator.assignment import StageNeed, memory_of
 from swarmtrain_transport.wire.messages import BUILT_IN, OWN, Brings
 from swarmtrain_transport.wire.records import Attest
 

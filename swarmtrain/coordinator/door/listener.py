@@ -18,8 +18,8 @@ from collections.abc import Callable
 from aiohttp.http_exceptions import HttpProcessingError
 
 from swarmtrain.console.repeats import Repeats
-from swarmtrain.control_lane import CLOSE_TIMEOUT_S
 from swarmtrain.coordinator.door.admission import Doorstep
+from swarmtrain.foundation.control_lane import CLOSE_TIMEOUT_S
 from swarmtrain_transport.links.link import PeerId
 
 logger = logging.getLogger(__name__)

@@ -36,10 +36,10 @@ from swarmtrain.coordinator.organiser.order_forms import (
 )
 from swarmtrain.coordinator.organiser.peer_history import PeerHistories, PeerHistory
 from swarmtrain.coordinator.shell import Shell
-from swarmtrain.errors import UserError, cleaned, misuse
+from swarmtrain.foundation.errors import UserError, cleaned, misuse
 from swarmtrain_transport import limits
 from swarmtrain_transport.actions import CoordinatorAction
-from swarmtrain_transport.coordinator.departures import Ban, Order, Pardon, Removal
+from swarmtrain_transport.coordinator.members.departures import Ban, Order, Pardon, Removal
 from swarmtrain_transport.coordinator.rendezvous import Rendezvous
 from swarmtrain_transport.coordinator.status import CoordinatorStatus, PeerStatus, TextStatus
 from swarmtrain_transport.links.link import PeerId

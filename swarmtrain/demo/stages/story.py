@@ -2,7 +2,7 @@
 
 from swarmtrain.demo.setting import STAGES, Cast
 from swarmtrain.demo.story import Story, Wish
-from swarmtrain.events import Frozen, RoundEnded, Serving, StateInPlace
+from swarmtrain.foundation.events import Frozen, RoundEnded, Serving, StateInPlace
 from swarmtrain.local_run.processes import Say
 from swarmtrain.pipeline.costs import span_words
 

@@ -15,8 +15,8 @@ from pathlib import Path
 
 import msgpack
 
-from swarmtrain import atomic_file
-from swarmtrain.errors import UserError, disk_full, translate
+from swarmtrain.foundation import atomic_file
+from swarmtrain.foundation.errors import UserError, disk_full, translate
 from swarmtrain_transport import limits
 from swarmtrain_transport.arithmetic import Buffer
 from swarmtrain_transport.blocks.manifest import StateManifest

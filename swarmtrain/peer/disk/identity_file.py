@@ -7,7 +7,7 @@ import stat
 from pathlib import Path
 from typing import Any
 
-from swarmtrain import atomic_file
+from swarmtrain.foundation import atomic_file
 from swarmtrain_transport.wire.identity import KEY_BYTES, Identity
 
 FILE_NAME = "identity.json"

@@ -21,8 +21,8 @@ from typing import BinaryIO
 
 import lz4.block
 
-from swarmtrain import atomic_file
-from swarmtrain.errors import earlier_version
+from swarmtrain.foundation import atomic_file
+from swarmtrain.foundation.errors import earlier_version
 from swarmtrain_transport import limits
 from swarmtrain_transport.errors import RemoteFault
 from swarmtrain_transport.ledger.chain import batches

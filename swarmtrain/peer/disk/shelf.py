@@ -6,7 +6,7 @@ import shutil
 from collections.abc import Iterable
 from pathlib import Path
 
-from swarmtrain import atomic_file
+from swarmtrain.foundation import atomic_file
 from swarmtrain_transport.arithmetic import Buffer
 
 logger = logging.getLogger(__name__)

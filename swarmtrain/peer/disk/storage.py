@@ -12,9 +12,9 @@ from weakref import WeakSet
 
 import msgpack
 
-from swarmtrain import dirs
 from swarmtrain.config import file as config_file
-from swarmtrain.errors import UserError
+from swarmtrain.foundation import dirs
+from swarmtrain.foundation.errors import UserError
 from swarmtrain.peer.disk import identity_file, ledger_file
 from swarmtrain.peer.disk.group_storage import RUN_FILE, GroupStorage, telling, told, write
 from swarmtrain_transport.errors import RemoteFault

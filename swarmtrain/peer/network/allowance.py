@@ -4,9 +4,9 @@ import json
 from collections.abc import Callable
 from pathlib import Path
 
-from swarmtrain import atomic_file
 from swarmtrain.console.units import human_bytes
-from swarmtrain.errors import UserError
+from swarmtrain.foundation import atomic_file
+from swarmtrain.foundation.errors import UserError
 
 _WRITE_EVERY = 0.01
 """Share of the allowance after which the count is written again: what a crash may forget."""

@@ -10,7 +10,7 @@ import math
 import time
 from pathlib import Path
 
-from swarmtrain.caps import Caps
+from swarmtrain.config.caps import Caps
 from swarmtrain.peer.network.allowance import Allowance
 from swarmtrain_transport import limits
 from swarmtrain_transport.links.link import Address, LinkStats, PeerId

@@ -5,7 +5,7 @@ from collections import Counter
 from collections.abc import Callable
 
 from swarmtrain.console.repeats import Repeats
-from swarmtrain.errors import cleaned
+from swarmtrain.foundation.errors import cleaned
 from swarmtrain_transport.errors import RemoteFault
 
 logger = logging.getLogger(__name__)

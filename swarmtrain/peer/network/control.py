@@ -16,7 +16,7 @@ from typing import Protocol
 
 import aiohttp
 
-from swarmtrain.control_lane import (
+from swarmtrain.foundation.control_lane import (
     CLOSE_TIMEOUT_S,
     CONTROL_PATH,
     HEARTBEAT_S,
@@ -28,7 +28,13 @@ from swarmtrain.control_lane import (
     let_go,
     piece_payload,
 )
-from swarmtrain.errors import UserError, cleaned, coordinator_unreachable, refused, wrong_key
+from swarmtrain.foundation.errors import (
+    UserError,
+    cleaned,
+    coordinator_unreachable,
+    refused,
+    wrong_key,
+)
 from swarmtrain.peer.network.patience import AskedToWait, Patience, in_words, pause_s
 from swarmtrain.peer.network.text_download import not_given, read_bounded, unpack_piece
 from swarmtrain_transport import limits

@@ -9,7 +9,7 @@ import logging
 import os
 import random
 
-from swarmtrain.errors import cleaned
+from swarmtrain.foundation.errors import cleaned
 
 logger = logging.getLogger(__name__)
 

@@ -16,9 +16,9 @@ from typing import Any
 
 import msgspec
 
-from swarmtrain.caps import NO_CAPS, Caps
-from swarmtrain.errors import UserError, cleaned, refused, run_over, translate
-from swarmtrain.options import Endpoint
+from swarmtrain.config.caps import NO_CAPS, Caps
+from swarmtrain.config.options import Endpoint
+from swarmtrain.foundation.errors import UserError, cleaned, refused, run_over, translate
 from swarmtrain.peer.arithmetic import CodecArithmetic
 from swarmtrain.peer.disk.recall import recall
 from swarmtrain.peer.disk.shelf import DiskShelf
@@ -46,9 +46,9 @@ from swarmtrain_transport.links.link import Link, PeerId
 from swarmtrain_transport.links.zmq_link import ZmqLink
 from swarmtrain_transport.peer.local_peer import Card
 from swarmtrain_transport.peer.participant import Actions, Participant
-from swarmtrain_transport.pipeline.encoding import HOP_FRAMES
-from swarmtrain_transport.pipeline.requests import Evaluated
-from swarmtrain_transport.pipeline.route import Process, Span
+from swarmtrain_transport.pipeline.peer.requests import Evaluated
+from swarmtrain_transport.pipeline.wire.encoding import HOP_FRAMES
+from swarmtrain_transport.pipeline.wire.route import Process, Span
 from swarmtrain_transport.wire.frames import Frame
 from swarmtrain_transport.wire.identity import Identity, verify
 from swarmtrain_transport.wire.invite import Invite

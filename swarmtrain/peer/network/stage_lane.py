@@ -8,9 +8,9 @@ from collections.abc import Callable
 
 from swarmtrain.pipeline.stage_peer import End, Outside, Part, StagePeer
 from swarmtrain_transport.links.link import PeerId
-from swarmtrain_transport.pipeline import control, orders
-from swarmtrain_transport.pipeline.requests import Evaluated
-from swarmtrain_transport.pipeline.route import Process, Span
+from swarmtrain_transport.pipeline.peer.requests import Evaluated
+from swarmtrain_transport.pipeline.wire import control, orders
+from swarmtrain_transport.pipeline.wire.route import Process, Span
 from swarmtrain_transport.wire.frames import Frame
 from swarmtrain_transport.wire.messages import PeerMessage, PipelineOrder
 

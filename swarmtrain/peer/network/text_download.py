@@ -9,8 +9,8 @@ from collections.abc import AsyncIterator
 
 import lz4.block
 
-from swarmtrain.control_lane import LENGTH_BYTES
-from swarmtrain.errors import UserError
+from swarmtrain.foundation.control_lane import LENGTH_BYTES
+from swarmtrain.foundation.errors import UserError
 
 NOT_GIVEN = "SWT-E501"
 """Error id for a piece that the coordinator does not have, or not for us."""

@@ -13,10 +13,10 @@ from collections.abc import Callable, Coroutine
 from concurrent.futures import Future
 from typing import Any, TypeVar
 
-from swarmtrain import file_descriptors as descriptors
-from swarmtrain.caps import NO_CAPS, Caps
-from swarmtrain.errors import UserError, translate
-from swarmtrain.options import Endpoint
+from swarmtrain.config.caps import NO_CAPS, Caps
+from swarmtrain.config.options import Endpoint
+from swarmtrain.foundation import file_descriptors as descriptors
+from swarmtrain.foundation.errors import UserError, translate
 from swarmtrain.peer.disk.storage import PeerStorage
 from swarmtrain.peer.network.memory import keep_freed_chunks
 from swarmtrain.peer.network.shell import ForTrainer, PeerShell

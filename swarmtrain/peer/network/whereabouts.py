@@ -11,8 +11,8 @@ import dataclasses
 import logging
 import socket
 
-from swarmtrain.errors import UserError, cleaned
-from swarmtrain.options import Endpoint
+from swarmtrain.config.options import Endpoint
+from swarmtrain.foundation.errors import UserError, cleaned
 from swarmtrain_transport.links.link import is_dialable
 from swarmtrain_transport.peer.participant import Participant
 

@@ -12,11 +12,11 @@ import msgspec
 import torch
 from torch import nn
 
-from swarmtrain import numerics
 from swarmtrain.config import file as config_file
 from swarmtrain.config.pipeline import refuse_stages
 from swarmtrain.config.settings import RunConfig
-from swarmtrain.errors import UserError, translate
+from swarmtrain.foundation import numerics
+from swarmtrain.foundation.errors import UserError, translate
 from swarmtrain.models.tensors import Layout
 from swarmtrain.peer.disk.image_file import put_in
 from swarmtrain.peer.membership import Membership

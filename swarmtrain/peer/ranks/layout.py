@@ -10,7 +10,7 @@ import torch
 import torch.distributed as dist
 from torch import Tensor, nn
 
-from swarmtrain.errors import UserError
+from swarmtrain.foundation.errors import UserError
 from swarmtrain.models.tensors import Layout, LayoutMismatch, local_part
 from swarmtrain.peer.ranks.places import Box, NoPlace, Places
 from swarmtrain.peer.ranks.ranks import Ranks

@@ -20,10 +20,10 @@ from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 
 from swarmtrain.config.built_in import kept_values, vocabulary_of
+from swarmtrain.config.options import MICRO_BATCH_AUTO, Ways
 from swarmtrain.config.settings import InnerSection, RunConfig
 from swarmtrain.data.batches import Batch
-from swarmtrain.errors import UserError, cleaned
-from swarmtrain.options import MICRO_BATCH_AUTO, Ways
+from swarmtrain.foundation.errors import UserError, cleaned
 
 logger = logging.getLogger(__name__)
 

@@ -11,10 +11,10 @@ from collections.abc import Awaitable, Callable
 import torch
 from torch import Tensor
 
-from swarmtrain.control_lane import INITIAL_LIST_BYTES_MAX, INITIAL_PIECE_BYTES
-from swarmtrain.errors import UserError
+from swarmtrain.foundation.control_lane import INITIAL_LIST_BYTES_MAX, INITIAL_PIECE_BYTES
+from swarmtrain.foundation.errors import UserError
 from swarmtrain.models.tensors import Layout
-from swarmtrain.weights_file import LENGTH_BYTES, differences, head_bytes, places_in
+from swarmtrain.models.weights_file import LENGTH_BYTES, differences, head_bytes, places_in
 from swarmtrain_transport import limits
 
 logger = logging.getLogger(__name__)

@@ -4,7 +4,7 @@ from dataclasses import dataclass
 from typing import Protocol
 
 from swarmtrain.console.lines import counted
-from swarmtrain.events import RoundEnded
+from swarmtrain.foundation.events import RoundEnded
 from swarmtrain_transport.links.link import PeerId
 from swarmtrain_transport.result import OpResult
 

@@ -18,7 +18,7 @@ from torch import Tensor
 from swarmtrain import checkpoint
 from swarmtrain.config.file import config_hash
 from swarmtrain.config.settings import RunConfig
-from swarmtrain.errors import disk_full, translate
+from swarmtrain.foundation.errors import disk_full, translate
 from swarmtrain.models.tensors import Layout
 from swarmtrain.peer.disk.group_storage import GroupStorage
 from swarmtrain.peer.training.driver import Driver

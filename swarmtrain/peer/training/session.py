@@ -15,7 +15,7 @@ from torch import Tensor
 
 from swarmtrain.checkpoint import Checkpoint
 from swarmtrain.config.settings import RunConfig
-from swarmtrain.errors import UserError, cleaned
+from swarmtrain.foundation.errors import UserError, cleaned
 from swarmtrain.models.tensors import Layout
 from swarmtrain.peer.disk.group_storage import GroupStorage
 from swarmtrain.peer.network.memory import give_back

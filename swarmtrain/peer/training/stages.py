@@ -17,7 +17,7 @@ from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 
 from swarmtrain.config.settings import RunConfig
-from swarmtrain.errors import UserError
+from swarmtrain.foundation.errors import UserError
 from swarmtrain.models.tensors import Layout
 from swarmtrain.peer.network.shell import ForTrainer
 from swarmtrain.peer.network.thread import PeerThread
@@ -26,11 +26,11 @@ from swarmtrain.peer.training.session import Session
 from swarmtrain.peer.view import TrainerNote
 from swarmtrain.pipeline.evaluation import Anchors
 from swarmtrain.pipeline.stage_peer import Part
-from swarmtrain.pipeline.trainer import StageTrainer
+from swarmtrain.pipeline.stage_trainer import StageTrainer
 from swarmtrain_optimizers.schedule import warmup_cosine
 from swarmtrain_transport import actions as do
-from swarmtrain_transport.pipeline.orders import Pace
-from swarmtrain_transport.pipeline.requests import Evaluated, Step
+from swarmtrain_transport.pipeline.peer.requests import Evaluated, Step
+from swarmtrain_transport.pipeline.wire.orders import Pace
 from swarmtrain_transport.wire.messages import LeaseGrant, Released, Waiting, Welcome
 
 _GLANCE_S = 0.25

@@ -13,7 +13,6 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from swarmtrain import atomic_file
 from swarmtrain.config.built_in import vocabulary_of, width_of
 from swarmtrain.config.settings import BYTES, IDS, OWN_TEXT, STDLIB, RunConfig
 from swarmtrain.data.batches import unknown_token
@@ -22,7 +21,8 @@ from swarmtrain.data.leases import Leases
 from swarmtrain.data.own import open_own
 from swarmtrain.data.stored import StoredText
 from swarmtrain.data.tokenizer import FILE, FILE_BYTES_MAX
-from swarmtrain.errors import UserError, translate
+from swarmtrain.foundation import atomic_file
+from swarmtrain.foundation.errors import UserError, translate
 from swarmtrain.peer.network.shell import PeerShell
 from swarmtrain.peer.network.text_download import NOT_GIVEN, PieceRefused, not_as_named
 from swarmtrain_transport.links.link import PeerId

@@ -16,6 +16,7 @@ from torch import Tensor, nn
 from torch.func import functional_call
 
 from swarmtrain.config.built_in import width_of
+from swarmtrain.config.options import AS_WRITTEN, Ways
 from swarmtrain.config.settings import RunConfig
 from swarmtrain.data.batches import (
     VALIDATION_WINDOWS,
@@ -27,7 +28,6 @@ from swarmtrain.inner_optimizer import make_optimizer, ramp_steps
 from swarmtrain.models.build import build_model
 from swarmtrain.models.device import device_of
 from swarmtrain.models.tensors import Layout
-from swarmtrain.options import AS_WRITTEN, Ways
 from swarmtrain.peer.training.gradients import Gradients, memory_told
 from swarmtrain.peer.training.model_weights import live_values
 from swarmtrain.peer.training.moments import Moments

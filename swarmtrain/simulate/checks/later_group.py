@@ -9,7 +9,7 @@ skipped without need, that it ends, and that its peers have the same states.
 from swarmtrain.simulate.checks.decided import Decided
 from swarmtrain.simulate.checks.demands import Demands
 from swarmtrain.simulate.checks.holding import holds
-from swarmtrain.simulate.checks.keeping import Keeping
+from swarmtrain.simulate.checks.keeper_checks import Keeping
 from swarmtrain.simulate.checks.lies import Lies
 from swarmtrain.simulate.checks.rules import Rules
 from swarmtrain.simulate.checks.training_checks import TrainingChecks

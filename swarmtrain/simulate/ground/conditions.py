@@ -14,7 +14,7 @@ from swarmtrain_optimizers.strategies.eager.strategy import Eager
 from swarmtrain_optimizers.strategies.noloco.strategy import NoLoCo
 from swarmtrain_optimizers.strategies.sparseloco.strategy import SparseLoCo
 from swarmtrain_optimizers.strategies.streaming.strategy import Streaming
-from swarmtrain_transport.coordinator.planning import RunTerms
+from swarmtrain_transport.coordinator.ops.planning import RunTerms
 from swarmtrain_transport.kinds import MEAN, PAIR
 
 SNAPSHOT_ROUNDS = 2

@@ -5,7 +5,7 @@ reason, and what is in a peer's steps is in its books; P3 memory stays within it
 steps are flushed, a step is of the same micro-batches in every stage; P6 one peer moves at a time,
 and none counts in a stage that it does not serve; P8 when the faults have stopped every micro-batch
 comes back, and rounds go on; beside a hostile member most of them do; P10 a source that compares
-routes suspects nobody who is honest. P7 is of the stages' groups (`checks.keeping`).
+routes suspects nobody who is honest. P7 is of the stages' groups (`keeper_checks`).
 """
 
 from collections import Counter
@@ -14,10 +14,10 @@ from collections.abc import Iterable, Mapping, Set
 from swarmtrain.simulate.pipelines.process import JUDGED, Passed, SimProcess
 from swarmtrain_transport import limits
 from swarmtrain_transport.links.link import PeerId
-from swarmtrain_transport.pipeline import orders
-from swarmtrain_transport.pipeline.books import Books
-from swarmtrain_transport.pipeline.messages import Reason
-from swarmtrain_transport.pipeline.route import MicroBatch, Process
+from swarmtrain_transport.pipeline.coordinator.books import Books
+from swarmtrain_transport.pipeline.wire import orders
+from swarmtrain_transport.pipeline.wire.messages import Reason
+from swarmtrain_transport.pipeline.wire.route import MicroBatch, Process
 
 Key = tuple[Process, int, int]
 """A micro-batch's source, its number, and a stage."""

@@ -4,7 +4,7 @@ import random
 from dataclasses import dataclass, replace
 
 from swarmtrain.simulate.pipelines.hostile import HABITS, LIES
-from swarmtrain_transport.pipeline.route import Span
+from swarmtrain_transport.pipeline.wire.route import Span
 
 _LARGE_EVERY = 50
 """Worlds of which one is large."""

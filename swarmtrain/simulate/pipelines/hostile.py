@@ -12,11 +12,12 @@ import msgspec
 from swarmtrain.simulate.pipelines.process import LABELS, Ground, SimProcess
 from swarmtrain_transport import limits
 from swarmtrain_transport.links.link import PeerId
-from swarmtrain_transport.pipeline import messages as msg
-from swarmtrain_transport.pipeline import orders, requests
-from swarmtrain_transport.pipeline.messages import AnyHopMessage, Reason
-from swarmtrain_transport.pipeline.route import MicroBatch, Process, Slot, Span
-from swarmtrain_transport.pipeline.rules import Rules
+from swarmtrain_transport.pipeline.peer import requests
+from swarmtrain_transport.pipeline.peer.rules import Rules
+from swarmtrain_transport.pipeline.wire import messages as msg
+from swarmtrain_transport.pipeline.wire import orders
+from swarmtrain_transport.pipeline.wire.messages import AnyHopMessage, Reason
+from swarmtrain_transport.pipeline.wire.route import MicroBatch, Process, Slot, Span
 
 HABITS = ("asks", "deaf", "doubles", "goes", "holds", "refuses")
 """Ask sources for permissions of micro-batches that it was not sent; never say ACK; send one

@@ -11,13 +11,14 @@ from dataclasses import dataclass, field
 from typing import Protocol
 
 from swarmtrain_transport.links.link import PeerId
-from swarmtrain_transport.pipeline import encoding, messages, orders, requests
-from swarmtrain_transport.pipeline.comparisons import Likeness
-from swarmtrain_transport.pipeline.messages import AnyHopMessage, Payload
-from swarmtrain_transport.pipeline.requests import Job, Request
-from swarmtrain_transport.pipeline.route import MicroBatch, Process, Span
-from swarmtrain_transport.pipeline.rules import Rules
-from swarmtrain_transport.pipeline.stage import StageMachine
+from swarmtrain_transport.pipeline.peer import requests
+from swarmtrain_transport.pipeline.peer.comparisons import Likeness
+from swarmtrain_transport.pipeline.peer.requests import Job, Request
+from swarmtrain_transport.pipeline.peer.rules import Rules
+from swarmtrain_transport.pipeline.peer.stage import StageMachine
+from swarmtrain_transport.pipeline.wire import encoding, messages, orders
+from swarmtrain_transport.pipeline.wire.messages import AnyHopMessage, Payload
+from swarmtrain_transport.pipeline.wire.route import MicroBatch, Process, Span
 
 _TENSOR = Payload("none", (1, 4), 16)
 TOKENS = 7

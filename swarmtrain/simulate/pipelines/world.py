@@ -23,15 +23,16 @@ from swarmtrain.simulate.pipelines.conditions import Conditions, Fault, drawn
 from swarmtrain.simulate.pipelines.hostile import Hostile
 from swarmtrain.simulate.pipelines.process import JUDGED, TOKENS, Passed, SimProcess
 from swarmtrain_transport.links.link import PeerId
-from swarmtrain_transport.pipeline import control, orders, requests
-from swarmtrain_transport.pipeline.assignment import Server, StageNeed, Transfer
-from swarmtrain_transport.pipeline.books import Books
-from swarmtrain_transport.pipeline.messages import AnyHopMessage
-from swarmtrain_transport.pipeline.moves import Moves
-from swarmtrain_transport.pipeline.orders import Member, Tell
-from swarmtrain_transport.pipeline.rounds import Action, Booked, Late, Rounds
-from swarmtrain_transport.pipeline.route import MicroBatch, Process, Span
-from swarmtrain_transport.pipeline.rules import Rules
+from swarmtrain_transport.pipeline.coordinator.assignment import Server, StageNeed, Transfer
+from swarmtrain_transport.pipeline.coordinator.books import Books
+from swarmtrain_transport.pipeline.coordinator.moves import Moves
+from swarmtrain_transport.pipeline.coordinator.rounds import Action, Booked, Late, Rounds
+from swarmtrain_transport.pipeline.peer import requests
+from swarmtrain_transport.pipeline.peer.rules import Rules
+from swarmtrain_transport.pipeline.wire import control, orders
+from swarmtrain_transport.pipeline.wire.messages import AnyHopMessage
+from swarmtrain_transport.pipeline.wire.orders import Member, Tell
+from swarmtrain_transport.pipeline.wire.route import MicroBatch, Process, Span
 
 Trace = Callable[[float, str, str], None]
 """Takes a line per event: the time, who, what."""

@@ -12,7 +12,7 @@ from swarmtrain.simulate.ground.process import Process
 from swarmtrain.simulate.ground.scene import Scene
 from swarmtrain.simulate.processes.reading import service_of
 from swarmtrain_transport import actions as do
-from swarmtrain_transport.coordinator.planning import RunTerms
+from swarmtrain_transport.coordinator.ops.planning import RunTerms
 from swarmtrain_transport.coordinator.rendezvous import Rendezvous
 from swarmtrain_transport.errors import RemoteFault
 from swarmtrain_transport.links.link import PeerId

@@ -35,13 +35,13 @@ from swarmtrain.simulate.ground.scene import Scene
 from swarmtrain.simulate.processes.credit import WatchedCredit
 from swarmtrain.simulate.processes.memory import WatchedMemory
 from swarmtrain.simulate.processes.peer_disk import PeerDisk
-from swarmtrain.simulate.processes.reading import Reading
-from swarmtrain.simulate.processes.stage import Stage
-from swarmtrain.simulate.processes.trainer import (
+from swarmtrain.simulate.processes.pretended_training import (
     PretendedTrainer,
     SharedDecoding,
     WholeContribution,
 )
+from swarmtrain.simulate.processes.reading import Reading
+from swarmtrain.simulate.processes.stage import Stage
 from swarmtrain.simulate.processes.watch import NAN_SCALE, SharedChecks, WatchedArithmetic
 from swarmtrain.simulate.processes.watched_driver import TrainingWatch, WatchedDriver
 from swarmtrain_optimizers.strategies.delayed.strategy import Delayed

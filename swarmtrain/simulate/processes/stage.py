@@ -20,7 +20,7 @@ from swarmtrain.peer.training.machine import (
 )
 from swarmtrain.simulate.ground.conditions import SNAPSHOT_ROUNDS, Conditions, Task
 from swarmtrain.simulate.processes.peer_disk import PeerDisk
-from swarmtrain.simulate.processes.trainer import (
+from swarmtrain.simulate.processes.pretended_training import (
     PretendedTrainer,
     SharedDecoding,
     WholeContribution,

@@ -13,7 +13,7 @@ from swarmtrain.simulate.ground.scene import Scene
 from swarmtrain.simulate.processes.coordinator import CoordinatorWatch, SimCoordinator
 from swarmtrain.simulate.processes.peer import PeerWatch, SimPeer
 from swarmtrain.simulate.processes.peer_disk import PeerDisk
-from swarmtrain.simulate.processes.trainer import SharedDecoding
+from swarmtrain.simulate.processes.pretended_training import SharedDecoding
 from swarmtrain.simulate.processes.watch import SharedChecks
 from swarmtrain_transport.links.link import PeerId
 

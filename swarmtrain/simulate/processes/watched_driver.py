@@ -9,7 +9,7 @@ from swarmtrain.peer.training.driver import Driver
 from swarmtrain.peer.training.own_work import OwnPart
 from swarmtrain.peer.training.state_image import StateImage
 from swarmtrain.simulate.ground.conditions import Task
-from swarmtrain.simulate.processes.trainer import PretendedTrainer
+from swarmtrain.simulate.processes.pretended_training import PretendedTrainer
 from swarmtrain_transport import actions as do
 from swarmtrain_transport.links.link import PeerId
 from swarmtrain_transport.peer.participant import Participant

@@ -2,7 +2,7 @@
 
 Part of a peer's contribution to a pair op may be known when the round begins, an anchor for
 instance, and so is the expected partner (`pairing`). Then the inner steps are long enough to send
-it. The receiver keeps it by its hash. It counts only when HASHES of the op names it, after the same
+it. The taker keeps it by its hash. It counts only when HASHES of the op names it, after the same
 checks as if it had been pushed then. If another partner is planned, or other bytes are published,
 it was sent for nothing, and is forgotten with the op.
 

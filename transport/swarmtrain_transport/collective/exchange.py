@@ -2,7 +2,7 @@
 
 Each slice is a transfer (`transfers`), and a peer has up to four parts in an op: its `Sender` gives
 parts to the owners of slices, a `Reducer` makes the result of a slice that is ours, a `Publisher`
-gives away a slice that is all our own, and the `Receiver` takes results. None of them knows kinds.
+gives away a slice that is all our own, and the `Taker` takes results. None of them knows kinds.
 
 The machine follows the ledger's view of the op (which the participant folds) and turns frames,
 hashes and the passing of time into frames and reports. It never decides what is in the result.
@@ -20,10 +20,10 @@ from swarmtrain_transport.blocks.fetch import Fetcher
 from swarmtrain_transport.collective.ahead import Ahead, check_chunk
 from swarmtrain_transport.collective.local_stats import LocalStats
 from swarmtrain_transport.collective.publisher import Publisher
-from swarmtrain_transport.collective.receiver import Receiver
 from swarmtrain_transport.collective.reducer import Reducer, Reducing
 from swarmtrain_transport.collective.rule_inputs import Centre
 from swarmtrain_transport.collective.sender import Sender
+from swarmtrain_transport.collective.taker import Taker
 from swarmtrain_transport.hashing import content_hash
 from swarmtrain_transport.ledger.fold import OpView, num_chunks, set_id, slice_root
 from swarmtrain_transport.ledger.signed_roots import contribution_payload, result_payload, root_over
@@ -113,7 +113,7 @@ class Exchange:
         self._partners_chunks: set[int] = set()
         here, gone = ahead.taken(view, self._partner) if ahead is not None else ({}, set())
 
-        self._receiver = Receiver(me, view, transfers, blobs, fetcher, arithmetic, now_s, here)
+        self._taker = Taker(me, view, transfers, blobs, fetcher, arithmetic, now_s, here)
         self._reducers: dict[int, Reducer] = {}
         self.sender: Sender | None = None
         self._publisher: Publisher | None = None
@@ -152,7 +152,7 @@ class Exchange:
                 self._reducers.pop(index).release()
             if owner == self._me and index not in self._reducers:
                 actions += self._begin(index, attempt)
-        self._receiver.decided()
+        self._taker.decided()
         if self._publisher is not None:
             self._publisher.decided()
         return actions + self._finish_owned() + self._pump()
@@ -173,10 +173,10 @@ class Exchange:
         self._now_s = now_s
         kind = frame.kind
         if kind is FrameKind.PART:
-            self._receiver.flow(now_s)
+            self._taker.flow(now_s)
             return self._on_part(peer, frame)
         if kind is FrameKind.RESULT and frame.slice_index not in self._foreign:
-            return self._told(self._receiver.pushed(peer, frame, now_s))
+            return self._told(self._taker.pushed(peer, frame, now_s))
         if kind is FrameKind.RANGES and self.sender is not None:
             self.sender.invited(peer, frame, now_s)
             return self._pump()
@@ -193,7 +193,7 @@ class Exchange:
         self._now_s = now_s
         if message.slice_index in self._foreign:
             return []
-        told = self._told(self._receiver.hashes(message, now_s))
+        told = self._told(self._taker.hashes(message, now_s))
         if self._publisher is None:
             return told
         self._publisher.told(message)
@@ -201,18 +201,18 @@ class Exchange:
 
     def wants(self, digest: bytes) -> bool:
         """Return True if a chunk of a result is missing here."""
-        return self._receiver.wants(digest)
+        return self._taker.wants(digest)
 
     def blob_arrived(self, digest: bytes, body: Buffer, now_s: float) -> list[PeerAction]:
         """A wanted blob is here; keep it and report slices that are whole."""
         self._now_s = now_s
-        return self._told(self._receiver.arrived(digest, body))
+        return self._told(self._taker.arrived(digest, body))
 
     def tick(self, now_s: float) -> list[PeerAction]:
         """Go on with what could not be done at once, invite silent contributors again, and report
         partial slices."""
         self._now_s = now_s
-        self._receiver.tick(now_s)
+        self._taker.tick(now_s)
         is_pumping = self._has_more or self._publisher is not None
         actions = self._pump() if is_pumping else self._take_own(limits.PUMP_CHUNKS)
         if now_s < self._nudge_s:
@@ -224,7 +224,7 @@ class Exchange:
                     actions.append(self._ranges(reducer, peer))
         if self.sender is not None and self.giving is Giving.ENCODING:
             actions += self._encode_more(self.sender)
-        actions += self._told(self._receiver.ask_again() + self._receiver.reports(again=False))
+        actions += self._told(self._taker.ask_again() + self._taker.reports(again=False))
         return actions + self._pump() if self.sender is not None else actions
 
     @property
@@ -233,7 +233,7 @@ class Exchange:
         publisher = self._publisher
         if self._has_more or self._own or (publisher is not None and publisher.is_busy):
             return self._now_s
-        return min(self._nudge_s, self._receiver.next_wakeup_s)
+        return min(self._nudge_s, self._taker.next_wakeup_s)
 
     def resend(self, now_s: float) -> list[PeerAction]:
         """Return all that the coordinator may have missed (after HELLO)."""
@@ -245,12 +245,12 @@ class Exchange:
                 actions.append(SendControl(reducer.done))
         if self._publisher is not None and self._publisher.done is not None:
             actions.append(SendControl(self._publisher.done))
-        return actions + self._told(self._receiver.reports(again=True))
+        return actions + self._told(self._taker.reports(again=True))
 
     def close(self) -> None:
         """The op has an outcome; what is still missing of it is catch-up's business."""
         self.giving = entered(Giving.CLOSED, self.giving, _NEXT)
-        self._receiver.close()
+        self._taker.close()
         for reducer in self._reducers.values():
             reducer.release()
         if self.sender is not None:
@@ -490,7 +490,7 @@ class Exchange:
             return []
         self._partners_chunks.add(frame.chunk)
         digest = frame.digest or content_hash(frame.body)
-        return self._told(self._receiver.ahead(index, frame.body, digest))
+        return self._told(self._taker.ahead(index, frame.body, digest))
 
     def _told(self, reports: list[Have]) -> list[PeerAction]:
-        return [*map(SendControl, reports), *self._receiver.take_faults()]
+        return [*map(SendControl, reports), *self._taker.take_faults()]

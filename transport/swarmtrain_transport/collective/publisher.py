@@ -3,7 +3,7 @@
 There is nothing to scatter and nothing to sum. The contribution is encoded chunk by chunk, kept and
 served by hash like any result, and signed as a whole. When the coordinator tells of it, which it
 does to all who take it at once and after the PLAN, its chunks are pushed, so that nobody need ask;
-what gets lost, or is too much to be pushed, is asked for (`receiver`).
+what gets lost, or is too much to be pushed, is asked for (`taker`).
 """
 
 import enum

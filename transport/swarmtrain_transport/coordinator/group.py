@@ -9,19 +9,19 @@ from dataclasses import replace
 
 import msgspec
 
-from swarmtrain_transport.coordinator.agreement import Agreement
 from swarmtrain_transport.coordinator.chronicle import Chronicle
-from swarmtrain_transport.coordinator.convictions import Convictions
-from swarmtrain_transport.coordinator.group_keepers import GroupKeepers
-from swarmtrain_transport.coordinator.group_peers import GroupPeers
 from swarmtrain_transport.coordinator.ledger_writer import LedgerWriter
-from swarmtrain_transport.coordinator.op_decider import OpDecider
-from swarmtrain_transport.coordinator.planning import RunTerms, given_by, may_plan, next_plan
-from swarmtrain_transport.coordinator.reports import Report, check_signed
-from swarmtrain_transport.coordinator.roster import LiveRoster, PeerLine
-from swarmtrain_transport.coordinator.slicing import Slicing
-from swarmtrain_transport.coordinator.timers import Pace
-from swarmtrain_transport.coordinator.validation import genesis_of
+from swarmtrain_transport.coordinator.members.convictions import Convictions
+from swarmtrain_transport.coordinator.members.group_peers import GroupPeers
+from swarmtrain_transport.coordinator.members.roster import LiveRoster, PeerLine
+from swarmtrain_transport.coordinator.members.validation import genesis_of
+from swarmtrain_transport.coordinator.ops.agreement import Agreement
+from swarmtrain_transport.coordinator.ops.op_decider import OpDecider
+from swarmtrain_transport.coordinator.ops.planning import RunTerms, given_by, may_plan, next_plan
+from swarmtrain_transport.coordinator.ops.reports import Report, check_signed
+from swarmtrain_transport.coordinator.ops.slicing import Slicing
+from swarmtrain_transport.coordinator.ops.timers import Pace
+from swarmtrain_transport.coordinator.stages.group_keepers import GroupKeepers
 from swarmtrain_transport.ledger.fold import GroupView, OpDecision
 from swarmtrain_transport.links.link import PeerId
 from swarmtrain_transport.wire.messages import Applied, Offer, Ready

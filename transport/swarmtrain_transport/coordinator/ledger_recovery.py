@@ -15,8 +15,8 @@ from dataclasses import dataclass
 
 from swarmtrain_transport import limits
 from swarmtrain_transport.coordinator.ledger_writer import LedgerWriter
-from swarmtrain_transport.coordinator.roster import LiveRoster
-from swarmtrain_transport.coordinator.validation import shown
+from swarmtrain_transport.coordinator.members.roster import LiveRoster
+from swarmtrain_transport.coordinator.members.validation import shown
 from swarmtrain_transport.errors import RemoteFault
 from swarmtrain_transport.links.link import PeerId
 from swarmtrain_transport.wire.messages import FIRST_GROUP, Hello, History, PeerMessage, Tell

@@ -8,7 +8,7 @@ from collections.abc import Iterable
 
 from swarmtrain_transport import limits
 from swarmtrain_transport.actions import Adopt, Append, ClosePeer, CoordinatorAction, SendToPeer
-from swarmtrain_transport.coordinator.roster import PeerLine
+from swarmtrain_transport.coordinator.members.roster import PeerLine
 from swarmtrain_transport.errors import RemoteFault
 from swarmtrain_transport.ledger.chain import Archive, Ledger, batches, size_of
 from swarmtrain_transport.ledger.fold import LedgerView

@@ -10,23 +10,23 @@ from collections.abc import Iterable, Sequence
 
 from swarmtrain_transport import limits
 from swarmtrain_transport.actions import CoordinatorAction
-from swarmtrain_transport.coordinator.departures import Departures, Order
 from swarmtrain_transport.coordinator.group import GroupCoordinator
-from swarmtrain_transport.coordinator.holdings import Holdings
-from swarmtrain_transport.coordinator.keeping import moves_due
 from swarmtrain_transport.coordinator.ledger_recovery import FORK, Guest, LedgerRecovery, card_of
 from swarmtrain_transport.coordinator.ledger_writer import LedgerWriter
-from swarmtrain_transport.coordinator.planning import RunTerms
-from swarmtrain_transport.coordinator.roster import LiveRoster, PeerLine
-from swarmtrain_transport.coordinator.stage_rounds import PipelineTerms, StageRounds
-from swarmtrain_transport.coordinator.stages import Stages
+from swarmtrain_transport.coordinator.members.departures import Departures, Order
+from swarmtrain_transport.coordinator.members.holdings import Holdings
+from swarmtrain_transport.coordinator.members.roster import LiveRoster, PeerLine
+from swarmtrain_transport.coordinator.members.validation import check_claim, check_hello, shown
+from swarmtrain_transport.coordinator.ops.planning import RunTerms
+from swarmtrain_transport.coordinator.stages.keeper_choice import moves_due
+from swarmtrain_transport.coordinator.stages.staffing import Stages
+from swarmtrain_transport.coordinator.stages.stage_rounds import PipelineTerms, StageRounds
 from swarmtrain_transport.coordinator.status import CoordinatorStatus
 from swarmtrain_transport.coordinator.status_view import describe, result_of
-from swarmtrain_transport.coordinator.validation import check_claim, check_hello, shown
 from swarmtrain_transport.errors import RemoteFault
 from swarmtrain_transport.ledger.chain import Archive
 from swarmtrain_transport.links.link import PeerId
-from swarmtrain_transport.pipeline.assignment import StageNeed
+from swarmtrain_transport.pipeline.coordinator.assignment import StageNeed
 from swarmtrain_transport.wire.messages import (
     FIRST_GROUP,
     Accuse,

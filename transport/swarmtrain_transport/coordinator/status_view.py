@@ -6,14 +6,15 @@ from typing import Protocol, TypeVar
 import msgspec
 
 from swarmtrain_transport import limits
-from swarmtrain_transport.coordinator.agreement import disputed
 from swarmtrain_transport.coordinator.group import GroupCoordinator
-from swarmtrain_transport.coordinator.group_peers import GroupPeer
 from swarmtrain_transport.coordinator.ledger_recovery import LedgerRecovery
 from swarmtrain_transport.coordinator.ledger_writer import LedgerWriter
-from swarmtrain_transport.coordinator.planning import RunTerms, needed_peers
-from swarmtrain_transport.coordinator.roster import LiveRoster, PeerLine
-from swarmtrain_transport.coordinator.stage_rounds import StageRounds
+from swarmtrain_transport.coordinator.members.group_peers import GroupPeer
+from swarmtrain_transport.coordinator.members.roster import LiveRoster, PeerLine
+from swarmtrain_transport.coordinator.members.validation import finite, shown
+from swarmtrain_transport.coordinator.ops.agreement import disputed
+from swarmtrain_transport.coordinator.ops.planning import RunTerms, needed_peers
+from swarmtrain_transport.coordinator.stages.stage_rounds import StageRounds
 from swarmtrain_transport.coordinator.status import (
     CoordinatorStatus,
     Exclusion,
@@ -24,7 +25,6 @@ from swarmtrain_transport.coordinator.status import (
     RoundEvent,
     StageStatus,
 )
-from swarmtrain_transport.coordinator.validation import finite, shown
 from swarmtrain_transport.ledger.fold import GroupView, LedgerView
 from swarmtrain_transport.links.link import PeerId
 from swarmtrain_transport.wire.messages import FIRST_GROUP

@@ -314,7 +314,7 @@ class LeaseRequest(Message, frozen=True, tag="lease_request", omit_defaults=True
 
 class PipelineReport(Message, frozen=True, tag="pipeline_report"):
     """A peer of a pipeline reports: its report of this number, and the newest order that it has
-    heard (`pipeline.control`)."""
+    heard (`pipeline.wire.control`)."""
 
     number: int
     heard: int

@@ -1,0 +1,435 @@
+"""Forecast of a run: who would serve what, how much memory that takes, and what slows it down.
+
+Stages go to peers in the order in which they are named, by the arithmetic with which a coordinator
+gives them to who joins. Peers of a model in one piece wait for the slowest of them in each round;
+a pipeline is as fast as its slowest stage, and a stage as all who serve it together.
+
+A forecast counts operations and bytes. It takes for granted that peers compute while they send,
+that nobody fails, that an exchange hides behind nothing, and that processors and links are as its
+tables say. It is meant to find the bottleneck, not to promise seconds.
+"""
+
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from types import MappingProxyType
+
+from swarmtrain.compare.plan import NETS, Net
+from swarmtrain.config.built_in import built_in_parameters, counted, num_values_of
+from swarmtrain.config.settings import RunConfig
+from swarmtrain.config.stages import stage_parameters
+from swarmtrain.console.table import plain_lines, table_of
+from swarmtrain.console.units import human_bytes, human_seconds
+from swarmtrain.foundation.errors import UserError, cleaned, misuse
+from swarmtrain.pipeline.costs import span_words, stage_needs, under_way_of
+from swarmtrain_optimizers.codec_facts import facts_of
+from swarmtrain_optimizers.strategies.facts import OpKind
+from swarmtrain_transport.limits import PEERS_MAX
+from swarmtrain_transport.pipeline.coordinator.assignment import (
+    Server,
+    StageNeed,
+    choose,
+    flops_of,
+    hop_bytes_of,
+    memory_of,
+    rate_of,
+    spans_that_fit,
+)
+
+_TAKEN = "peers compute while they send, nobody fails, an exchange hides behind nothing"
+
+_ROUND_TRIPS = 4
+"""Messages of an exchange beside its bulk: READY and PLAN, parts and results, GOT and FREEZE, HAVE
+and COMMIT."""
+
+
+@dataclass(frozen=True, slots=True)
+class Machine:
+    """A kind of machine.
+
+    Attributes:
+        flops_per_s: float32 operations a second that training gets out of it.
+        memory_bytes: memory that its owner gives.
+        words: description for people.
+    """
+
+    flops_per_s: float
+    memory_bytes: int
+    words: str
+
+
+MACHINES: Mapping[str, Machine] = MappingProxyType(
+    {
+        "small": Machine(2e10, 2_000_000_000, "an old laptop or a board, 2 GB given"),
+        "laptop": Machine(5e10, 4_000_000_000, "two cores of a laptop, 4 GB given"),
+        "desktop": Machine(2e11, 12_000_000_000, "eight cores, 12 GB given"),
+        "gpu": Machine(1e13, 14_000_000_000, "a card like a T4, 14 GB given"),
+        "big-gpu": Machine(6e13, 22_000_000_000, "a card like an RTX 4090, 22 GB given"),
+    }
+)
+"""Operations per second are what training reaches, a third to a half of a data sheet's."""
+
+
+@dataclass(frozen=True, slots=True)
+class Peer:
+    """One peer of a forecast: a kind of machine on a kind of link."""
+
+    machine: str
+    link: str
+
+    @property
+    def server(self) -> Server:
+        """The peer as it would tell a coordinator of itself."""
+        machine, net = MACHINES[self.machine], NETS[self.link]
+        slower = min(net.up_bytes_s, net.down_bytes_s)
+        return Server(None, machine.flops_per_s, slower, machine.memory_bytes)
+
+    def __str__(self) -> str:
+        return f"{self.machine}@{self.link}"
+
+
+@dataclass(frozen=True, slots=True)
+class Seats:
+    """Peers of one kind that serve the same span.
+
+    Attributes:
+        peer: their kind.
+        count: number of peers.
+        span: first and last stage.
+        memory_bytes: memory that one of them takes.
+        hop_bytes: bytes that one sends for a micro-batch, and receives.
+        micro_batches_s: micro-batches that one can make in a second.
+        held_by: limit of that rate: the processor or the link.
+    """
+
+    peer: str
+    count: int
+    span: tuple[int, int]
+    memory_bytes: int
+    hop_bytes: int
+    micro_batches_s: float
+    held_by: str
+
+
+@dataclass(frozen=True, slots=True)
+class More:
+    """Gain by one more peer.
+
+    Attributes:
+        peer: kind of the peer.
+        span: first and last stage that it would serve.
+        tokens_s: tokens a second of the run with it.
+    """
+
+    peer: str
+    span: tuple[int, int]
+    tokens_s: float
+
+
+@dataclass(frozen=True, slots=True)
+class Forecast:
+    """A run that has not begun.
+
+    Attributes:
+        stages: stages of the model.
+        tokens_per_micro_batch: the unit that goes through the stages; in a model of one piece a
+            peer's batch.
+        seats: peers by the stages that they serve.
+        left_out: kinds of peers whose memory holds no stage, and how many there are of each.
+        stage_rates: micro-batches a second of each stage, by its peers alone.
+        micro_batches_s: micro-batches a second of the run while it trains.
+        bottleneck: limit of that rate, in words.
+        round_s: inner steps and exchange.
+        exchange_s: part of that in the exchange.
+        tokens_s: tokens a second of the run, with its exchanges.
+        more: gain by one more peer of each kind.
+    """
+
+    stages: int
+    tokens_per_micro_batch: int
+    seats: tuple[Seats, ...]
+    left_out: Mapping[str, int]
+    stage_rates: tuple[float, ...]
+    micro_batches_s: float
+    bottleneck: str
+    round_s: float
+    exchange_s: float
+    tokens_s: float
+    more: tuple[More, ...] = ()
+
+
+def parse_peers(text: str) -> tuple[Peer, ...]:
+    """``20*laptop@dsl,2*gpu@fibre`` as peers, in this order.
+
+    Raises:
+        UserError: SWT-E610.
+    """
+    peers: list[Peer] = []
+    for part in text.split(","):
+        match = re.fullmatch(r"(?:([0-9]{1,4})\s*\*\s*)?([a-z0-9-]+)@([a-z0-9-]+)", part.strip())
+        if match is None:
+            raise misuse(
+                f"{cleaned(part.strip())!r} names no peers.",
+                "Write NUMBER*MACHINE@LINK, with commas: 20*laptop@dsl,2*gpu@fibre.",
+            )
+        for name, known, what in ((match[2], MACHINES, "machine"), (match[3], NETS, "link")):
+            if name not in known:
+                raise misuse(
+                    f"{cleaned(name)!r} is no {what} that is known here.",
+                    f"Known are {', '.join(known)}.",
+                )
+        peers += [Peer(match[2], match[3])] * int(match[1] or 1)
+    if not 1 <= len(peers) <= PEERS_MAX:
+        raise misuse(f"{len(peers)} peers are no run.", f"Name 1 to {PEERS_MAX}.")
+    return tuple(peers)
+
+
+def forecast(config: RunConfig, peers: Sequence[Peer]) -> Forecast:
+    """Work out a run with these peers, and what one more of each kind would bring.
+
+    Raises:
+        UserError: SWT-E633, peers bring the model; E614, none of them holds a stage, or nobody is
+            left for one.
+    """
+    known = counted(config)
+    if known is None:
+        raise UserError(
+            "SWT-E633",
+            f"The model of {config.run.name} is brought by its peers.",
+            "Nothing is known of what it costs.",
+            'Plan with kind = "transformer" of its size.',
+        )
+    config = known
+    needs = stage_needs(config)
+    served, left_out = _seated(needs, peers)
+    found = _worked_out(config, needs, served, left_out)
+    more = []
+    for peer in dict.fromkeys(peers):
+        if str(peer) in left_out or len(peers) == PEERS_MAX:
+            continue
+        span = choose(needs, [server for _, server in served], peer.server).span
+        longer = [*served, (peer, replace(peer.server, span=span))]
+        rate = _worked_out(config, needs, longer, left_out).tokens_s
+        more.append(More(str(peer), (span[0], span[-1]), rate))
+    return replace(found, more=tuple(more))
+
+
+_Served = list[tuple[Peer, Server]]
+
+
+def _seated(needs: Sequence[StageNeed], peers: Sequence[Peer]) -> tuple[_Served, dict[str, int]]:
+    """Each peer with its span, as it would come in; and who has no room for any stage."""
+    served: _Served = []
+    left_out: dict[str, int] = {}
+    for peer in peers:
+        server = peer.server
+        if not spans_that_fit(needs, server.memory_bytes):
+            left_out[str(peer)] = left_out.get(str(peer), 0) + 1
+            continue
+        span = choose(needs, [one for _, one in served], server).span
+        served.append((peer, replace(server, span=span)))
+    return served, left_out
+
+
+def _worked_out(
+    config: RunConfig, needs: Sequence[StageNeed], served: _Served, left_out: Mapping[str, int]
+) -> Forecast:
+    rates = [0.0] * len(needs)
+    for _, server in served:  # a coordinator bounds what it is told; here it is known
+        span = server.span or range(0)
+        for stage in span:
+            rates[stage] += rate_of(needs, server, span)
+    if empty := [stage for stage, rate in enumerate(rates) if not rate]:
+        unserved = range(empty[0], empty[0] + 1)
+        small = "".join(f" {count} {peer} had no room for any." for peer, count in left_out.items())
+        raise UserError(
+            "SWT-E614",
+            f"Nobody is left for {span_words(unserved)}, which takes about "
+            f"{human_bytes(memory_of(needs, unserved))}.{small}",
+            "A run trains while each of its stages has a peer with room for it.",
+            "Name larger peers, let the batch go through the model in parts (inner.accumulate), or "
+            "cut the model into stages."
+            if len(needs) == 1
+            else "Name more peers, or larger ones; or cut the model into other stages.",
+        )
+    seats = _seats(needs, served)
+    if len(needs) == 1:
+        rate = len(served) * min(seat.micro_batches_s for seat in seats)
+        slowest = min(seats, key=lambda seat: seat.micro_batches_s)
+        bottleneck = f"the slowest peer, {slowest.peer}, for which all wait in each round"
+        count = config.steps_per_round * len(served)
+    else:
+        rate, bottleneck = _pipeline_rate(config, needs, served, seats, rates)
+        sources = sum(0 in (server.span or ()) for _, server in served)
+        share = config.steps_per_round * config.inner.batch // config.pipeline.micro_batch
+        count = share * sources
+    tokens = config.model.context * (
+        config.pipeline.micro_batch if len(needs) > 1 else config.inner.batch
+    )
+    exchange_s = _exchange_s(config, served)
+    round_s = count / rate + exchange_s
+    return Forecast(
+        len(needs), tokens, seats, left_out, tuple(rates), rate, bottleneck, round_s, exchange_s,
+        count * tokens / round_s,
+    )  # fmt: skip
+
+
+def _seats(needs: Sequence[StageNeed], served: _Served) -> tuple[Seats, ...]:
+    counted: dict[tuple[Peer, Server], int] = {}
+    for one in served:
+        counted[one] = counted.get(one, 0) + 1
+    seats = []
+    for (peer, server), count in sorted(counted.items(), key=lambda item: _place(item[0][1])):
+        span = server.span or range(0)
+        rate = rate_of(needs, server, span)
+        by_processor = rate_of(needs, replace(server, link_bytes_per_s=0.0), span)
+        seats.append(
+            Seats(
+                str(peer), count, (span[0], span[-1]), memory_of(needs, span),
+                hop_bytes_of(needs, span), rate, "processor" if rate == by_processor else "link",
+            )
+        )  # fmt: skip
+    return tuple(seats)
+
+
+def _place(server: Server) -> tuple[int, int]:
+    span = server.span or range(0)
+    return span.start, span.stop
+
+
+def _pipeline_rate(
+    config: RunConfig,
+    needs: Sequence[StageNeed],
+    served: _Served,
+    seats: Sequence[Seats],
+    rates: Sequence[float],
+) -> tuple[float, str]:
+    """Micro-batches a second of a pipeline, and what they hang on. A source has so many on their
+    way at a time: where the way is long, that is too few."""
+    slowest = min(range(len(rates)), key=rates.__getitem__)
+    here = [seat for seat in seats if seat.span[0] <= slowest <= seat.span[1]]
+    links = sum(seat.count * seat.micro_batches_s for seat in here if seat.held_by == "link")
+    held_by = "links" if 2 * links > rates[slowest] else "processors"
+    count = sum(seat.count for seat in here)
+    sources = sum(0 in (server.span or ()) for _, server in served)
+    way_s, slots = _way_s(needs, served), under_way_of(config)
+    most = sources * slots / way_s
+    if most < rates[slowest]:
+        many = "micro-batches" if slots > 1 else "micro-batch"
+        return most, (
+            f"the way through the stages, {way_s:.2g} s there and back for the {slots} {many} that "
+            f"each source has on it; sources: {sources}"
+        )
+    return rates[slowest], (
+        f"stage {slowest}: the {held_by} of its {count} peer{'s' if count > 1 else ''}"
+    )
+
+
+def _way_s(needs: Sequence[StageNeed], served: _Served) -> float:
+    """Seconds of a micro-batch there and back: the middle of what each stage's peers take."""
+    seconds = 0.0
+    for stage in range(len(needs)):
+        here = [(peer, one) for peer, one in served if stage in (one.span or ())]
+        total = sum(one.flops_per_s for _, one in here) / len(here)
+        seconds += flops_of(needs, range(stage, stage + 1)) / total
+        if stage:
+            nets = [NETS[peer.link] for peer, _ in here]
+            seconds += sum(map(_hop_s, nets, [needs[stage].input_bytes] * len(nets))) / len(nets)
+    return seconds
+
+
+def _hop_s(net: Net, num_bytes: int) -> float:
+    """Seconds from one stage to the next, and later back."""
+    return net.round_trip_s + 2 * num_bytes / min(net.up_bytes_s, net.down_bytes_s)
+
+
+def _exchange_s(config: RunConfig, served: _Served) -> float:
+    """Seconds of the slowest stage's exchange. Stages exchange side by side."""
+    worst = 0.0
+    for stage, parameters in enumerate(stage_parameters(config)):
+        nets = [NETS[peer.link] for peer, one in served if stage in (one.span or ())]
+        num_values = num_values_of(parameters)
+        for net in nets if len(nets) > 1 else ():
+            worst = max(worst, exchange_s(config, num_values, len(nets), net))
+    return worst
+
+
+def exchange_bytes(config: RunConfig, num_values: int, peers: int) -> float:
+    """Bytes that each of two peers or more sends in an exchange of so many values, and receives."""
+    times = {OpKind.GATHER: peers - 1, OpKind.PAIR: 2}.get(
+        config.facts.kind or OpKind.MEAN, 2 * (peers - 1) / peers
+    )
+    value_bytes = facts_of(config.exchange.codec).bytes_per_value(config.exchange.block)
+    return times * num_values * value_bytes / config.outer.fragments
+
+
+def exchange_s(config: RunConfig, num_values: int, peers: int, net: Net) -> float:
+    """Seconds of such an exchange over this link."""
+    moving_s = exchange_bytes(config, num_values, peers) / min(net.up_bytes_s, net.down_bytes_s)
+    return moving_s + _ROUND_TRIPS * net.round_trip_s
+
+
+# ---- for people
+
+
+def in_words(config: RunConfig, found: Forecast, peers: Sequence[Peer]) -> list[str]:
+    """The forecast as lines."""
+    titles = ["peers", "stages", "memory", "sends for one", "micro-batches/s", "held back by"]
+    rows = [
+        [
+            f"{seat.count} {seat.peer}", f"{range_words(seat.span)} of 0-{found.stages - 1}",
+            human_bytes(seat.memory_bytes), human_bytes(seat.hop_bytes),
+            f"{seat.micro_batches_s:.3g}", seat.held_by,
+        ]
+        for seat in found.seats
+    ]  # fmt: skip
+    lines = plain_lines(table_of(titles, rows, right=titles[2:5]))
+    for peer, count in found.left_out.items():
+        lines.append(f"{count} {peer}: left out, no stage fits into the memory given")
+    if (known := counted(config)) is not None:
+        lines += ["", f"Model        {_size_words(known)}"]
+    stages = ", ".join(f"{rate:.3g}" for rate in found.stage_rates)
+    if found.stages > 1:
+        lines += [f"Stages       {stages} micro-batches a second, by their peers alone"]
+    lines += [
+        f"Run          {found.tokens_s:.3g} tokens a second: {found.micro_batches_s:.3g} "
+        f"micro-batches of {found.tokens_per_micro_batch} tokens, less its exchanges",
+        f"Bottleneck   {found.bottleneck}",
+        f"Round        {human_seconds(found.round_s)}, of which {human_seconds(found.exchange_s)} "
+        f"exchange",
+    ]
+    for more in found.more:
+        gain = 100 * (more.tokens_s / found.tokens_s - 1)
+        lines.append(
+            f"One more     {more.peer} ({range_words(more.span)}): {gain:+.0f} % "
+            f"({more.tokens_s:.3g} tokens a second)"
+        )
+    return [*lines, "", *assumptions(peers)]
+
+
+def _size_words(config: RunConfig) -> str:
+    """Parameters of a counted model, and what they are in an exchange."""
+    num_values = num_values_of(built_in_parameters(config.model))
+    codec = config.exchange.codec
+    num_bytes = num_values * facts_of(codec).bytes_per_value(config.exchange.block)
+    number = f"{num_values / 1e6:.1f} M" if num_values >= 1e6 else f"{num_values:,}"
+    return f"{number} parameters, {human_bytes(int(num_bytes))} as {codec}"
+
+
+def assumptions(peers: Sequence[Peer]) -> list[str]:
+    """Figures that a forecast stands on."""
+    machines = [
+        f"{name}: {MACHINES[name].flops_per_s:.0e} operations a second, {MACHINES[name].words}"
+        for name in dict.fromkeys(peer.machine for peer in peers)
+    ]
+    links = [
+        f"{name}: {NETS[name].up_bytes_s / 125_000:.0f} Mbit/s up, "
+        f"{NETS[name].down_bytes_s / 125_000:.0f} down, {1000 * NETS[name].round_trip_s:g} ms"
+        for name in dict.fromkeys(peer.link for peer in peers)
+    ]
+    return [f"Assumed      {line}" for line in (*machines, *links, _TAKEN)]
+
+
+def range_words(span: tuple[int, int]) -> str:
+    """First and last stage as people read them."""
+    return f"{span[0]}-{span[1]}" if span[0] != span[1] else str(span[0])

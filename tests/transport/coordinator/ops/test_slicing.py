@@ -1,0 +1,94 @@
+"""Slices from measured rates: steady under noise, bounded by what peers can hold and may claim."""
+
+import msgspec
+import pytest
+
+from swarmtrain_transport import limits
+from swarmtrain_transport.coordinator.members.group_peers import GroupPeer
+from swarmtrain_transport.coordinator.ops.planning import make_plan
+from swarmtrain_transport.coordinator.ops.slicing import Slicing, believed, fitted
+from swarmtrain_transport.ledger.plan_rules import check_plan
+from swarmtrain_transport.wire.messages import Progress, Ready
+from tests.transport.coordinator.ops.test_planning import ready_line
+from tests.transport.rig import A, B, C, D, terms_of
+
+SIZE = 1000.0
+
+
+def lines_of(rates, retain_bytes=1 << 30):
+    lines = {}
+    for peer, rate in zip((A, B, C, D), rates, strict=False):
+        told = Progress(0, 0, 0, "", up_bytes_per_s=rate, down_bytes_per_s=2 * rate)
+        line = ready_line(peer, progress=told).line
+        line.hello = msgspec.structs.replace(line.hello, retain_bytes=retain_bytes)
+        lines[peer] = line
+    return lines
+
+
+def test_measured_rates_size_the_slices_and_the_slow_own_little() -> None:
+    shares = Slicing().shares(lines_of([400, 100, 100, 100]), SIZE)
+    assert sum(shares) == pytest.approx(1.0)
+    assert shares[0] > 2 * shares[1] and shares[1] == pytest.approx(shares[3])
+
+
+def test_noise_moves_nothing_and_a_real_change_does() -> None:
+    slicing = Slicing()
+    first = slicing.shares(lines_of([100, 100, 100, 100]), SIZE)
+    assert slicing.shares(lines_of([105, 98, 101, 97]), SIZE) == first
+    moved = slicing.shares(lines_of([400, 100, 100, 50]), SIZE)
+    assert moved != first and moved[0] > first[0] > moved[3]
+
+
+def test_noise_in_the_first_rates_leaves_equal_links_equal_slices() -> None:
+    assert Slicing().shares(lines_of([100, 104, 96, 101]), SIZE) == [0.25] * 4
+
+
+def test_slices_are_equal_again_once_links_are() -> None:
+    slicing = Slicing()
+    assert slicing.shares(lines_of([100, 100, 100, 50]), SIZE)[3] < 0.2
+    assert slicing.shares(lines_of([101, 100, 99, 100]), SIZE) == [0.25] * 4
+
+
+def test_another_swarm_is_cut_anew() -> None:
+    slicing = Slicing()
+    slicing.shares(lines_of([100, 100, 100, 100]), SIZE)
+    assert slicing.shares(lines_of([100, 100, 100]), SIZE) == pytest.approx([1 / 3] * 3)
+
+
+def test_who_was_not_measured_yet_counts_as_the_middle_and_boasts_are_cut() -> None:
+    assert believed([0, 0]) == [0, 0]
+    assert believed([10, 0, 30]) == [10, 20, 30]
+    assert believed([10, 10, 1e12]) == [10, 10, 10 * limits.RATE_SPREAD]
+
+
+def test_no_slice_is_larger_than_its_owner_can_retain() -> None:
+    shares = fitted([0.7, 0.1, 0.1, 0.1], [4 * SIZE * 0.4, *[1e9] * 3], SIZE)
+    assert shares[0] == pytest.approx(0.4) and sum(shares) == pytest.approx(1.0)
+    tight = [0.25] * 4
+    assert fitted(tight, [1.0] * 4, SIZE) == tight
+
+
+def test_a_run_may_ask_for_equal_slices_whatever_rates_are_told() -> None:
+    shares = Slicing().shares(lines_of([400, 100, 100, 1]), SIZE, equal=True)
+    assert shares == pytest.approx([0.25] * 4)
+
+
+@pytest.mark.parametrize("told", [-1, -1_000_000, -(2**63)])
+def test_room_below_zero_is_none_and_the_others_slices_still_cover_the_vector(told: int) -> None:
+    """Or one member's HELLO would make a PLAN that everybody else must refuse."""
+    lines = lines_of([100, 100, 100], retain_bytes=2**60)
+    lines[B].hello = msgspec.structs.replace(lines[B].hello, retain_bytes=told)
+    peers = {peer: GroupPeer(line, ready=Ready(1, 8, 0, bytes(32))) for peer, line in lines.items()}
+    plan = make_plan(terms_of(), 1, b"", 2_000_000, peers, {}, 20.0, Slicing())
+    check_plan(plan, 2_000_000)
+    assert {spec.owner for spec in plan.slices} == {A, C}
+
+
+def test_who_should_own_nothing_gets_nothing_and_the_last_cut_is_remembered_whole() -> None:
+    slicing, lines = Slicing(), lines_of([100, 100, 100, 100])
+    unfit = {sorted(lines)[1]}
+    assert slicing.shares(lines, SIZE, unfit=unfit) == pytest.approx([1 / 3, 0, 1 / 3, 1 / 3])
+    assert slicing.shares(lines, SIZE) == [0.25] * 4
+    only = {sorted(lines)[0]}
+    fast = lines_of([1000, 1, 1, 1])
+    assert Slicing().shares(fast, SIZE, unfit=only) == pytest.approx([0, 1 / 3, 1 / 3, 1 / 3])

@@ -1,0 +1,112 @@
+"""A peer that fell behind: results while they are kept, a later state as soon as they are not."""
+
+import pytest
+
+from swarmtrain_transport import actions as do
+from swarmtrain_transport import limits
+from swarmtrain_transport.hashing import content_hash
+from swarmtrain_transport.peer.participant import Actions, Participant
+from swarmtrain_transport.wire import messages as m
+from swarmtrain_transport.wire.frames import Frame, FrameKind
+from swarmtrain_transport.wire.records import Attest, Gone, Rewind
+from tests.transport.peer.test_participant import peer_of, records
+from tests.transport.plain_arithmetic import PlainArithmetic
+from tests.transport.rig import (
+    RUN_KEY,
+    A,
+    B,
+    C,
+    Chain,
+    genesis_body,
+    join_body,
+    run_body,
+    sign_as,
+    verify,
+)
+from tests.transport.swarm import Member, state_of
+
+LATER = b"S" * 32
+
+
+def behind(commits: int) -> tuple[Participant, Chain, Actions]:
+    """A peer at op 0 that hears of so many commits at once, the last of them attested."""
+    manifest, chunks = state_of([7] * 24)
+    joins = [join_body(peer) for peer in (A, B, C)]
+    chain = Chain(run_body(), *joins, genesis_body(24, manifest.root))
+    machine = peer_of(chain)
+    machine.attach(0, manifest, chunks, 1, 0.0)
+    machine.applied(0, manifest, chunks, 0.0)
+    first = len(chain.records)
+    for _ in range(commits):
+        chain.add(chain.plan((B, C), 24))
+        chain.commit(B, C)
+    chain.add(Attest(commits, LATER))
+    return machine, chain, machine.control(records(chain, first), 0.0)
+
+
+def asked(actions: Actions) -> list[tuple[bytes, bytes]]:
+    return [
+        (action.peer, bytes(action.frame.body)[: limits.HASH_BYTES])
+        for action in actions
+        if isinstance(action, do.SendFrame) and action.frame.kind is FrameKind.GET
+    ]
+
+
+def test_kept_results_of_a_cancelled_past_take_no_place() -> None:
+    chain = Chain(run_body(), join_body(A), join_body(B), genesis_body(24))
+    for _ in range(3):
+        chain.add(chain.plan((B, C), 24))
+        chain.commit(B, C)
+    chain.add(Rewind(1, "lost"))
+    card = Member(A, b"boot", 0.0).machine.card
+    machine = Participant(card, PlainArithmetic(), sign_as(A), verify, list, chain.records, 0.0)
+    for op in (1, 2, 3, 4):
+        machine.keep_result(op, [[b"chunk %d" % op]])
+    told = machine.control(m.Welcome(1, "run", RUN_KEY, b"config", len(chain.records) - 1), 0.0)
+    kept = [op for op in (1, 2, 3, 4) if machine.first.blobs.get(content_hash(b"chunk %d" % op))]
+    assert kept == [1]
+    assert do.Rewound(1) in told
+
+
+def test_whoever_is_a_few_results_behind_asks_for_results_alone() -> None:
+    _, _, actions = behind(limits.RESULT_KEEP_OPS)
+    assert asked(actions)
+    assert LATER not in {digest for _, digest in asked(actions)}
+
+
+def test_whoever_is_further_behind_than_results_are_kept_asks_for_a_later_state_at_once() -> None:
+    _, _, actions = behind(limits.RESULT_KEEP_OPS + 1)
+    assert LATER in {digest for _, digest in asked(actions)}
+    stranded = [a for a in actions if getattr(a, "message", None) == m.Stranded(1)]
+    assert not stranded, "nobody has said yet that the results are lost"
+
+
+@pytest.mark.parametrize("dead", [B, C])
+def test_a_dead_donor_costs_one_time_out_and_then_a_later_state_is_taken(dead: bytes) -> None:
+    machine, chain, actions = behind(3)
+    now_s, told = 0.0, list(actions)
+    while not any(digest == LATER for _, digest in asked(tuple(told))):
+        answers: list[do.PeerAction] = []
+        for peer, digest in asked(tuple(told)):
+            if peer != dead:
+                missing = Frame(FrameKind.MISSING, chain.view.run_tag, body=digest)
+                answers += machine.frame(peer, missing, now_s)
+        told = answers
+        if not answers:
+            now_s = max(now_s, machine.next_wakeup_s)
+            told = list(machine.tick(now_s))
+        assert now_s < 2 * limits.FETCH_TIMEOUT_S
+
+
+def test_whoever_is_alone_finds_out_that_a_result_is_with_nobody() -> None:
+    """The others have left, and the result of the last op was lost with our own disk."""
+    machine, chain, _ = behind(1)
+    first = len(chain.records)
+    chain.add(Gone(B, False, "asked to"))
+    chain.add(Gone(C, False, "asked to"))
+    actions = machine.control(records(chain, first), 0.0)
+    now_s = 0.0
+    while not any(getattr(action, "message", None) == m.Stranded(1) for action in actions):
+        assert now_s < 2 * limits.LOST_ROUNDS * limits.FETCH_RETRY_S
+        now_s = max(now_s, machine.next_wakeup_s)
+        actions = machine.tick(now_s)

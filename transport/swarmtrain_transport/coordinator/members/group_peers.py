@@ -1,0 +1,204 @@
+"""Peers as they follow one group: which state each has, whether it is ready, who is waited for.
+
+The ledger says who is in the group, and `roster` who is here at all. Everything here is
+volatile: after a restart it is rebuilt from HELLO and from the messages that peers re-send.
+"""
+
+from collections.abc import Iterable, Mapping
+from collections.abc import Set as AbstractSet
+from dataclasses import dataclass, field
+
+from swarmtrain_transport import limits
+from swarmtrain_transport.coordinator.members.roster import LiveRoster, PeerLine
+from swarmtrain_transport.ledger.fold import GroupView
+from swarmtrain_transport.ledger.standing import Score
+from swarmtrain_transport.links.link import PeerId
+from swarmtrain_transport.wire.messages import Ready
+from swarmtrain_transport.wire.records import Plan
+
+
+@dataclass(slots=True)
+class GroupPeer:
+    """One peer in one group, in this term.
+
+    Attributes:
+        line: its line to us.
+        applied_op, state_root: newest state that it reports.
+        in_place: it has said so since HELLO, which tells of states on disk too. Others are no word
+            for ATTEST.
+        ready: its newest READY; `ready_s` is when it came.
+        active: it has sent a READY in this life, so the others wait for it.
+        stranded_op: the op whose result it says that nobody has for it; -1 for none.
+        chain: what its chain of pair ops ends with, as it says; b"" for none.
+        waits: how often ops have waited for its READY in vain; who is waited for too often is not
+            for a while.
+    """
+
+    line: PeerLine
+    applied_op: int = -1
+    state_root: bytes = b""
+    in_place: bool = False
+    ready: Ready | None = None
+    ready_s: float = 0.0
+    active: bool = False
+    stranded_op: int = -1
+    chain: bytes = b""
+    waits: Score = field(default_factory=Score)
+
+    def stranded(self, op: int) -> None:
+        """The peer lacks the result of `op`. A state after it, of which its HELLO told, has turned
+        out to be none of the run's."""
+        self.stranded_op = op
+        if op <= self.applied_op:
+            self.applied_op, self.state_root, self.ready = -1, b"", None
+
+
+def agreed_root(
+    peers: Mapping[PeerId, GroupPeer], voters: AbstractSet[PeerId], op: int
+) -> bytes | None:
+    """The state root after `op` that more than half of the voters report, None without one."""
+    at_op = [
+        one.state_root
+        for peer, one in peers.items()
+        if one.in_place and one.applied_op == op and peer in voters
+    ]
+    return next((root for root in at_op if 2 * at_op.count(root) > len(voters)), None)
+
+
+class GroupPeers:
+    """The peers of one group.
+
+    Args:
+        view: the ledger's fold of the group.
+        live_roster: who is here.
+
+    Attributes:
+        here: who of the group said HELLO in this term and has not left.
+    """
+
+    def __init__(self, view: GroupView, live_roster: LiveRoster) -> None:
+        self.here: dict[PeerId, GroupPeer] = {}
+        self._view = view
+        self._live_roster = live_roster
+        self._gone: dict[PeerId, GroupPeer] = {}
+
+    # ---- comings and goings
+
+    def reconcile(self) -> None:
+        """The ledger has changed who is in the group."""
+        for peer in self.here.keys() - self._view.members.keys():
+            self.depart(peer)
+        for peer, line in self._live_roster.lines.items():
+            if peer in self._view.members and peer not in self.here:
+                self.enter(peer, line)
+
+    def enter(self, peer: PeerId, line: PeerLine) -> None:
+        """A member is in, for the first time or again; a process that only reconnects is the one
+        that it was."""
+        group_peer = GroupPeer(line)
+        old = self.here.get(peer)
+        if (gone := old or self._gone.get(peer)) is not None:
+            group_peer.waits = gone.waits
+        if old is not None:
+            self._remember(peer, old)
+        if old is not None and old.line.hello.boot == line.hello.boot:
+            group_peer.ready, group_peer.ready_s = old.ready, old.ready_s
+            group_peer.active, group_peer.chain = old.active, old.chain
+        is_back = self.last_contributors().get(peer) == line.hello.boot
+        group_peer.active = group_peer.active or is_back
+        self.here[peer] = group_peer
+
+    def depart(self, peer: PeerId) -> None:
+        """The peer is in the group no more."""
+        if (group_peer := self.here.pop(peer, None)) is not None:
+            self._remember(peer, group_peer)
+
+    def _remember(self, peer: PeerId, group_peer: GroupPeer) -> None:
+        self._gone.pop(peer, None)
+        self._gone[peer] = group_peer
+        if len(self._gone) > limits.PEERS_MAX:
+            del self._gone[next(iter(self._gone))]
+
+    # ---- who takes part
+
+    def connected(self) -> dict[PeerId, GroupPeer]:
+        """Those whose control connection stands."""
+        return {peer: one for peer, one in self.here.items() if one.line.connected}
+
+    @property
+    def all_heard(self) -> bool:
+        """True if nobody of the group is still to come back after a restart."""
+        return not self._live_roster.unseen.keys() & self._view.holders.keys()
+
+    def alive(self, now_s: float) -> set[PeerId]:
+        """Members that the failure detector holds to be alive."""
+        return self._live_roster.alive(now_s) & self._view.members.keys()
+
+    def last_contributors(self) -> dict[PeerId, bytes]:
+        """Contributors of the newest PLAN and their boot ids."""
+        op = self._view.op
+        if op is None:
+            return {}
+        return {peer: boot for peer, boot in op.boots.items() if peer in op.weights}
+
+    def expected(self, now_s: float, givers: AbstractSet[PeerId] | None = None) -> set[PeerId]:
+        """Live peers that take part round by round, or that have something to give where that is
+        known: also after a restart, before they are back. Not who was waited for in vain too
+        often."""
+        op = self._view.next_op
+        patient = {p: one for p, one in self.here.items() if one.waits.until < op}
+        if givers is not None:
+            return self.alive(now_s) & givers & patient.keys()
+        active = {p for p, one in patient.items() if one.active and not one.line.is_leaving}
+        returning = self._live_roster.unseen.keys() & self.last_contributors().keys()
+        return self.alive(now_s) & (active | returning)
+
+    def planned(self, plan: Plan, expected: AbstractSet[PeerId]) -> None:
+        """A PLAN has fallen due: of those who were expected some may have kept it waiting."""
+        gives = {member.peer for member in plan.members if member.weight}
+        late = expected - gives - self._view.standing.sidelined(plan.op, expected)
+        if len(plan.members) == limits.PEERS_MAX:  # it may have had no room for who was ready
+            late -= {p for p, one in self.here.items() if one.ready and one.ready.op == plan.op}
+        for peer, group_peer in self.here.items():
+            if peer in gives:
+                group_peer.waits.good()
+            elif peer in late:
+                group_peer.waits.fault(plan.op)
+
+    def waits_until(self, wait_ready_s: float) -> Iterable[float]:
+        """Yield when each that is ready has waited long enough for the others."""
+        return (one.ready_s + wait_ready_s for one in self.here.values() if one.ready)
+
+    def pardon(self, absent_s: float) -> None:
+        """The coordinator was stopped for so long: nobody has waited meanwhile."""
+        for group_peer in self.here.values():
+            group_peer.ready_s += absent_s
+
+    # ---- who holds which state
+
+    @property
+    def are_behind(self) -> bool:
+        """True if somebody who is connected has not the newest state."""
+        connected = self.connected().values()
+        return any(one.applied_op < self._view.last_op for one in connected)
+
+    def needs(self, peer: PeerId) -> bool:
+        """Return True if none of those who stay holds a state as new as this peer's, who leaves."""
+        staying = [one for one in self.connected().values() if not one.line.is_leaving]
+        at_op = self._view.commit_at(self.here[peer].applied_op) if peer in self.here else -1
+        return bool(staying) and all(
+            self._view.commit_at(one.applied_op) < at_op
+            or not self._view.may_hold(one.applied_op, one.state_root)
+            for one in staying
+        )
+
+    def last_holders(self, op: int, root: bytes | None) -> tuple[list[PeerId], float]:
+        """Return the peers that had the state after `op` when last heard of in this term, and the
+        newest time of that. If a root is given, the state must have it."""
+        away = {peer: one for peer, one in self.here.items() if not one.line.connected}
+        had = {
+            peer: one.line.life.heard_s
+            for peer, one in (self._gone | away).items()
+            if one.applied_op == op and root in (None, one.state_root)
+        }
+        return list(had), max(had.values(), default=0.0)

@@ -1,0 +1,218 @@
+"""The roster as the coordinator lives it: who was heard of in this term, or is still to come back.
+
+The ledger says who is in; a restarted coordinator knows nothing else, and rebuilds the rest from
+HELLO and from the messages that peers re-send. A peer that it has not heard of yet counts as alive
+until silence says otherwise, so that nobody is left out because the coordinator died (protocol.md
+T14).
+"""
+
+import math
+import sys
+from collections import deque
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+
+from swarmtrain_transport import limits
+from swarmtrain_transport.coordinator.members.failure_detector import LifeLine
+from swarmtrain_transport.ledger.fold import LedgerView
+from swarmtrain_transport.links.link import PeerId
+from swarmtrain_transport.wire.messages import Hello, Keep, Progress
+
+
+@dataclass(slots=True)
+class PeerLine:
+    """One peer's line in this term.
+
+    Attributes:
+        hello: newest HELLO.
+        life: evidence for the failure detector.
+        connected: whether its control connection is open.
+        sent_index: newest ledger record that was sent on this connection.
+        acked_index: newest ledger record that the peer says it has consumed.
+        dismissed: it was told that the run is finished.
+        progress: its newest PROGRESS, for people.
+        older_from: records from this one on were sent on this connection because it asked for them.
+        keeps: what it was told to keep of older records, None before that.
+        is_leaving: it goes as soon as somebody else holds what it holds.
+        is_released: it was told that it may go.
+    """
+
+    hello: Hello
+    life: LifeLine
+    connected: bool = True
+    sent_index: int = -1
+    acked_index: int = -1
+    dismissed: bool = False
+    progress: Progress | None = None
+    older_from: int = sys.maxsize
+    keeps: Keep | None = None
+    is_leaving: bool = False
+    is_released: bool = False
+    _awaited_index: int = -1
+    _under_way: deque[tuple[int, int]] = field(default_factory=deque)
+    _under_way_bytes: int = 0
+
+    @property
+    def has_room(self) -> bool:
+        """True if the peer may be sent records beyond those that it has not acknowledged."""
+        return self._under_way_bytes < limits.RECORDS_WINDOW_BYTES
+
+    def sent(self, index: int, now_s: float, num_bytes: int) -> None:
+        """Records up to this one are on their way; they are to be acknowledged in time."""
+        self.sent_index = index
+        self._under_way.append((index, num_bytes))
+        self._under_way_bytes += num_bytes
+        if self.life.awaited_s is None and self.acked_index < index:
+            self.life.awaited_s, self._awaited_index = now_s, index
+
+    def is_still(self, message: Progress) -> bool:
+        """Return True if the peer has moved no byte since its last PROGRESS."""
+        before = self.progress
+        return before is not None and (before.bytes_in, before.bytes_out) == (
+            message.bytes_in, message.bytes_out,
+        )  # fmt: skip
+
+    def acknowledged(self, index: int, now_s: float) -> None:
+        """The peer holds the ledger up to this record."""
+        self.acked_index = max(self.acked_index, index)
+        while self._under_way and self._under_way[0][0] <= index:
+            self._under_way_bytes -= self._under_way.popleft()[1]
+        if self.acked_index >= self.sent_index:
+            self.life.awaited_s = None
+        elif self.acked_index >= self._awaited_index:
+            self.life.awaited_s, self._awaited_index = now_s, self.sent_index
+
+
+class LiveRoster:
+    """The roster as it lives: lines of those heard of, life lines of those who are not.
+
+    Args:
+        view: the ledger's fold.
+        now_s: start of the term.
+
+    Attributes:
+        lines: a line per peer that said HELLO in this term and has not left.
+        unseen: roster members that have not.
+        closes_s: once the run is over, when peers are kept no longer for those who are behind.
+        last_loss_s: so long the last round's loss is waited for.
+    """
+
+    def __init__(self, view: LedgerView, now_s: float) -> None:
+        self.lines: dict[PeerId, PeerLine] = {}
+        self.unseen = {peer: LifeLine(now_s) for peer in view.roster}
+        self._view = view
+        self._silent_s = now_s
+        self.closes_s = self._served_s = math.inf
+        self.last_loss_s = limits.LAST_LOSS_S
+
+    def silent(self, now_s: float) -> list[PeerId]:
+        """Return the peers that have been silent for so long that they leave the roster."""
+        if now_s < self._silent_s:
+            return []
+        lives = self.lives()
+        # Whoever is heard of, or comes, until then only makes this moment later.
+        self._silent_s = min((life.evict_at_s for life in lives.values()), default=now_s)
+        return [peer for peer, life in lives.items() if life.is_gone(now_s)]
+
+    def lives(self) -> dict[PeerId, LifeLine]:
+        """Life lines of everybody in the roster."""
+        if not self.unseen:
+            return {peer: line.life for peer, line in self.lines.items()}
+        return {peer: line.life for peer, line in self.lines.items()} | self.unseen
+
+    def adopted(self, now_s: float) -> None:
+        """The roster was found to be another: those who left are not waited for, those who came
+        are.
+
+        A peer that is back already, and is out in the records that were adopted, must come anew: as
+        long as it has a line it would be heard, and be in nobody's roster.
+        """
+        for peer in self.lines.keys() - self._view.roster.keys():
+            del self.lines[peer]  # its next message closes its connection
+        absent = [peer for peer in self._view.roster if peer not in self.lines]
+        self.unseen = {peer: self.unseen.get(peer, LifeLine(now_s)) for peer in absent}
+
+    def alive(self, now_s: float) -> set[PeerId]:
+        """Return the peers that the failure detector holds to be alive."""
+        alive = {p for p, line in self.lines.items() if now_s < line.life.suspect_at_s}
+        if self.unseen:
+            alive.update(p for p, life in self.unseen.items() if now_s < life.suspect_at_s)
+        return alive
+
+    def witnesses(self, now_s: float) -> set[PeerId]:
+        """Return peers heard of lately: only these can say that somebody owes them something."""
+        return {p for p, life in self.lives().items() if now_s < life.heard_s + limits.WITNESS_S}
+
+    def op_ended(self, members: Iterable[PeerId]) -> None:
+        """An op of these has its outcome: they owe nothing any more. A peer that owes another op
+        something is found idle again."""
+        for peer in members:
+            if (line := self.lines.get(peer)) is not None:
+                line.life.idle_s = None
+
+    def connected(self) -> dict[PeerId, PeerLine]:
+        """Lines whose control connection stands."""
+        return {peer: line for peer, line in self.lines.items() if line.connected}
+
+    def enter(self, peer: PeerId, hello: Hello, now_s: float) -> PeerLine:
+        """The peer is in, for the first time or again."""
+        line = PeerLine(hello, LifeLine(now_s), sent_index=max(-1, hello.head_index))
+        line.acked_index = hello.head_index
+        old = self.lines.get(peer)
+        if old is not None and old.hello.boot == hello.boot:
+            line.progress = old.progress
+        self.lines[peer] = line
+        self.unseen.pop(peer, None)
+        return line
+
+    def wakeups(self) -> list[float]:
+        """List when somebody falls silent for too long, or a run that is over ends."""
+        times: list[float] = []
+        for life in self.lives().values():
+            times += [life.suspect_at_s, life.evict_at_s]
+        loss_s = self.closes_s - limits.FINISH_S + self.last_loss_s
+        return [*times, loss_s, self.closes_s, self._ends_s]
+
+    @property
+    def _ends_s(self) -> float:
+        """Time at which a finished run ends although somebody stays: once nobody has been behind
+        for long enough to leave, or when whoever is behind has had its time."""
+        left_s = self._served_s + limits.FINISH_S + limits.EVICT_S
+        return min(left_s, self.closes_s + limits.LINGER_S)
+
+    def lingering(self, now_s: float) -> list[PeerId]:
+        """Return the peers still here although the run is over and they had their time to leave."""
+        return list(self._view.roster) if now_s >= self._ends_s else []
+
+    def pardon(self, now_s: float) -> None:
+        """The coordinator itself was stopped for so long: nobody was silent meanwhile, and as
+        after a restart everybody has the full time to be heard of."""
+        for life in self.lives().values():
+            life.pardon(now_s)
+
+    def dismissed(self, now_s: float, *, are_behind: bool, awaits_loss: bool) -> list[PeerId]:
+        """Return the peers to tell now, once, that the run is over: everybody, when nobody is
+        behind.
+
+        Args:
+            now_s: the time.
+            are_behind: whether somebody who is here lacks a last state.
+            awaits_loss: whether the last round's loss may still come.
+        """
+        self.closes_s = min(self.closes_s, now_s + limits.FINISH_S)
+        self._served_s = math.inf if are_behind else min(self._served_s, now_s)
+        if awaits_loss and now_s < self.closes_s - limits.FINISH_S + self.last_loss_s:
+            return []
+        # After a restart nobody knows yet what those who are to come back still need.
+        if (are_behind or self.unseen) and now_s < self.closes_s:
+            return []
+        present = self.connected()
+        told = [peer for peer, line in present.items() if not line.dismissed]
+        for peer in told:
+            present[peer].dismissed = True
+        return told
+
+    def depart(self, peer: PeerId) -> None:
+        """The peer left or was evicted."""
+        self.lines.pop(peer, None)
+        self.unseen.pop(peer, None)

@@ -1,0 +1,1 @@
+"""Ops: planned, cut into slices, heard, decided, and their states agreed upon."""

@@ -1,0 +1,204 @@
+"""Faults in an op: the one place where reports are read for who was at fault.
+
+The matrix decides between a contributor and the owners that lack it (`exclusion_rule`). Here are
+its inputs, and the words of records on those whom an op leaves out (FREEZE), relieves (REASSIGN) or
+has waited for in vain (COMMIT, SKIP). `ledger.standing` remembers it. Nothing is decided here.
+"""
+
+import math
+import statistics
+from collections.abc import Iterable, Mapping
+from collections.abc import Set as AbstractSet
+from dataclasses import dataclass
+
+from swarmtrain_transport import limits
+from swarmtrain_transport.coordinator.members.failure_detector import LifeLine
+from swarmtrain_transport.coordinator.ops.reports import Reports, SliceTry
+from swarmtrain_transport.coordinator.ops.timers import Timers
+from swarmtrain_transport.ledger.exclusion_rule import ABSENT, REFUSED
+from swarmtrain_transport.ledger.fold import OpView
+from swarmtrain_transport.links.link import PeerId
+from swarmtrain_transport.wire.records import Times
+
+SILENT = "owner silent"
+ALONE = "owner alone has it"
+FEW = "too few have it"
+"""Reasons why an owner is relieved, or an op has ended without a result."""
+
+
+@dataclass(frozen=True, slots=True)
+class Moment:
+    """One op as it stands when a decision is asked for.
+
+    Attributes:
+        reports: what peers have said in this term.
+        timers: when what falls due.
+        live: members that are held to be alive.
+        now_s: the time.
+        lives: what the failure detector knows; only told, never decided upon.
+    """
+
+    reports: Reports
+    timers: Timers
+    live: AbstractSet[PeerId]
+    now_s: float
+    lives: Mapping[PeerId, LifeLine]
+
+    @property
+    def view(self) -> OpView:
+        """The ledger's view of the op."""
+        return self.reports.view
+
+    @property
+    def contributors(self) -> set[PeerId]:
+        """Peers whose contribution may still enter some slice."""
+        return self.reports.contributors(self.live)
+
+    @property
+    def waiting_for(self) -> set[PeerId]:
+        """Live contributors of FREEZE: who is to hold the result."""
+        return set(self.view.frozen or ()) & self.live
+
+    @property
+    def is_late(self) -> bool:
+        """D_gather has passed."""
+        return self.now_s >= self.timers.gather_s
+
+    @property
+    def is_over(self) -> bool:
+        """D_op has passed."""
+        return self.now_s >= self.timers.end_s
+
+
+# ---- contributions
+
+
+def accusers(at: Moment, peer: PeerId, rows: Iterable[int]) -> dict[PeerId, str]:
+    """Map the owners of these slices, and earlier ones, that lack a contribution to their words."""
+    view, known = at.view, at.view.words.lacked.get(peer, {})
+    now = {view.owners[i]: at.reports.word(peer, i) for i in rows if peer not in at.reports.row(i)}
+    said = now | {owner: known[owner] for owner in view.words.against(peer)}
+    return {owner: word for owner, word in sorted(said.items()) if owner != peer}
+
+
+def is_settled(at: Moment, peers: AbstractSet[PeerId], rows: Iterable[int]) -> bool:
+    """Return True if nothing incomplete can still come: there is nothing to wait for."""
+    return all(
+        at.reports.word(peer, index) != ABSENT
+        for index in rows
+        for peer in peers - at.reports.row(index)
+    )
+
+
+def exclusion(at: Moment, peer: PeerId, said: Mapping[PeerId, str]) -> str:
+    """Say why FREEZE leaves a contributor out.
+
+    Args:
+        at: the moment of FREEZE.
+        peer: the contributor.
+        said: its accusers' words.
+    """
+    if peer not in at.reports.awaited:
+        return "alone"
+    if peer in at.reports.withdrawn:
+        return at.reports.withdrawn[peer]
+    if peer not in at.live:
+        return absence(at, peer)
+    refusals = [word for word in said.values() if word.startswith(REFUSED)]
+    if refusals:
+        return max(refusals, key=refusals.count)
+    # If all of it has come, it is not what it has signed, or it has signed nothing.
+    has_come = all(at.reports.has_come(peer, one.index) for one in at.reports.transfers)
+    return "roots" if has_come else "late"
+
+
+def absence(at: Moment, peer: PeerId) -> str:
+    """Say why a peer is not counted on: lost, deaf or idle."""
+    life = at.lives.get(peer)
+    return "lost" if life is None or peer in at.reports.lost else life.fault(at.now_s)
+
+
+def times(at: Moment, peer: PeerId) -> Times:
+    """Return the evidence on a peer that FREEZE leaves out."""
+    start_s, life = at.timers.start_s, at.lives.get(peer)
+    own = [transfer for transfer in at.reports.transfers if peer in transfer.givers]
+    summed = [transfer.index for transfer in own if transfer.movable]
+    return Times(
+        complete=sum(peer in at.reports.row(index) for index in summed),
+        owners=len(summed) or sum(len(transfer.takers) for transfer in own),
+        last_s=_since(start_s, at.reports.last_s.get(peer)),
+        heard_s=_since(start_s, life.heard_s if life is not None else None),
+        frozen_s=_since(start_s, at.now_s),
+        deadline_s=round(at.timers.scatter_s - start_s, 3),
+    )
+
+
+def _since(start_s: float, moment_s: float | None) -> float:
+    """Seconds after PLAN to the millisecond, -1 for never or before."""
+    return -1.0 if moment_s is None or moment_s < start_s else round(moment_s - start_s, 3)
+
+
+# ---- results
+
+
+def unsound(at: Moment, index: int) -> str:
+    """Return the fault of an owner whose slice should have come through, "" for none."""
+    if at.reports.current(index) is None:
+        return SILENT
+    if is_common(at, index):
+        return ""
+    return FEW if at.reports.is_held(index, at.live - {at.view.owners[index]}, 1) else ALONE
+
+
+def stuck(at: Moment, index: int) -> str:
+    """Return the fault of a live owner after D_gather, "" for none.
+
+    If its slice has not come through, while most others have, it cannot be reached, its publication
+    cannot be decoded, or a few falsely say that they hold it. If they have not, time is short.
+    """
+    fault = unsound(at, index)
+    others = [other for other in range(len(at.view.owners)) if other != index]
+    is_short = 2 * sum(is_common(at, other) for other in others) <= len(others)
+    return "" if is_short and fault != SILENT else fault
+
+
+def blamed(at: Moment) -> dict[PeerId, str]:
+    """For whom an op has waited to its end: owners of slices that did not come through."""
+    if at.view.frozen is None or None in at.view.slice_sets:
+        return {}
+    owners = enumerate(at.view.owners)
+    return {owner: fault for index, owner in owners if (fault := unsound(at, index))}
+
+
+def behind(at: Moment) -> set[PeerId]:
+    """Return live contributors that lack a slice that more than half of them have held whole for as
+    long as a slice may take. A slice that has come through later is its owner's lateness; else an
+    owner could give it to a few in the last moment, and the others would be to blame."""
+    lacking = set[PeerId]()
+    for slice_try in enumerate(at.view.attempts):
+        if _common_s(at, slice_try) + limits.D_REPAIR * at.view.plan.deadline_s <= at.now_s:
+            lacking |= at.waiting_for - at.reports.held_s[slice_try].keys()
+    return lacking
+
+
+def late(at: Moment) -> set[PeerId]:
+    """First owners whose slices have come through so much later than most others that these could
+    have been made twice."""
+    came_s = [_common_s(at, slice_try) for slice_try in enumerate(at.view.attempts)]
+    due_s = statistics.median_low(came_s) + limits.D_REPAIR * at.view.plan.deadline_s
+    first = [index for index, attempt in enumerate(at.view.attempts) if not attempt]
+    return {at.view.owners[index] for index in first if came_s[index] > due_s}
+
+
+def is_common(at: Moment, index: int) -> bool:
+    """Return True if a result has come through: more than half of the live contributors hold each
+    chunk, or any member where no contributor lives. A minority can neither feign nor prevent it."""
+    holders = at.waiting_for or at.live
+    return at.reports.is_held(index, holders, len(at.waiting_for) // 2 + 1)
+
+
+def _common_s(at: Moment, slice_try: SliceTry) -> float:
+    """Since when more than half of the live contributors hold all of a slice."""
+    peers, held_s = at.waiting_for, at.reports.held_s.get(slice_try, {})
+    held = sorted(held_s[peer] for peer in peers & held_s.keys())
+    return held[len(peers) // 2] if len(held) > len(peers) // 2 else math.inf

@@ -1,0 +1,304 @@
+"""Planning: when an op may begin, and its PLAN (protocol.md T1, part 1 rules 1 and 2). Pure."""
+
+import math
+import statistics
+from collections.abc import Mapping, Sequence
+from collections.abc import Set as AbstractSet
+from dataclasses import dataclass, replace
+
+import msgspec
+
+from swarmtrain_transport import limits
+from swarmtrain_transport.coordinator.members.group_peers import GroupPeer
+from swarmtrain_transport.coordinator.members.roster import PeerLine
+from swarmtrain_transport.coordinator.ops.agreement import trusted_root
+from swarmtrain_transport.coordinator.ops.slicing import Slicing, cut
+from swarmtrain_transport.kinds import MEAN, PAIR, WHOLE, constant_of
+from swarmtrain_transport.ledger.fold import GroupView
+from swarmtrain_transport.ledger.inner_products import CENTRED
+from swarmtrain_transport.ledger.pairing import contributors_of, order_of
+from swarmtrain_transport.ledger.plan_rules import centre_of, values_of, window_floor
+from swarmtrain_transport.ledger.sample_weights import believed, weights_of
+from swarmtrain_transport.ledger.transfers import gathered_slices
+from swarmtrain_transport.links.link import PeerId
+from swarmtrain_transport.wire.messages import FIRST_GROUP, Ready
+from swarmtrain_transport.wire.records import Member, Plan, SliceSpec
+
+
+@dataclass(frozen=True, slots=True)
+class RunTerms:
+    """The part of the run file that the exchange must know. Times in seconds."""
+
+    run_id: str
+    config: bytes
+    config_hash: bytes
+    rounds: int
+    codec: str
+    exact: bool
+    block: int
+    chunk_values: int
+    e_max: int
+    min_contributors: int
+    start_peers: int
+    wait_ready_s: float
+    deadline_floor_s: float
+    deadline_cap_s: float
+    checkpoint_rounds: int
+    snapshot_rounds: int
+    equal_slices: bool = False
+    counts_samples: bool = False
+    result_codec: str = ""
+    value_bytes: float = 4.0
+    rule: str = ""
+    kind: str = MEAN
+    scalars: str = ""
+    layout: bytes = b""
+    first_root: bytes = b""
+    """Root of the state after op 0, where the run begins with given weights; b"" for any."""
+    ops_at_once: int = 1
+    group: int = FIRST_GROUP
+    holders: int = 0
+    """Members and keepers that the group is to have; 0 for no keepers."""
+    steps_alone: bool = False
+    """A pair op may have one contributor, without a partner."""
+
+
+Peers = Mapping[PeerId, GroupPeer]
+
+NOBODY: Mapping[PeerId, PeerLine] = {}
+
+
+def may_plan(terms: RunTerms, view: GroupView, peers: Peers) -> bool:
+    """Return True if enough peers say that they are ready: else `next_plan` need not be asked."""
+    op = view.next_op
+    given = sum(one.ready is not None and one.ready.op == op for one in peers.values())
+    return given >= needed_peers(terms, view)
+
+
+def needed_peers(terms: RunTerms, view: GroupView) -> int:
+    """Return how many must be ready for the next op; nobody is a pair alone. A run that went back
+    to its beginning has begun all the same: it does not wait for as many as at its start."""
+    if terms.steps_alone:
+        return 1
+    least = 2 if terms.kind == PAIR else 1
+    is_start = view.op is None and view.next_op <= 1
+    return max(least, terms.start_peers if is_start else terms.min_contributors)
+
+
+def next_plan(
+    terms: RunTerms,
+    view: GroupView,
+    peers: Peers,
+    expected: AbstractSet[PeerId],
+    op_deadline_s: float,
+    now_s: float,
+    slicing: Slicing,
+    join_index: Mapping[PeerId, int],
+    keepers: Mapping[PeerId, PeerLine] = NOBODY,
+) -> Plan | None:
+    """T1: the PLAN that falls due now, if any.
+
+    It is due when all expected peers are ready, or the first has waited for `wait_ready_s`. Live
+    peers that hold the state but are not ready are receivers; a newcomer is expected, and so waited
+    for, only after its first READY. A sidelined peer (`standing`) is a receiver even if it is
+    ready, unless the others are too few. Where more are present than a PLAN may name, those who are
+    ready take turns, and receivers come after them; who has no place fetches the result.
+    Keepers that are waited for are members, too, where results are shared.
+    """
+    op = view.next_op
+    if view.genesis is None:
+        return None
+    connected = {peer: one for peer, one in peers.items() if one.line.connected}
+    root = trusted_root(view, connected, view.last_op)
+    present = _known_to_all(
+        join_index,
+        {
+            peer: one
+            for peer, one in connected.items()
+            if one.line.life.is_alive(now_s) and is_synced(view, root, one)
+        },
+    )
+    ready = {peer: one for peer, one in present.items() if one.ready and one.ready.op == op}
+    able = ready.keys() | (expected & present.keys())
+    out = view.standing.sidelined(op, present.keys()), view.standing.barred(op, present.keys())
+    enough = (some for some in out if len(able - some) >= needed_peers(terms, view))
+    sidelined = next(enough, set[PeerId]())  # without them there might be no op
+    ready = {peer: one for peer, one in ready.items() if peer not in sidelined}
+    if len(ready) < needed_peers(terms, view):
+        return None
+    first_s = min(one.ready_s for one in ready.values())
+    # Nor for a barred peer that lacks the state: it may fall behind on purpose, round after round.
+    sidelined |= view.standing.barred(op, expected - present.keys())
+    if expected - sidelined - set(ready) and now_s < first_s + terms.wait_ready_s:
+        return None
+    in_turn = _in_turn(op, sorted(ready, key=join_index.__getitem__))
+    named = in_turn + sorted(present.keys() - ready.keys(), key=join_index.__getitem__)
+    present = {peer: present[peer] for peer in named[: limits.PEERS_MAX]}
+    ready = {peer: one for peer, one in ready.items() if peer in present}
+    receivers = {peer: one for peer, one in present.items() if peer not in ready}
+    moved = values_of(view.genesis, op, terms.block, terms.kind)
+    order = sorted(ready)
+    if terms.kind == PAIR:
+        before = contributors_of(view.op.plan if view.op is not None else None)
+        order = order_of(view.tag, op, before, ready.keys(), view.standing.apart(op))
+    standing = {peer: ready[peer] for peer in order}
+    told = [one.ready is not None and one.ready.has_centre for one in ready.values()]
+    centre = centre_of(view, op) if terms.scalars == CENTRED and all(told) else 0
+    unfit = without(view.standing.unfit(op, order), len(order))
+    plan = make_plan(
+        terms, op, view.last_outcome, moved, standing, receivers, op_deadline_s, slicing, centre,
+        unfit,
+    )  # fmt: skip
+    return plan if terms.kind == PAIR else with_keepers(plan, keepers, join_index)
+
+
+def with_keepers(
+    plan: Plan, keepers: Mapping[PeerId, PeerLine], join_index: Mapping[PeerId, int]
+) -> Plan:
+    """The same plan with keepers as members, as far as there is room for them and all know each
+    other's keys."""
+    newest = max(join_index[member.peer] for member in plan.members)
+    known = sorted(peer for peer, line in keepers.items() if line.acked_index >= newest)
+    named = tuple(known[: max(0, limits.PEERS_MAX - len(plan.members))])
+    added = tuple(Member(peer, keepers[peer].hello.boot, 0) for peer in named)
+    return msgspec.structs.replace(plan, members=plan.members + added, keepers=named)
+
+
+def _in_turn(op: int, peers: list[PeerId]) -> list[PeerId]:
+    """Put those first with whom the places of the ops before have ended: of more peers than have a
+    place each is then left out as often."""
+    start = (op - 1) * limits.PEERS_MAX % len(peers)
+    return peers[start:] + peers[:start]
+
+
+def given_by(peers: Peers, givers: Mapping[PeerId, int]) -> dict[PeerId, GroupPeer]:
+    """The peers as they count for an op to which only some may give: nobody else is ready, and
+    these have at most so many samples each, 0 for any number."""
+    return {
+        peer: replace(one, ready=_bounded(one.ready, givers[peer]) if peer in givers else None)
+        for peer, one in peers.items()
+    }
+
+
+def _bounded(ready: Ready | None, samples: int) -> Ready | None:
+    if ready is None or not samples or ready.samples <= samples:
+        return ready
+    return msgspec.structs.replace(ready, samples=samples)
+
+
+def without(against: Mapping[PeerId, int], planned: int) -> set[PeerId]:
+    """Choose who owns nothing: those with the most against them, at most half of all."""
+    worst = sorted(against, key=lambda peer: (-against[peer], peer))
+    return set(worst[: planned // 2])
+
+
+def _known_to_all(join_index: Mapping[PeerId, int], present: Peers) -> dict[PeerId, GroupPeer]:
+    """Without those whose key is not yet in everybody's allow-list (protocol.md, ZAP)."""
+    joined = {peer: join_index.get(peer, 1 << 62) for peer in present}
+    settled = {peer: one for peer, one in present.items() if one.line.acked_index >= joined[peer]}
+    acked = min((one.line.acked_index for one in settled.values()), default=-1)
+    return {peer: one for peer, one in settled.items() if joined[peer] <= acked}
+
+
+def is_synced(view: GroupView, root: bytes | None, one: GroupPeer) -> bool:
+    """Return True if the peer holds the newest state, which ops start from; under dispute nobody
+    does. Where ops go by pairs that is its own."""
+    is_own = view.goes_by_pairs and view.commit_at(view.last_op) > 0
+    return one.applied_op == view.last_op and (is_own or one.state_root == root)
+
+
+def fastest_of(speeds: Sequence[float | None]) -> float | None:
+    """The speed that dynamic local updates keep pace with, None where nobody told theirs.
+
+    Peers name their own, and a boast would make everybody else hurry: so it is believed up to
+    some times the middle one, as rates are.
+    """
+    known = [speed for speed in speeds if speed is not None and 0 < speed < math.inf]
+    if not known:
+        return None
+    return min(max(known), limits.PACE_SPREAD * statistics.median(known))
+
+
+def make_plan(
+    terms: RunTerms,
+    op: int,
+    previous_outcome: bytes,
+    num_values: int,
+    contributors: Peers,
+    receivers: Peers,
+    op_deadline_s: float,
+    slicing: Slicing,
+    centre: int = 0,
+    unfit: AbstractSet[PeerId] = frozenset(),
+) -> Plan:
+    """The PLAN of one op. Contributors own slices, but for the unfit; receivers only follow.
+
+    Contributors stand as given: in the order of their keys or, of a pair op, of its draw, so the
+    plan depends on the swarm alone, not on the order in which peers became ready. Where
+    contributions stay whole there is nothing to cut. `Blobs` keeps and spills members' copies of
+    them like any result, so the bytes that an owner can retain bound nothing.
+    """
+    ready = {peer: one.ready for peer, one in contributors.items()}
+    weights = weights_of({peer: r.samples for peer, r in ready.items() if r is not None})
+    is_whole = terms.kind in WHOLE
+    members = [Member(peer, contributors[peer].line.hello.boot, weights[peer]) for peer in weights]
+    members += [Member(peer, one.line.hello.boot, 0) for peer, one in sorted(receivers.items())]
+    order = list(weights)
+    told = [r.samples for r in ready.values() if r is not None] if terms.counts_samples else []
+    checkpoint_due = op % terms.checkpoint_rounds == 0 or op >= terms.rounds
+    return Plan(
+        op=op,
+        previous_outcome=previous_outcome,
+        members=tuple(members),
+        slices=gathered_slices(order, num_values)
+        if is_whole
+        else _cut(terms, num_values, contributors, slicing, unfit),
+        codec=terms.codec,
+        exact=terms.exact and not is_whole,
+        block=terms.block,
+        chunk_values=terms.chunk_values,
+        # Of pairs nothing is summed: one window for the whole run, so that anchors may go early.
+        e_min=window_floor(terms.e_max, sum(weights.values()) if terms.kind != PAIR else 1),
+        e_max=terms.e_max,
+        min_contributors=_least(terms, len(order)),
+        deadline_s=op_deadline_s,
+        checkpoint_by=order[op // terms.checkpoint_rounds % len(order)] if checkpoint_due else b"",
+        evaluate_by=order[(op + 1) % len(order)],
+        result_codec=terms.result_codec,
+        rule=terms.rule,
+        samples=believed(told),
+        fastest_steps_per_s=fastest_of([r.steps_per_s for r in ready.values() if r is not None]),
+        kind=constant_of(terms.kind),
+        scalars=terms.scalars,
+        centre=centre,
+        group=terms.group,
+    )
+
+
+def _least(terms: RunTerms, num_contributors: int) -> int:
+    """Return how many contributors the op's result must have. An odd one cannot be in any pair."""
+    if terms.kind != PAIR:
+        return terms.min_contributors
+    if num_contributors == 1:
+        return 1
+    return max(2, min(terms.min_contributors, num_contributors // 2 * 2))
+
+
+def _cut(
+    terms: RunTerms,
+    num_values: int,
+    contributors: Peers,
+    slicing: Slicing,
+    unfit: AbstractSet[PeerId],
+) -> tuple[SliceSpec, ...]:
+    """Slices of a mean op and their owners, by rates."""
+    vector_bytes = num_values * terms.value_bytes
+    equal = terms.equal_slices
+    lines = {peer: one.line for peer, one in contributors.items()}
+    shares = slicing.shares(lines, vector_bytes, equal=equal, unfit=unfit)
+    bounds = cut(num_values, terms.block, shares)
+    return tuple(
+        SliceSpec(start, stop, peer)
+        for peer, (start, stop) in zip(sorted(contributors), bounds, strict=True)
+        if stop > start
+    )

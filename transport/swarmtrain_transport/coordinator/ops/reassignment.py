@@ -1,0 +1,121 @@
+"""A slice goes to another owner: because its owner is dead or stuck, or at odds with a contributor.
+
+Only slices that can move are made again (`ledger.transfers`): T6 and T7 of protocol.md, and the
+part of T4 in which it is one peer's word against another's.
+"""
+
+import hashlib
+from collections import Counter
+from collections.abc import Mapping
+from collections.abc import Set as AbstractSet
+
+from swarmtrain_transport import limits
+from swarmtrain_transport.coordinator.ops import faults
+from swarmtrain_transport.coordinator.ops.faults import Moment
+from swarmtrain_transport.ledger.exclusion_rule import AT_ODDS, UNREACHABLE
+from swarmtrain_transport.ledger.standing import BARRED
+from swarmtrain_transport.links.link import PeerId
+from swarmtrain_transport.wire.records import Reassign, Skip, SliceFreeze
+
+NOTHING: Mapping[PeerId, str] = {}
+
+
+def relieve(at: Moment) -> Reassign | Skip | None:
+    """T6: a dead or stuck owner's slice goes to another peer, unless its result is safe."""
+    is_due = at.view.frozen is not None and at.is_late
+    for transfer in at.reports.transfers:
+        index, owner = transfer.index, at.view.owners[transfer.index]
+        if not transfer.movable:
+            continue
+        if owner not in at.live:
+            if at.reports.is_held(index, at.live, 1):
+                continue
+            skip = Skip(at.view.plan.op, f"no owner is left for slice {index}")
+            return _reassign(at, index, f"owner {faults.absence(at, owner)}") or skip
+        if is_due and at.now_s >= at.timers.stuck_s(index):
+            reason = faults.stuck(at, index)
+            decision = _reassign(at, index, reason) if reason else None
+            if decision is not None:
+                return decision
+    return None
+
+
+def slice_freeze(at: Moment) -> SliceFreeze | Reassign | Skip | None:
+    """T7: the contributors of a reassigned slice, from what its new owner has; who is missing there
+    is left out on the word of as many as at FREEZE."""
+    plan, frozen = at.view.plan, set(at.view.frozen or ())
+    for index, contributors in enumerate(at.view.slice_sets):
+        if contributors is not None:
+            continue
+        absent = at.waiting_for - at.reports.row(index)
+        if at.now_s < at.timers.repair_s(index) and not faults.is_settled(at, absent, [index]):
+            continue
+        is_enough = all(_is_enough(at, peer, index) for peer in absent)
+        if absent and (_is_most(at, absent) or not is_enough):
+            decision = dispute(at, index, absent)
+            if decision is not None:
+                return decision
+        named = tuple(sorted(frozen & at.reports.row(index)))
+        if len(named) < plan.min_contributors:
+            # Those who could not bring it here may bring it elsewhere.
+            skip = Skip(plan.op, f"too few contributors of slice {index} are left")
+            if len(named) + len(absent) < plan.min_contributors:
+                return skip
+            return dispute(at, index, absent) or skip
+        lacked = {peer: at.reports.word(peer, index) for peer in sorted(absent)}
+        return SliceFreeze(plan.op, index, at.view.attempts[index], named, lacked)
+    return None
+
+
+def dispute(at: Moment, index: int, gaps: AbstractSet[PeerId]) -> Reassign | None:
+    """One owner lacks what too few others lack: its slice goes to somebody else, if there is
+    anybody and time for one more try."""
+    if not at.timers.has_time(at.now_s):
+        return None
+    lacked = {peer: at.reports.word(peer, index) for peer in sorted(gaps)}
+    return _reassign(at, index, UNREACHABLE if _is_most(at, gaps) else AT_ODDS, lacked)
+
+
+def _is_most(at: Moment, gaps: AbstractSet[PeerId]) -> bool:
+    return 2 * len(gaps) > len(at.contributors & at.live)
+
+
+def _is_enough(at: Moment, peer: PeerId, index: int) -> bool:
+    """Return True if enough owners, this slice's included, say they lack the peer's part."""
+    said = {at.view.owners[index], *at.view.words.against(peer)} - {peer}
+    return len(said) >= at.view.words.needed(peer)
+
+
+def _reassign(
+    at: Moment, index: int, reason: str, lacked: Mapping[PeerId, str] = NOTHING
+) -> Reassign | None:
+    """Choose the new owner: alive, new to this slice, at odds with nobody in this op and not known
+    for it, with the fewest slices now; it has the centre if the plan names one.
+
+    Where words stand against each other it is drawn: nobody can choose a key with which it is the
+    next to be asked.
+    """
+    view = at.view
+    tried = set(view.tried[index])
+    if view.plan.centre:
+        tried |= view.boots.keys() - view.weights.keys()
+    if view.words.planned == 2:
+        # Nor who is lacked here, if it was at fault as an owner itself: else neither goes on.
+        tried |= {peer for peer in lacked if view.unfit.get(peer, 0) >= BARRED}
+    known = view.words.lacked
+    words = Counter([*known, *lacked, *(owner for said in known.values() for owner in said)])
+    order = {member.peer: rank for rank, member in enumerate(view.plan.members)}
+
+    def drawn(peer: PeerId) -> int:
+        digest = hashlib.sha256(view.plan_hash + peer).digest()
+        return int.from_bytes(digest[:8], "little")
+
+    def weight(peer: PeerId) -> tuple[int, ...]:
+        last = drawn(peer) if lacked else order[peer]
+        return words[peer], view.unfit.get(peer, 0), view.owners.count(peer), last
+
+    candidates = at.live - tried - set(view.plan.keepers)
+    attempt = view.attempts[index] + 1
+    if not candidates or attempt > limits.ATTEMPTS_MAX:
+        return None
+    return Reassign(view.plan.op, index, attempt, min(candidates, key=weight), reason, dict(lacked))

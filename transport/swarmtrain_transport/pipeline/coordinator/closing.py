@@ -1,0 +1,71 @@
+"""A round that is closed and has no outcome yet: its members tell what they have counted in it.
+
+Not here: whom it is still worth to wait for, which is `rounds`'.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+from swarmtrain_transport import limits
+from swarmtrain_transport.pipeline.coordinator.books import Books, books_of, check
+from swarmtrain_transport.pipeline.wire import orders
+from swarmtrain_transport.pipeline.wire.route import Process, Span
+
+
+@dataclass(slots=True)
+class Closing:
+    """A closed round.
+
+    Attributes:
+        round: which.
+        asked: micro-batches that each source was to make in it.
+        spans: of who was there when it was closed.
+        voided: micro-batches that were made again because their step was void.
+        closed_s: when that was.
+        took_s: from its begin until then.
+        settled: what members have told.
+        unsettled: members that have not.
+        is_booked: its books are made: nobody's word counts any more.
+    """
+
+    round: int
+    asked: Mapping[Process, int]
+    spans: Mapping[Process, Span]
+    voided: int
+    closed_s: float
+    took_s: float
+    settled: dict[Process, orders.Settled] = field(default_factory=dict)
+    unsettled: set[Process] = field(default_factory=set)
+    is_booked: bool = False
+
+    def __post_init__(self) -> None:
+        self.unsettled = set(self.spans)
+
+    def settle(self, process: Process, report: orders.Settled) -> None:
+        """Take the word of a member that has not told.
+
+        Raises:
+            RemoteFault: reason ``books``: it cannot have counted that. Nothing changed.
+        """
+        check(report, self.spans[process], self.asked.get(process, 0))
+        self.unsettled.discard(process)
+        self.settled[process] = report
+
+    def book(self, num_stages: int) -> Books:
+        """Make the books of what was told so far."""
+        self.is_booked = True
+        self.unsettled.clear()
+        return books_of(
+            self.round, num_stages, self.asked, self.settled, self.spans, self.voided,
+            self.took_s,
+        )  # fmt: skip
+
+    def norms(self, stage: int) -> list[float]:
+        """Norms of a stage's gradient as its members have told them, within bounds."""
+        told = []
+        for process, report in self.settled.items():
+            span = self.spans[process]
+            norm = report.norms[stage - span.first] if stage in span and report.norms else None
+            if norm is not None and 0 < norm <= limits.NORM_MAX:
+                told.append(norm)
+        return told

@@ -1,0 +1,615 @@
+"""The coordinator's part of pipelines: it begins rounds and closes them, and keeps their books.
+
+A round ends when all its sources have said DRAINED. Then CLOSE goes to everybody, so that no peer
+decides by what it sees that nothing more will come; and whoever has made its last step says what it
+has counted (SETTLED). Where steps are free the next round begins at once, and is closed only after
+the outcome of the one before. Where steps are flushed, a step is made when all that its sources
+have made came back and nobody left meanwhile; else it is void and made again. A gradient that is
+clipped is weighed before, as no peer knows all of it. The next round begins after the outcome.
+
+BEGIN tells the round's pace: its place in the learning rate's schedule, which so is one for all
+stages, and how large each stage's part of the gradient was lately, to clip free steps by.
+
+Whoever has not answered in time is not waited for any longer: `overdue` goes on without its word,
+and after a few such times without asking it, for some rounds (`ledger.standing.Score`). A member
+that cannot be reached is `away`: to the others it has left, and if it is back in time, it goes on
+where it was.
+
+A coordinator that died is not this file's: the round that was under way is closed by the next one.
+"""
+
+import math
+from collections import Counter
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from statistics import median_high, median_low
+
+import msgspec
+
+from swarmtrain_transport import limits
+from swarmtrain_transport.errors import RemoteFault
+from swarmtrain_transport.ledger.standing import Score
+from swarmtrain_transport.links.link import PeerId
+from swarmtrain_transport.pipeline.coordinator.books import Books
+from swarmtrain_transport.pipeline.coordinator.closing import Closing
+from swarmtrain_transport.pipeline.coordinator.shares import Shares
+from swarmtrain_transport.pipeline.wire import orders
+from swarmtrain_transport.pipeline.wire.orders import Member, Order, Tell
+from swarmtrain_transport.pipeline.wire.route import Process, Span
+
+
+class Booked(msgspec.Struct, frozen=True):
+    """All have settled: the ops of the round's stages may be planned. Then `outcome`."""
+
+    books: Books
+
+
+class Late(msgspec.Struct, frozen=True):
+    """The process has not answered in time, and what follows goes on without its word.
+
+    Attributes:
+        process: that was asked.
+        report: what it owes, by its name.
+    """
+
+    process: Process
+    report: str
+
+
+Action = Tell | Booked | Late
+
+
+def whole_norm(squares: Iterable[float]) -> float:
+    """The norm of a gradient from the squared norms of its parts, added in their order.
+
+    >>> whole_norm([9.0, 16.0])
+    5.0
+    """
+    total = 0.0
+    for square in squares:  # in this order: sum() may have another last bit
+        total += square
+    return math.sqrt(total)
+
+
+@dataclass(slots=True)
+class _Step:
+    """A step that is under way; the whole round where steps are free.
+
+    Attributes:
+        awaited: sources that have not drained.
+        began_s: when they were told of it.
+        took_s: of those that have drained.
+        lost: micro-batches that did not come back.
+        losers: sources that have lost some of theirs.
+        left: whether a member left meanwhile.
+        unweighed: members that have not told the size of its gradient; None before they are asked.
+        asked_s: when they were asked for it.
+        squares: of the gradient by stage and member.
+    """
+
+    awaited: set[Process]
+    began_s: float
+    took_s: list[float] = field(default_factory=list)
+    lost: int = 0
+    losers: set[Process] = field(default_factory=set)
+    left: bool = False
+    unweighed: dict[Process, Span] | None = None
+    asked_s: float = 0.0
+    squares: dict[int, dict[Process, float]] = field(default_factory=dict)
+
+
+@dataclass(slots=True)
+class Rounds:
+    """The coordinator's part.
+
+    Args:
+        num_stages: of the model.
+        share: micro-batches that a source makes in a round, or in a step where they are flushed, on
+            average: fast ones make more.
+        steps: of a round where they are flushed; 0 where they are free.
+        clips: flushed steps are clipped by the norm of the whole gradient.
+        least_members: that the first round waits for.
+        round_steps: inner steps that a peer makes of a round.
+        step_micro_batches: of the run, that the schedule takes for a step; 0 where it goes by
+            rounds, whatever is made of them.
+
+    Attributes:
+        ended: steps of the schedule that are over, without the round that has no outcome yet.
+        members: who is in the run.
+        absent: members that are away; they are in no `members`, and are told all orders.
+        round, step, attempt: that is under way, or was last.
+        leaving: the member that is in no round that begins from now on.
+        wanted: rounds without an outcome that the run still wants; None for any number.
+    """
+
+    num_stages: int
+    share: int
+    steps: int = 0
+    clips: bool = False
+    least_members: int = 1
+    round_steps: int = 1
+    step_micro_batches: int = 0
+    ended: int = 0
+    members: dict[PeerId, Member] = field(default_factory=dict)
+    absent: dict[PeerId, Member] = field(default_factory=dict)
+    round: int = -1
+    step: int = 0
+    attempt: int = 0
+    leaving: Process | None = None
+    wanted: int | None = None
+    _without_from: int | None = None
+    _began_s: float = 0.0
+    _is_running: bool = False
+    _pace: orders.Pace = field(default_factory=orders.Pace)
+    _norms: dict[int, float] = field(default_factory=dict)
+    _under_way: _Step = field(default_factory=lambda: _Step(set(), 0.0))
+    _shares: Shares = field(default_factory=Shares)
+    _asked: dict[Process, int] = field(default_factory=dict)
+    _closing: Closing | None = None
+    _waits: dict[PeerId, Score] = field(default_factory=dict)
+    _voided: int = 0
+    _lost_alone: Counter[Process] = field(default_factory=Counter)
+    _now_s: float = 0.0
+    _actions: list[Action] = field(default_factory=list)
+
+    @property
+    def has_begun(self) -> bool:
+        """A round has begun; or, before this life of the coordinator, an op."""
+        return bool(self._asked) or self.least_members <= 1
+
+    @property
+    def closing(self) -> int | None:
+        """The round that is closed and has no outcome yet."""
+        return None if self._closing is None else self._closing.round
+
+    def joined(self, process: Process, member: Member, now_s: float) -> tuple[Action, ...]:
+        """A process is in, with its stages' newest state; void where the run has no place for one
+        more.
+
+        Raises:
+            RemoteFault: reason ``span``: there are no such stages.
+        """
+        self._now_s = now_s
+        self._check_span(member.span)
+        known = self.known(process.peer)
+        if known is None and len(self.members) >= limits.PIPELINE_MEMBERS_MAX:
+            return ()
+        if known is not None:
+            if known.boot == process.boot:
+                return ()
+            self._give_up(Process(process.peer, known.boot))
+        self.members[process.peer] = member
+        self._tell_all(orders.Joined(process.peer, member), but=process)
+        oldest = max(0, self.round + (not self._is_running))
+        step = (self.step, self.attempt) if self._is_running else (0, 0)
+        welcome = orders.Welcome(self._in_round, oldest, *step, self._is_running, self._pace)
+        self._actions.append(Tell(process, welcome))
+        if 0 in member.span and self._is_running and not self.steps:
+            self._begin_late(process)
+        return self._went_on()
+
+    def departed(self, process: Process, now_s: float) -> tuple[Action, ...]:
+        """A process is gone: by its word, by silence, or because the organiser says so."""
+        self._now_s = now_s
+        known = self.known(process.peer)
+        if known is None or known.boot != process.boot:
+            return ()
+        self._give_up(process)
+        return self._went_on()
+
+    def known(self, peer: PeerId) -> Member | None:
+        """A member, away or not."""
+        return self.members.get(peer) or self.absent.get(peer)
+
+    def away(self, process: Process, now_s: float) -> tuple[Action, ...]:
+        """A member cannot be reached, and may come back: until then the others go on without it.
+        Nothing is done where they could not, as a stage would have nobody."""
+        self._now_s = now_s
+        member = self._in_round.get(process.peer)
+        others = {peer: one for peer, one in self._in_round.items() if peer != process.peer}
+        if member is None or member.boot != process.boot or not self._is_served(others):
+            return ()
+        self._part(process)
+        self.absent[process.peer] = member
+        self._is_at_fault(process)
+        return self._went_on()
+
+    def back(self, process: Process, now_s: float) -> tuple[Action, ...]:
+        """A member that was away can be reached. One that is away again and again is taken back
+        some rounds later only, if no stage needs it."""
+        self._now_s = now_s
+        member = self.absent.get(process.peer)
+        if member is None or member.boot != process.boot:
+            return ()
+        if self._is_barred(process) and self._is_served(self.members):
+            return ()
+        del self.absent[process.peer]
+        self.members[process.peer] = member
+        self._tell_all(orders.Joined(process.peer, member))
+        return self._went_on()
+
+    def drained(self, process: Process, report: orders.Drained, now_s: float) -> tuple[Action, ...]:
+        """A source says that all it had to make has ended.
+
+        Raises:
+            RemoteFault: reason ``books``: it was not to make so many. It is still waited for.
+        """
+        self._now_s = now_s
+        fence = (report.round, report.step, report.attempt)
+        is_awaited = process in self._under_way.awaited
+        if self._is_running and is_awaited and fence == (self.round, self.step, self.attempt):
+            share = self._shares.given[process]
+            if not 0 <= report.lost <= report.made <= share:
+                raise RemoteFault("books", f"{report.lost} lost of {report.made}, not of {share}")
+            self._under_way.awaited.discard(process)
+            self._under_way.lost += report.lost
+            if report.lost:
+                self._under_way.losers.add(process)
+            took_s = self._shares.drained(process, share - report.lost, now_s)
+            self._under_way.took_s.append(took_s)
+        return self._went_on()
+
+    def weighed(self, process: Process, report: orders.Weighed, now_s: float) -> tuple[Action, ...]:
+        """A member says how large its part of the step's gradient is.
+
+        Raises:
+            RemoteFault: reason ``books``: that are not its stages. It is still waited for.
+        """
+        self._now_s = now_s
+        unweighed, fence = self._under_way.unweighed, (report.round, report.step, report.attempt)
+        if unweighed and process in unweighed and fence == (self.round, self.step, self.attempt):
+            span = unweighed[process]
+            if len(report.squares) != span.last - span.first + 1:
+                raise RemoteFault("books", f"{len(report.squares)} norms of {span}")
+            del unweighed[process]
+            for stage, square in enumerate(report.squares, start=span.first):
+                if square is not None and 0 <= square <= limits.NORM_SQUARE_MAX:
+                    self._under_way.squares.setdefault(stage, {})[process] = square
+        return self._went_on()
+
+    def settled(self, process: Process, report: orders.Settled, now_s: float) -> tuple[Action, ...]:
+        """A member says what it has counted in the closed round.
+
+        Raises:
+            RemoteFault: reason ``books``: it cannot have counted that. It is still waited for.
+        """
+        self._now_s = now_s
+        closing = self._closing
+        if closing is not None and process in closing.unsettled and report.round == closing.round:
+            closing.settle(process, report)
+            if process.peer in self._waits:
+                self._waits[process.peer].good()
+        return self._went_on()
+
+    def outcome(self, round: int, now_s: float) -> tuple[Action, ...]:
+        """The ops of all stages that were booked have their outcome."""
+        self._now_s = now_s
+        if self._closing is not None and self._closing.is_booked and round == self.closing:
+            self._closing = None
+        return self._went_on()
+
+    def release(self, process: Process) -> None:
+        """A member is to leave between two rounds: it is in none that begins from now on, unless
+        nobody else serves its stages then. Void while another one leaves."""
+        member = self.members.get(process.peer)
+        if self.leaving is None and member is not None and member.boot == process.boot:
+            self.leaving = process
+
+    @property
+    def released(self) -> Process | None:
+        """The member that leaves, once its last round has its outcome: now it may be gone. None
+        while a stage has nobody else: it is in the next round if its own stage lacks it then."""
+        first = self._without_from
+        is_over = first is not None and (self.closing is None or self.closing >= first)
+        return self.leaving if is_over and self._is_served(self._in_round) else None
+
+    def evaluate(self, ops: tuple[int, ...], named: PeerId | None) -> tuple[Action, ...]:
+        """Have the state after these ops of the stages evaluated by a source.
+
+        Args:
+            ops: of each stage.
+            named: who is to evaluate; None for any source.
+
+        Returns:
+            Nothing where the source is not here, or a stage has no member; nor where the source
+            serves all stages, for then it evaluates alone and unasked.
+        """
+        whole = Span(0, self.num_stages - 1)
+        chosen = {peer: one for peer, one in self.members.items() if 0 in one.span}
+        if named is not None:
+            chosen = {peer: one for peer, one in chosen.items() if peer == named}
+        is_done_alone = any(one.span == whole for one in chosen.values())
+        if not chosen or is_done_alone or not self._is_served(self.members):
+            return ()
+        evaluator = min(Process(peer, one.boot) for peer, one in chosen.items())
+        self._tell_all(orders.Evaluate(ops, evaluator))
+        return self._went_on()
+
+    # ---- those who do not answer
+
+    @property
+    def due_s(self) -> float:
+        """Time at which `overdue` is due if nobody says anything; infinity if never."""
+        times = [math.inf]
+        if self._under_way.awaited:
+            times += [self._drain_s(process) for process in self._under_way.awaited]
+        if self._under_way.unweighed:
+            times.append(self._under_way.asked_s + limits.ANSWER_S)
+        if self._closing is not None and self._closing.unsettled:
+            times.append(self._closing.closed_s + limits.ANSWER_S)
+        return min(times)
+
+    def overdue(self, now_s: float) -> tuple[Action, ...]:
+        """Go on without those who have not answered in time.
+
+        Micro-batches of such a source that have not come back are lost with the round, and a
+        flushed step is void; it makes none for the rest of the round. What such a member has
+        counted is in no books, and its gradient in no norm.
+        """
+        self._now_s = now_s
+        step, closing = self._under_way, self._closing
+        for process in sorted(step.awaited):
+            if self._drain_s(process) <= now_s:
+                step.awaited.discard(process)
+                step.lost += 1
+                self._shares.give_up(process)
+                self._is_late(process, orders.Drained)
+        if step.unweighed and step.asked_s + limits.ANSWER_S <= now_s:
+            for process in sorted(self._waits_for(step.unweighed)):
+                self._is_late(process, orders.Weighed)
+            step.unweighed.clear()
+        if closing is not None and closing.closed_s + limits.ANSWER_S <= now_s:
+            for process in sorted(self._waits_for(closing.unsettled)):
+                self._is_late(process, orders.Settled)
+            closing.unsettled.clear()
+        return self._went_on()
+
+    def pardon(self, absent_s: float) -> None:
+        """The coordinator was stopped for so long: nobody was silent meanwhile."""
+        self._under_way.began_s += absent_s
+        self._under_way.asked_s += absent_s
+        self._began_s += absent_s
+        if self._closing is not None:
+            self._closing.closed_s += absent_s
+
+    def _drain_s(self, process: Process) -> float:
+        """Time by which a source is to have drained: each micro-batch is given up at its age at
+        last; long before that if most others have drained."""
+        step = self._under_way
+        least_s = limits.MICRO_BATCH_S * (self._shares.given[process] + 1)
+        if len(step.took_s) >= len(step.awaited):
+            others_s = limits.STRAGGLER * median_low(step.took_s)
+            least_s = min(least_s, max(2 * limits.MICRO_BATCH_S, others_s))
+        if len(step.took_s) > len(step.awaited):  # of three, one that says so at once is no measure
+            middle_s = median_high(step.took_s)
+            more_s = max((limits.STRAGGLER - 1) * middle_s, 2 * limits.MICRO_BATCH_LEAST_S)
+            least_s = min(least_s, middle_s + more_s)
+        return step.began_s + least_s
+
+    def _is_late(self, process: Process, report: type[orders.Report]) -> None:
+        self._actions.append(Late(process, report.__name__))
+        self._is_at_fault(process)
+
+    def _is_at_fault(self, process: Process) -> None:
+        self._waits.setdefault(process.peer, Score()).fault(max(0, self.round))
+        if len(self._waits) > limits.PIPELINE_MEMBERS_MAX:
+            del self._waits[next(iter(self._waits))]
+
+    def _waits_for(self, processes: Iterable[Process]) -> list[Process]:
+        """Those among them that are here and were not waited for in vain too often lately."""
+        return [p for p in processes if p.peer not in self.absent and not self._is_barred(p)]
+
+    def _is_barred(self, process: Process) -> bool:
+        score = self._waits.get(process.peer)
+        return score is not None and score.until >= self.round
+
+    # ---- rounds and steps
+
+    def _went_on(self) -> tuple[Action, ...]:
+        """All that follows from what has happened."""
+        while self._advance():
+            pass
+        actions, self._actions = tuple(self._actions), []
+        return actions
+
+    def _advance(self) -> bool:
+        """One more transition; False if there is none."""
+        closing = self._closing
+        is_open = closing is not None and not closing.is_booked
+        if closing is not None and is_open and not self._waits_for(closing.unsettled):
+            self._book(closing)
+            return True
+        if self._is_running:
+            step = self._under_way
+            is_awaited = any(source.peer not in self.absent for source in step.awaited)
+            is_awaited = is_awaited or bool(self._waits_for(step.unweighed or ()))
+            return not is_awaited and self._step_is_over()
+        if self.closing is not None and self.steps:
+            return False
+        return self._begin()
+
+    def _book(self, closing: Closing) -> None:
+        books = closing.book(self.num_stages)
+        self._norms |= {
+            stage: median_low(told)
+            for stage in range(self.num_stages)
+            if (told := closing.norms(stage))
+        }
+        self._actions.append(Booked(books))
+
+    def _begin(self) -> bool:
+        is_first = not self.has_begun and len(self.members) < self.least_members
+        is_last = self.wanted is not None and (self.closing is not None) >= self.wanted
+        if is_first or is_last or not self._is_served(self.members):
+            return False
+        self.round += 1
+        self._leave_out()
+        members = self._in_round
+        able = {Process(peer, member.boot) for peer, member in members.items() if 0 in member.span}
+        sources = set(self._waits_for(able)) or able
+        self.step = self.attempt = self._voided = 0
+        self._lost_alone.clear()
+        self._is_running, self._began_s = True, self._now_s
+        self._shares.divide(sources, self.share, self._now_s)
+        shares = self._shares.given
+        self._asked = {one: share * max(1, self.steps) for one, share in shares.items()}
+        self._under_way = _Step(set(sources), self._now_s)
+        self._pace = self._pace_of_round()
+        for process in self._everybody():
+            share = shares.get(process, 0)
+            begin = orders.Begin(self.round, share, members, self._pace)
+            self._actions.append(Tell(process, begin))
+        return True
+
+    def _begin_late(self, process: Process) -> None:
+        """A source that comes in the midst of a round has a part of it."""
+        share = self._shares.come(process, self._now_s)
+        if share:
+            self._asked[process] = share
+            self._under_way.awaited.add(process)
+            begin = orders.Begin(self.round, share, self._in_round, self._pace)
+            self._actions.append(Tell(process, begin))
+
+    def _pace_of_round(self) -> orders.Pace:
+        """The round that is closing counts for what was asked for it: its end is not told yet."""
+        closing = 0 if self._closing is None else self._length(self._closing.asked)
+        shares: tuple[float, ...] = ()
+        if len(self._norms) == self.num_stages:
+            whole = whole_norm(norm * norm for _, norm in sorted(self._norms.items()))
+            shares = tuple(min(1.0, norm / whole) for _, norm in sorted(self._norms.items()))
+        length = self._length(self._asked)
+        return orders.Pace(
+            self.ended + closing, length, self.round_steps, self.share, shares
+        )  # fmt: skip
+
+    def _length(self, asked: Mapping[Process, int]) -> int:
+        """Steps of the schedule that so many micro-batches take."""
+        if not self.step_micro_batches:
+            return self.round_steps
+        return sum(asked.values()) // self.step_micro_batches
+
+    def _leave_out(self) -> None:
+        """A member that is to leave is not in the round that begins, unless a stage would have
+        nobody now."""
+        if self.leaving is None:
+            return
+        if self._without_from is None:
+            self._without_from = self.round
+        if not self._is_served(self._in_round):
+            self.leaving = self._without_from = None
+
+    def _is_served(self, members: Mapping[PeerId, Member]) -> bool:
+        """Return True if every stage has a member."""
+        spans = [member.span for member in members.values()]
+        return all(any(stage in span for span in spans) for stage in range(self.num_stages))
+
+    def _step_is_over(self) -> bool:
+        """All sources of the step have drained, or are gone."""
+        if self.steps and self.step < self.steps:
+            self._end_step()
+            return True
+        if self.closing is not None:
+            return False
+        self._is_running = False
+        self._under_way.awaited.clear()
+        absent = {Process(peer, one.boot): one.span for peer, one in self.absent.items()}
+        self._closing = Closing(
+            self.round, self._asked, self._spans() | absent, self._voided, self._now_s,
+            self._now_s - self._began_s,
+        )  # fmt: skip
+        self._tell_all(orders.Close(self.round))
+        return True
+
+    def _end_step(self) -> None:
+        """STEP or VOID, where steps are flushed."""
+        over = (self.round, self.step, self.attempt)
+        sources = self._shares.given.keys() & set(self._present())
+        is_whole = bool(sources) and not self._under_way.lost and not self._under_way.left
+        norm = None
+        if is_whole and self.clips:
+            if self._under_way.unweighed is None:
+                self._under_way.unweighed, self._under_way.asked_s = self._spans(), self._now_s
+                self._tell_all(orders.Weigh(*over))
+                return
+            norm = self._norm()
+        if is_whole:
+            self.step, self.attempt = self.step + 1, 0
+        elif sources and self.attempt + 1 < limits.VOIDS_MAX:
+            sources -= self._void_by_themselves(sources)
+            self.attempt += 1
+            self._voided += sum(self._shares.given[source] for source in sources)
+        else:
+            self.step = self.steps
+        goes_on = self.step < self.steps
+        self._under_way = _Step(sources if goes_on else set(), self._now_s)
+        self._shares.again(self._now_s)
+        for process in self._everybody():
+            share = self._shares.given[process] if goes_on and process in sources else 0
+            made = orders.MakeStep(*over, share, norm) if is_whole else orders.Void(*over, share)
+            self._actions.append(Tell(process, made))
+
+    def _void_by_themselves(self, sources: set[Process]) -> set[Process]:
+        """Sources that have been the only ones to lose something in several attempts: they make
+        nothing for the rest of the round, unless nobody else does."""
+        step = self._under_way
+        if len(step.losers) == 1 and not step.left:
+            self._lost_alone.update(step.losers)
+        often = {one for one in sources if self._lost_alone[one] >= limits.VOIDS_ALONE}
+        for process in often if sources - often else ():
+            del self._shares.given[process]
+        return often if sources - often else set()
+
+    def _norm(self) -> float:
+        """The norm of the step's whole gradient. A stage has the low median of its members'
+        squares: no single one of several chooses how far the others step."""
+        squares = sorted(self._under_way.squares.items())
+        return whole_norm([median_low(stage.values()) for _, stage in squares])
+
+    # ---- members
+
+    def _check_span(self, span: Span) -> None:
+        if not 0 <= span.first <= span.last < self.num_stages:
+            raise RemoteFault("span", f"{span} of {self.num_stages} stages")
+
+    def _give_up(self, process: Process) -> None:
+        """It is no member any more, and is told so if it ever comes back."""
+        if process.peer in self.members:
+            self._part(process)
+        self.absent.pop(process.peer, None)
+        self._actions.append(Tell(process, orders.Departed(process)))
+        self._shares.forget(process)
+        self._under_way.awaited.discard(process)
+        if self._under_way.unweighed:
+            self._under_way.unweighed.pop(process, None)
+        if self._closing is not None:
+            self._closing.unsettled.discard(process)
+
+    def _part(self, process: Process) -> None:
+        """The others have to do without it."""
+        self._under_way.left |= process.peer in self._in_round
+        if self.leaving == process:
+            self.leaving = self._without_from = None
+        self._tell_all(orders.Departed(process), but=process)
+        del self.members[process.peer]
+
+    @property
+    def _in_round(self) -> dict[PeerId, Member]:
+        """Members, without the one that has left already."""
+        members = dict(self.members)
+        if self.leaving is not None and self._without_from is not None:
+            del members[self.leaving.peer]
+        return members
+
+    def _present(self) -> list[Process]:
+        return sorted(Process(peer, member.boot) for peer, member in self._in_round.items())
+
+    def _everybody(self) -> list[Process]:
+        """All members, also those that are away, who may hear it when they are back."""
+        absent = (Process(peer, member.boot) for peer, member in self.absent.items())
+        return sorted([*self._present(), *absent])
+
+    def _spans(self) -> dict[Process, Span]:
+        return {who: self.members[who.peer].span for who in self._present()}
+
+    def _tell_all(self, order: Order, *, but: Process | None = None) -> None:
+        self._actions += [Tell(process, order) for process in self._everybody() if process != but]

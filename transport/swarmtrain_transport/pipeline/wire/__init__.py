@@ -1,0 +1,1 @@
+"""Names, messages and orders of pipelines, and their bytes on both lanes."""
