@@ -41,21 +41,21 @@ class PeerFacts:
     """One peer through all its lives.
 
     Attributes:
-        key: of its newest life, in hex.
-        state: as the table shows it.
+        key: public key of its newest life, in hex.
+        state: word of the table for it.
         round: newest round whose outcome it has.
-        outcome: how that ended for it.
+        outcome: word for how that round ended.
         roots: state roots then, in hex, by stage where the model is in stages; else under "".
         loss_first: first training loss that it told.
-        loss_last: the newest.
-        kills: how often it was killed.
-        is_running: its process is there.
-        is_in_place: it holds the run's state.
-        has_joined: it was in the run, in whatever life.
-        has_left: its newest life has left the run.
+        loss_last: newest training loss that it told.
+        kills: number of times that it was killed.
+        is_running: True while its process is there.
+        is_in_place: True while it holds the run's state.
+        has_joined: True if it was in the run, in whatever life.
+        has_left: True if its newest life has left the run.
         status: exit status of its newest life.
         earlier: bytes up and down of its earlier lives.
-        moved: of its newest one.
+        moved: bytes up and down of its newest life.
     """
 
     name: str
@@ -96,15 +96,15 @@ class Course:
     """The course of an emulation.
 
     Args:
-        names: of the peers.
-        seed: of whom to kill.
+        names: names of the peers.
+        seed: seed of the draw of whom to kill.
         kill_every_s: 0 to kill nobody.
         now_s: the time.
 
     Attributes:
-        peers: what is known of each.
+        peers: facts of each peer.
         status: the coordinator's newest answer.
-        result: what the run has come to, once it is finished.
+        result: result of the run, once it is finished.
         is_over: every program has ended.
     """
 

@@ -24,7 +24,7 @@ class Links(Protocol):
     """The links of one emulation.
 
     Attributes:
-        words: what they are, for people.
+        words: description for people.
     """
 
     words: str
@@ -88,7 +88,7 @@ class ModelledLinks(OpenLinks):
 
     Args:
         net: link of each peer.
-        names: of the peers.
+        names: names of the peers.
     """
 
     def __init__(self, net: Net, names: Sequence[str]) -> None:

@@ -45,7 +45,7 @@ class Namespaces(OpenLinks):
 
     Args:
         net: link of each peer. The coordinator's has its delay alone.
-        names: of the peers.
+        names: names of the peers.
 
     Raises:
         NoNamespaces: they cannot be had here.

@@ -14,14 +14,14 @@ class PeerReport(msgspec.Struct, frozen=True):
     """One peer at the end.
 
     Attributes:
-        peer: its name.
+        peer: name of the peer.
         round: newest round whose outcome it had.
         roots: state root then, in hex; of a model in stages by stage.
         loss_first: first training loss that it told, None if it told none.
-        loss_last: the last one.
+        loss_last: last training loss that it told.
         bytes_up: all protocol bytes of both lanes, of all its lives.
         bytes_down: likewise.
-        kills: how often it was killed.
+        kills: number of times that it was killed.
     """
 
     peer: str
@@ -39,14 +39,14 @@ class Report(msgspec.Struct, frozen=True):
 
     Attributes:
         peers: each peer.
-        rounds: committed.
-        is_finished: whether the run's last round is among them.
-        equal: whether peers of the same round hold the same bits; None where each has its own.
-        kills: of all peers.
+        rounds: number of committed rounds.
+        is_finished: True if the run's last round is among them.
+        equal: True if peers of the same round hold the same bits; None where each has its own.
+        kills: number of kills of all peers.
         loss_first: mean of the peers' first training losses, None if none was told.
         loss_last: mean of the last ones.
-        links: what they were.
-        seconds: from the start to the end of the last process.
+        links: description of the links.
+        seconds: time from the start to the end of the last process.
         state_dir: holds run.toml, coordinator/, peers/NAME/ and logs/.
     """
 
@@ -68,8 +68,8 @@ def make_report(
     """Everything that was found.
 
     Args:
-        course: at its end.
-        is_paired: whether rounds go by pairs, so that each peer has a state of its own.
+        course: the emulation's course, at its end.
+        is_paired: True if rounds go by pairs, so that each peer has a state of its own.
         links: see Report.
         seconds: see Report.
         state_dir: see Report.

@@ -31,8 +31,8 @@ def result_of(
     Args:
         view: the ledger's view of the op, whose outcome is COMMIT.
         slices: chunks of every slice; a slice that has no contributor has none, and is left out.
-        replayed: whether the op was not taken part in.
-        samples_before: of all results before it.
+        replayed: True if the op was not taken part in.
+        samples_before: samples of all results before it.
     """
     plan, commit = view.plan, view.outcome
     assert isinstance(commit, Commit)
@@ -76,7 +76,7 @@ class CatchUp:
     Args:
         me: own id.
         view: the ledger's fold.
-        blobs: where chunks are kept.
+        blobs: store of chunks.
         fetcher: asks others for what is missing.
     """
 

@@ -18,7 +18,7 @@ class EarlyFrames:
     """Invitations whose plan is not known yet.
 
     Args:
-        ignored: where frames are counted that are of no use: ``stale``, of another plan.
+        ignored: counter of useless frames: ``stale``, of another plan.
     """
 
     def __init__(self, ignored: Counter[str]) -> None:

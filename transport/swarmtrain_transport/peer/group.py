@@ -45,13 +45,13 @@ class GroupPart:
     """Part of a process in a group whose ops it follows, as a member or for others.
 
     Args:
-        number: the group's.
-        card: who and where we are.
+        number: number of the group.
+        card: our identity and address.
         ledger: the ledger's fold, which knows the group.
         arithmetic: exact chunk arithmetic on the group's codec.
         sign: signs with our own key.
         shuffle: order of equally good donors.
-        stats: what the shell knows of our link.
+        stats: facts of our link, as the shell knows them.
         blobs: results and snapshots.
 
     Attributes:
@@ -156,14 +156,14 @@ class GroupPeer(GroupPart):
     """One peer in one group.
 
     Args:
-        number: the group's.
-        card: who and where we are.
+        number: number of the group.
+        card: our identity and address.
         ledger: the ledger's fold, which knows the group.
         arithmetic: exact chunk arithmetic on the group's codec.
         sign: signs with our own key.
         verify: signature check.
         shuffle: order of equally good donors.
-        stats: what the shell knows of our link.
+        stats: facts of our link, as the shell knows them.
         blobs: results and snapshots.
 
     Attributes:
@@ -172,8 +172,8 @@ class GroupPeer(GroupPart):
         blobs: results and snapshots.
         states: finds the state to begin with.
         audits: our audits, and those of others that we judge.
-        place: which state we are at.
-        ahead: what goes and comes before its op.
+        place: state that we are at.
+        ahead: contributions that go and come before their op.
     """
 
     def __init__(

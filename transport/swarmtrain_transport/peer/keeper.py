@@ -50,11 +50,11 @@ class Pieces(MutableMapping[bytes, Buffer]):
 
     Args:
         shelf: the disk.
-        group: whose.
+        group: number of the group.
 
     Attributes:
-        is_full: something could not be kept.
-        pinned: what is not to go, whatever else is taken.
+        is_full: True if something could not be kept.
+        pinned: blobs that must stay, whatever else is taken.
     """
 
     def __init__(self, shelf: Shelf, group: int) -> None:
@@ -123,7 +123,7 @@ class Keeper(GroupPart):
     """One peer that keeps the state of a group that it is not in.
 
     Args:
-        number, card, ledger, arithmetic, sign, shuffle, stats: as of `GroupPart`.
+        number, card, ledger, arithmetic, sign, shuffle, stats: see `GroupPart`.
         retention: keeps results.
         shelf: the disk.
 
@@ -402,7 +402,7 @@ def forget_kept(shelf: Shelf, group: int, pinned: Collection[bytes]) -> None:
 
     Args:
         shelf: the disk.
-        group: whose.
+        group: number of the group.
         pinned: blobs that are still being served.
     """
     served = {f"{group}/{digest.hex()}{_BLOB}" for digest in pinned}

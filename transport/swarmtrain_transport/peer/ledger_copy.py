@@ -38,7 +38,7 @@ class Beginning:
     Attributes:
         run: record 0.
         snapshot: the record.
-        image: what it names.
+        image: bytes that the SNAPSHOT names.
         oldest: the oldest record that is here without a gap up to the head.
         known: index and hash of the newest record that is here before the gap.
     """
@@ -70,7 +70,7 @@ def beginning_of(
 
     Args:
         kept: record 0, a SNAPSHOT and its image.
-        ranges: of the records that the disk has, each as first and stop.
+        ranges: records that the disk has, as pairs of first and stop.
         read: reads records from one index up to another.
     """
     try:
@@ -91,7 +91,7 @@ class LedgerCopy:
     Args:
         verify: signature check.
         records: the copy of an earlier life; after the SNAPSHOT that it begins with, if it does.
-        archive: where older records are, None to keep all in memory.
+        archive: store of older records, None to keep all in memory.
         begins: the SNAPSHOT that it begins with.
 
     Raises:
@@ -161,7 +161,7 @@ class LedgerCopy:
 
         Args:
             raw: record 0 and the SNAPSHOT.
-            image: what it names.
+            image: bytes that the SNAPSHOT names.
 
         Raises:
             RemoteFault: they are not signed, do not belong together, or are not ahead; nothing is

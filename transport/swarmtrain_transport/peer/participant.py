@@ -54,7 +54,7 @@ class Participant:
     """The whole peer, sans IO.
 
     Args:
-        card: who and where we are.
+        card: our identity and address.
         arithmetic: exact chunk arithmetic on our codec.
         sign: signs with our own key.
         verify: signature check.
@@ -62,7 +62,7 @@ class Participant:
         records: our own copy of the ledger from an earlier life.
         now_s: the time.
         retention: keeps parts and results; None keeps them in memory.
-        archive: where older records are; None keeps all in memory.
+        archive: store of older records; None keeps all in memory.
         begins: the SNAPSHOT that our copy begins with, where it has a gap.
         shelf: keeps states of groups that we are not in; None keeps them in memory.
 
@@ -286,11 +286,11 @@ class Participant:
         """The trainer has done what LoadState or ApplyResult asked.
 
         Args:
-            op: which op's state is now in place.
+            op: op whose state is now in place.
             manifest: describes that state; its root goes to the coordinator.
-            chunks: its bytes, if they may be pinned as a snapshot (they must not change).
+            chunks: bytes of the state, if they may be pinned as a snapshot (they must not change).
             now_s: the time.
-            group: whose state.
+            group: number of the group.
         """
         self._now_s = now_s
         if (part := self.groups.get(group)) is None:

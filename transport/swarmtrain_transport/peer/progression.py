@@ -32,12 +32,12 @@ class Progression:
     Attributes:
         applied_op: newest op whose outcome is in place, -1 without a state.
         state_root: root of that state.
-        chain: what our chain ends with if `applied_op` was a pair op that we were in, else b"".
+        chain: end of our chain if `applied_op` was a pair op that we were in, else b"".
         replayed_ops: results fetched afterwards, not taken part in.
         pending: our contributions to ops that have no outcome yet, by op.
         saved: state on our disk that may be the run's, until one is in place.
         finished_op: the run's last op, once the coordinator has said so; final_loss is its loss.
-        is_halted: it is not safe or not allowed to go on.
+        is_halted: True if it is not safe or not allowed to go on.
     """
 
     def __init__(self, card: Card, view: GroupView, catchup: CatchUp, states: StateFinder) -> None:
