@@ -258,12 +258,10 @@ class Invariants:
             self._training.pairs.check_commit(commit, plan)
             return
         # A live peer that is stopped or cut off may be held for dead: it need not be waited for.
-        live = [
-            peer
-            for peer in self.decided.planned(commit.op)
-            if peer.peer_id in commit.contributors
-            and self.demands.is_sound(peer, self._scene.clock.now_s)
-        ]
+        planned, now_s = self.decided.planned(commit.op), self._scene.clock.now_s
+        members = [peer for peer in planned if self.demands.is_sound(peer, now_s)]
+        live = [peer for peer in members if peer.peer_id in commit.contributors]
+        sound = len(members)
         if plan.kind == GATHER:
             self._check_gathered(commit, live)
             return
@@ -271,7 +269,7 @@ class Invariants:
             if len(outcome.contributors) < plan.min_contributors:
                 self._violated("I6", f"op {commit.op} slice {index}: too few contributors")
             holders = [peer for peer in self._swarm.survivors if holds(peer, outcome.root)]
-            if live and 2 * len(holders) <= len(live):
+            if (live and 2 * len(holders) <= len(live)) or 2 * len(holders) < sound:
                 numbers = [peer.number for peer in holders]
                 self._violated("I8", f"op {commit.op} slice {index}: held by {numbers} alone")
 

@@ -11,6 +11,7 @@ from swarmtrain_transport.wire.messages import Got, Hashes, Have, SliceDone
 from swarmtrain_transport.wire.records import (
     Commit,
     Freeze,
+    Member,
     Reassign,
     Skip,
 )
@@ -23,7 +24,7 @@ from tests.transport.coordinator.ops.table import (
     table,
     with_receivers,
 )
-from tests.transport.rig import STRANGER, A, B, C, D, E, done_of, plan_body, received
+from tests.transport.rig import BOOT, STRANGER, A, B, C, D, E, done_of, plan_body, received
 
 SEVEN = tuple(bytes([number]) * 32 for number in range(1, 8))
 
@@ -191,6 +192,49 @@ def test_receivers_are_never_waited_for() -> None:
     op.freeze()
     op.publish(A, B, C)
     assert isinstance(op.decide(), Commit)
+
+
+def test_a_few_that_contribute_alone_cannot_commit_what_most_members_lack() -> None:
+    """Three colluders that were READY first are all contributors of a PLAN of seven: with their own
+    words for holders they would commit what nobody honest can ever have."""
+    honest = SEVEN[3:]
+    members = tuple(Member(peer, BOOT, int(peer not in honest)) for peer in SEVEN)
+    op = table(*SEVEN[:3], members=members)
+    op.freeze()
+    op.publish(*SEVEN[:3])
+    assert op.decide(GATHER_S) is None
+    op.publish(honest[0])
+    assert isinstance(op.decide(), Commit), "one honest holder is in any half of the members"
+
+
+def test_half_of_the_members_are_enough_so_one_receiver_cannot_keep_a_result_back() -> None:
+    op = table(A, members=(Member(A, BOOT, 1), Member(B, BOOT, 0)))
+    op.freeze()
+    op.publish()
+    assert isinstance(op.decide(), Commit)
+
+
+def test_where_no_contributor_lives_one_receiver_of_three_cannot_commit() -> None:
+    op = with_receivers(D, E, STRANGER)
+    op.freeze()
+    op.publish(D)
+    for peer in (A, B, C):
+        op.lose(peer)
+    assert not any(isinstance(decision, Commit) for decision in op.decide_all(GATHER_S))
+    op.publish(E)
+    assert isinstance(op.decide(), Commit)
+
+
+def test_one_that_says_it_holds_a_dead_owners_slice_does_not_keep_it_from_a_new_owner() -> None:
+    op = table(A, B, C, D)
+    op.freeze()
+    op.publish(A, B, C)
+    for chunk in range(2):
+        op.op.reports.holders[(3, 0, chunk)] = {A}
+    op.lose(D)
+    assert op.decide(GATHER_S - 0.01) is None, "it may still come from A"
+    moved = op.decide(GATHER_S)
+    assert isinstance(moved, Reassign) and moved.slice_index == 3
 
 
 def test_commit_names_the_attempt_and_the_set_of_a_repaired_slice() -> None:

@@ -191,10 +191,14 @@ def late(at: Moment) -> set[PeerId]:
 
 
 def is_common(at: Moment, index: int) -> bool:
-    """Return True if a result has come through: more than half of the live contributors hold each
-    chunk, or any member where no contributor lives. A minority can neither feign nor prevent it."""
-    holders = at.waiting_for or at.live
-    return at.reports.is_held(index, holders, len(at.waiting_for) // 2 + 1)
+    """Return True if a result has come through: each chunk is with more than half of the live
+    contributors, and with half of the live members. So the first can be few, late peers many, and
+    still no minority of the members can feign that a result is there, or prevent it."""
+    members = at.live - set(at.view.plan.keepers) or at.live
+    return at.reports.is_held(index, members, (len(members) + 1) // 2) and (
+        not at.waiting_for
+        or at.reports.is_held(index, at.waiting_for, len(at.waiting_for) // 2 + 1)
+    )
 
 
 def _common_s(at: Moment, slice_try: SliceTry) -> float:

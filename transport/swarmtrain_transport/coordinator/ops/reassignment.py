@@ -27,9 +27,7 @@ def relieve(at: Moment) -> Reassign | Skip | None:
         index, owner = transfer.index, at.view.owners[transfer.index]
         if not transfer.movable:
             continue
-        if owner not in at.live:
-            if at.reports.is_held(index, at.live, 1):
-                continue
+        if owner not in at.live and not at.reports.is_held(index, at.live, 1):
             skip = Skip(at.view.plan.op, f"no owner is left for slice {index}")
             return _reassign(at, index, f"owner {faults.absence(at, owner)}") or skip
         if is_due and at.now_s >= at.timers.stuck_s(index):
