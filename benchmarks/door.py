@@ -1,27 +1,49 @@
-"""Cost of silent connections to a coordinator: its memory, and how long an honest stranger waits.
+"""Cost of strangers, and of a member that says too much, to a coordinator and to its run.
 
-    python benchmarks/door.py [--connections 6000] [--json]
+    python benchmarks/door.py [--flood silent] [--connections 6000] [--json]
+    python benchmarks/door.py --flood knocks|unfinished|heavy [--seconds 20] [--json]
 
-A coordinator of its own runs on loopback. From 127.0.0.1 so many connections are opened that say
-nothing; meanwhile a stranger from 127.0.0.2 asks how it is, over TLS. Linux only: it binds other
-addresses of the loopback network, and reads memory from /proc.
+A coordinator of its own runs on loopback. `silent` opens so many connections from 127.0.0.1 that
+say nothing; meanwhile a stranger from 127.0.0.2 asks how it is, over TLS. The others have three
+peers in a run, count its rounds undisturbed for so many seconds, and then for as many while
+strangers without an invite come again and again: `knocks` sends first messages of 4 MiB of empty
+lists on 8 connections, `unfinished` all but the last byte of such a message on 60 connections from
+each of three addresses. In `heavy` a fourth peer says GOT of 4 MiB about an unknown plan each
+second. Linux only: it binds other addresses of the loopback network, and reads memory from /proc.
 """
 
 import argparse
+import contextlib
 import json
+import os
+import queue
 import resource
 import socket
 import ssl
 import subprocess
 import sys
 import tempfile
+import threading
 import time
+from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 CONNECT_TIMEOUT_S = 10.0
 UP_TIMEOUT_S = 60.0
 SETTLE_S = 3.0
 """After the last connection, and after all were closed: memory is given back by then."""
+
+PEERS = ("badger", "crane", "otter")
+WARM_ROUNDS = 10
+BEGIN_S = 180.0
+LOOK_S = 0.5
+
+FLOOD_BYTES = (4 << 20) - 1024
+"""Nearly the largest message that the control lane has for members."""
+
+PAUSE_S = 0.05
+"""Pause of a flooding connection that was broken before it comes again."""
 
 
 def resident_mb(pid: int) -> float:
@@ -30,21 +52,31 @@ def resident_mb(pid: int) -> float:
     return pages * resource.getpagesize() / 1e6
 
 
-def ask(port: int, source: str) -> float:
-    """Seconds from the connection to the answer of /livez."""
+def tls_to(port: int, source: str) -> ssl.SSLSocket:
+    """A connection that trusts any certificate."""
     context = ssl.create_default_context()
     context.check_hostname, context.verify_mode = False, ssl.CERT_NONE
+    plain = socket.create_connection(
+        ("127.0.0.1", port), CONNECT_TIMEOUT_S, source_address=(source, 0)
+    )
+    try:
+        return context.wrap_socket(plain)
+    except BaseException:
+        plain.close()
+        raise
+
+
+def ask(port: int, source: str) -> float:
+    """Seconds from the connection to the answer of /livez."""
     begin = time.perf_counter()
-    with (
-        socket.create_connection(
-            ("127.0.0.1", port), CONNECT_TIMEOUT_S, source_address=(source, 0)
-        ) as plain,
-        context.wrap_socket(plain) as line,
-    ):
+    with tls_to(port, source) as line:
         line.sendall(b"GET /livez HTTP/1.1\r\nHost: run\r\nConnection: close\r\n\r\n")
         if not line.recv(4096).startswith(b"HTTP/1.1 200"):
             raise RuntimeError("the coordinator is not well")
     return time.perf_counter() - begin
+
+
+# ---- connections that say nothing
 
 
 def flood(port: int, count: int, pid: int) -> dict[str, float]:
@@ -75,8 +107,12 @@ def flood(port: int, count: int, pid: int) -> dict[str, float]:
     }  # fmt: skip
 
 
-def measure(count: int) -> dict[str, float]:
+def measure_silent(count: int) -> dict[str, Any]:
     """One coordinator's life under one flood."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    wanted = count + 100
+    if soft < wanted:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, hard))
     with tempfile.TemporaryDirectory(prefix="swarmtrain-door-") as folder:
         run_file = Path(folder) / "run.toml"
         run_file.write_text('[run]\nname = "door"\n')
@@ -105,24 +141,250 @@ def measure(count: int) -> dict[str, float]:
             process.wait()
 
 
+# ---- strangers that send much
+
+
+def large_frame(num_bytes: int) -> bytes:
+    """A WebSocket message of empty msgpack lists, masked with zeros as a client's has to be."""
+    body = b"\xdd" + (num_bytes - 5).to_bytes(4, "big") + b"\x90" * (num_bytes - 5)
+    return b"\x82\xff" + num_bytes.to_bytes(8, "big") + bytes(4) + body
+
+
+def upgraded(port: int, source: str) -> ssl.SSLSocket:
+    """A WebSocket at the door, challenged."""
+    line = tls_to(port, source)
+    line.sendall(
+        b"GET /control HTTP/1.1\r\nHost: run\r\nUpgrade: websocket\r\nConnection: Upgrade\r\n"
+        b"Sec-WebSocket-Version: 13\r\nSec-WebSocket-Key: AAAAAAAAAAAAAAAAAAAAAA==\r\n\r\n"
+    )
+    line.recv(4096)
+    return line
+
+
+def stranger(port: int, source: str, stop: threading.Event, done: list[int], held: bool) -> None:
+    """Come, send, and come again when the line is broken; or hold it without the last byte."""
+    frame = large_frame(FLOOD_BYTES)
+    while not stop.is_set():
+        try:
+            with upgraded(port, source) as line:
+                line.sendall(frame[:-1] if held else frame)
+                done[0] += 1
+                line.settimeout(1.0)
+                while not stop.is_set():
+                    try:
+                        if not line.recv(4096):
+                            break
+                    except TimeoutError:
+                        if not held:
+                            break
+        except OSError:
+            pass
+        stop.wait(PAUSE_S)
+
+
+@contextlib.contextmanager
+def strangers(port: int, wanted: list[str], *, held: bool) -> Iterator[list[int]]:
+    """One thread for each address that is wanted; counts the messages that were taken whole."""
+    stop, done = threading.Event(), [0]
+    threads = [
+        threading.Thread(target=stranger, args=(port, source, stop, done, held), daemon=True)
+        for source in wanted
+    ]
+    for thread in threads:
+        thread.start()
+    try:
+        yield done
+    finally:
+        stop.set()
+        for thread in threads:
+            thread.join(CONNECT_TIMEOUT_S)
+
+
+ADDRESSES = ("127.0.0.1", "127.0.0.2", "127.0.0.3")
+FLOODS: dict[str, Callable[[int], contextlib.AbstractContextManager[list[int]]]] = {
+    "knocks": lambda port: strangers(port, ["127.0.0.1"] * 8, held=False),
+    "unfinished": lambda port: strangers(port, [*ADDRESSES] * 60, held=True),
+}
+
+
+# ---- a member that says too much
+
+
+def heavy_member(invite_text: str, wait_s: float) -> None:
+    """Be a member whose control lane says a GOT of 4 MiB each second."""
+    import asyncio
+    import random
+
+    from swarmtrain.chaos.siege.hostile import _Deaf
+    from swarmtrain.peer.network.control import ControlClient
+    from swarmtrain_transport.wire.identity import Identity
+    from swarmtrain_transport.wire.invite import Invite
+    from swarmtrain_transport.wire.messages import Got, Hello, encode
+
+    identity = Identity.create()
+    complete = {number.to_bytes(32, "big"): bytes(32) for number in range(FLOOD_BYTES // 68)}
+    got = Got(7, 0, 0, complete)
+    hello = Hello(
+        os.urandom(8), "mallory", identity.curve_key, "127.0.0.1", 9, -1, b"", 1 << 30
+    )  # fmt: skip
+
+    async def talk() -> None:
+        client = ControlClient(
+            Invite.parse(invite_text), identity, lambda: hello, _Deaf(), rng=random.Random(1)
+        )
+        running = asyncio.create_task(client.run())
+        data = encode(got)
+        async with asyncio.timeout(wait_s):
+            while not running.done():
+                if client.is_up:
+                    client._outgoing.put_nowait(data)
+                await asyncio.sleep(1.0)
+        await running
+
+    while True:
+        with contextlib.suppress(Exception):
+            asyncio.run(talk())
+
+
+@contextlib.contextmanager
+def heavy(invite: str) -> Iterator[list[int]]:
+    """The member as a process of its own."""
+    process = subprocess.Popen(
+        [sys.executable, __file__, "--as-heavy-member", "-"], stdin=subprocess.PIPE
+    )
+    assert process.stdin is not None
+    process.stdin.write(invite.encode() + b"\n")
+    process.stdin.flush()
+    try:
+        yield [0]
+    finally:
+        process.kill()
+        process.wait()
+        process.stdin.close()
+
+
+# ---- rounds
+
+
+class Counted:
+    """A run of three peers, and what is known of it from outside."""
+
+    def __init__(self, place: Any, processes: Any) -> None:
+        self.place, self.processes = place, processes
+        self.invite = ""
+        self.ends: dict[str, list[float]] = {name: [] for name in PEERS}
+        """Times at which each peer's part was merged into a round."""
+
+    @property
+    def pid(self) -> int:
+        """The coordinator's."""
+        return int(self.processes._running["coordinator"].pid)
+
+    def look(self, until_s: float, is_enough: Callable[[], bool] = lambda: False) -> None:
+        """Hear events until then."""
+        from swarmtrain.foundation.events import Ready, RoundEnded
+        from swarmtrain.local_run.processes import Ended
+
+        while (left_s := until_s - time.monotonic()) > 0 and not is_enough():
+            try:
+                name, event = self.processes.news.get(timeout=min(left_s, 0.1))
+            except queue.Empty:
+                continue
+            if isinstance(event, Ready) and not self.invite:
+                self.invite = event.invite
+                for peer in PEERS:
+                    self.processes.hand_invite(peer, event.invite)
+            elif isinstance(event, RoundEnded) and event.outcome == "merged":
+                self.ends[name].append(time.monotonic())
+            elif isinstance(event, Ended):
+                raise RuntimeError(f"{name} ended with {event.words}")
+
+    def count(self, seconds: float) -> dict[str, float]:
+        """Rounds a second that every peer was in, memory and what `status` takes."""
+        from swarmtrain.foundation.errors import UserError
+        from swarmtrain.status import ask_coordinator
+
+        began_s, peak, slowest_s = time.monotonic(), 0.0, 0.0
+        while (now_s := time.monotonic()) < began_s + seconds:
+            with contextlib.suppress(UserError):  # it did not answer in time
+                ask_coordinator(self.place.coordinator)
+            slowest_s = max(slowest_s, time.monotonic() - now_s)
+            peak = max(peak, resident_mb(self.pid))
+            self.look(time.monotonic() + LOOK_S)
+        spent_s = time.monotonic() - began_s
+        merged = min(sum(at_s >= began_s for at_s in ends) for ends in self.ends.values())
+        return {"rounds_per_s": merged / spent_s, "peak_mb": peak, "status_s_max": slowest_s}
+
+
+def measure_run(kind: str, seconds: float) -> dict[str, Any]:
+    """Rounds without and with a flood."""
+    from swarmtrain.chaos.setting import write_run_file
+    from swarmtrain.local_run.place import Place
+    from swarmtrain.local_run.processes import Processes
+    from swarmtrain.status import ask_coordinator
+    from swarmtrain_transport.wire.invite import Invite
+
+    with tempfile.TemporaryDirectory(prefix="swarmtrain-door-") as folder:
+        place = Place.make(Path(folder) / "run", what="door")
+        write_run_file(place, 1, len(PEERS), 2)
+        processes = Processes(place)
+        run = Counted(place, processes)
+        try:
+            processes.start_coordinator()
+            for name in PEERS:
+                processes.start_peer(name)
+            run.look(
+                time.monotonic() + BEGIN_S,
+                lambda: min(map(len, run.ends.values())) >= WARM_ROUNDS,
+            )
+            quiet = run.count(seconds)
+            port = Invite.parse(run.invite).port
+            with heavy(run.invite) if kind == "heavy" else FLOODS[kind](port) as done:
+                flooded = run.count(seconds)
+            after = run.count(SETTLE_S)
+            status = ask_coordinator(place.coordinator)
+            marks = {one.event: one.reason for one in status.events if one.event == "flood"}
+        finally:
+            processes.close()
+    return {
+        "flood": kind, "undisturbed": quiet, "flooded": flooded, "after_mb": after["peak_mb"],
+        "messages": done[0], "marks": marks,
+    }  # fmt: skip
+
+
+def rounded(value: Any) -> Any:
+    """Figures with three places."""
+    if isinstance(value, dict):
+        return {name: rounded(one) for name, one in value.items()}
+    return round(value, 3) if isinstance(value, float) else value
+
+
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--connections", type=int, default=6000)
+    parser.add_argument("--flood", default="silent", choices=["silent", *FLOODS, "heavy"])
+    parser.add_argument("--connections", type=int, default=6000, help="of `silent`")
+    parser.add_argument("--seconds", type=float, default=20.0, help="of the others, each half")
     parser.add_argument("--json", action="store_true", help="print one JSON object")
+    parser.add_argument("--as-heavy-member", help=argparse.SUPPRESS)
     options = parser.parse_args()
-    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    wanted = options.connections + 100
-    if soft < wanted:
-        resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, hard))
-    figures = measure(options.connections)
-    if options.json:
-        print(json.dumps({name: round(value, 3) for name, value in figures.items()}))
-    else:
-        print(
+    if options.as_heavy_member:
+        heavy_member(sys.stdin.readline().strip(), 3600.0)
+    if options.flood == "silent":
+        figures = measure_silent(options.connections)
+        words = (
             "{connections} silent connections in {opened_s:.1f} s: {before_mb:.0f} MB before,"
             " {peak_mb:.0f} MB at most, {after_mb:.0f} MB after; an honest stranger waited"
-            " {honest_s_max:.2f} s at most".format(**figures)
+            " {honest_s_max:.2f} s at most"
         )
+    else:
+        figures = measure_run(options.flood, options.seconds)
+        words = (
+            "{flood}: {flooded[rounds_per_s]:.2f} of {undisturbed[rounds_per_s]:.2f} rounds/s;"
+            " {undisturbed[peak_mb]:.0f} MB before, {flooded[peak_mb]:.0f} MB at most,"
+            " {after_mb:.0f} MB after; status took {flooded[status_s_max]:.2f} s at most;"
+            " named: {marks}"
+        )
+    print(json.dumps(rounded(figures)) if options.json else words.format(**figures))
     return 0
 
 

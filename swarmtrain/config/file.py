@@ -25,7 +25,7 @@ from swarmtrain.config.problem import INTEGER_MAX, Problem, too_long
 from swarmtrain.config.settings import PipelineSection, RunConfig, Setting
 from swarmtrain.foundation.errors import UserError, cleaned
 from swarmtrain_transport.errors import RemoteFault
-from swarmtrain_transport.wire.messages import unpack_limited
+from swarmtrain_transport.wire.unpacking import unpack_limited
 
 SCHEMA = 1
 """The only schema so far. A file of another one is refused before its keys are looked at."""

@@ -51,8 +51,11 @@ from swarmtrain_transport.wire.messages import (
     Progress,
     Ready,
     Refused,
+    Weight,
     decode_from_peer,
+    decode_weighed,
     encode,
+    weigh,
 )
 
 logger = logging.getLogger(__name__)
@@ -132,7 +135,7 @@ class CoordinatorApp:
         app.router.add_get("/readyz", self._readyz)
         return web.AppRunner(
             app, access_log=None, shutdown_timeout=2 * CLOSE_TIMEOUT_S,
-            logger=ServerLog(self._repeats),
+            logger=ServerLog(self._repeats), auto_decompress=False,
         )  # fmt: skip
 
     # ---- what a request may cost
@@ -302,19 +305,21 @@ class CoordinatorApp:
             if isinstance(received.data, OSError):
                 return  # no answer to a heartbeat: the line is gone, which is nobody's fault
             try:
-                message = _understood(received)
-                kind = CONTROL_FRAME if message is None else str(message.__struct_config__.tag)
-                if not await self._has_budget(peer, kind, len(received.data), transport):
+                kind, cost = _weighed(received)
+                if not await self._has_budget(peer, kind, cost, transport):
                     outlet.refuse(SLOW_DOWN, f"Too many messages ({kind}). Wait before you return.")
                     return
-                if message is not None:
-                    self._hear(peer, outlet, message)
+                if kind != CONTROL_FRAME:
+                    self._hear(peer, outlet, decode_weighed(received.data))
                 elif received.type is WSMsgType.PING:
                     await socket.pong(received.data)
             except RemoteFault as fault:
                 self._repeats.say(
                     logging.WARNING, (peer, fault.reason), BROKEN % (peer.hex()[:8], fault)
                 )
+                # Or it would come in again at once, and say the same.
+                self._budgets.of(peer, self._shell.now_s()).cut(self._shell.now_s())
+                self._complain(peer, "broke off", cleaned(str(fault)))
                 outlet.refuse("SWT-E501", cleaned(str(fault)))
                 return
             except ConnectionError:
@@ -323,12 +328,12 @@ class CoordinatorApp:
             await asyncio.sleep(0)
 
     async def _has_budget(
-        self, peer: PeerId, kind: str, num_bytes: int, transport: asyncio.Transport | None
+        self, peer: PeerId, kind: str, cost: int, transport: asyncio.Transport | None
     ) -> bool:
         """Hold a member back that says too much; False when it has been held back for too long."""
         now_s = self._shell.now_s()
         budget = self._budgets.of(peer, now_s)
-        wait_s = budget.hear(kind, num_bytes, now_s)
+        wait_s = budget.hear(kind, cost, now_s)
         if not wait_s:
             return True
         self._repeats.say(
@@ -378,15 +383,15 @@ class CoordinatorApp:
         outlet.put(encode(grant))
 
 
-def _understood(received: WSMessage) -> PeerMessage | None:
-    """A message of the protocol; None for WebSocket's own ping or pong."""
+def _weighed(received: WSMessage) -> Weight:
+    """Kind and cost of a message that is not decoded yet, or of WebSocket's own ping or pong."""
     if received.type in (WSMsgType.PING, WSMsgType.PONG):
-        return None
+        return Weight(CONTROL_FRAME, len(received.data))
     if received.type is not WSMsgType.BINARY:
         raise RemoteFault(
             "type", f"no message that the control lane knows ({received.type.name.lower()})"
         )
-    return decode_from_peer(received.data)
+    return weigh(received.data)
 
 
 async def _send_all(socket: web.WebSocketResponse, outlet: Outlet) -> None:

@@ -11,17 +11,23 @@ from pathlib import Path
 
 import aiohttp
 import pytest
+from aiohttp.web_protocol import RequestHandler
 
 from swarmtrain.coordinator.door import admission
 from swarmtrain.coordinator.door import listener as porch
 from swarmtrain.coordinator.door.admission import STRANGERS_PER_NETWORK
 from swarmtrain.foundation.control_lane import PEER_HEADER, SIGNATURE_HEADER, piece_payload
 from swarmtrain_transport.wire.identity import Identity
+from swarmtrain_transport.wire.messages import Have
 from tests.coordinator.rig import Rig, connected, run, serving
 
 ALICE = Identity.create()
 CROWD = 400
 TRUSTING = ssl.create_default_context()
+UPGRADE = (
+    b"GET /control HTTP/1.1\r\nHost: run\r\nUpgrade: websocket\r\nConnection: Upgrade\r\n"
+    b"Sec-WebSocket-Version: 13\r\nSec-WebSocket-Key: AAAAAAAAAAAAAAAAAAAAAA==\r\n\r\n"
+)
 TRUSTING.check_hostname, TRUSTING.verify_mode = False, ssl.CERT_NONE
 
 
@@ -246,3 +252,57 @@ def test_requests_that_cannot_be_read_are_one_line_of_the_log(
         "Somebody sent a request that cannot be read."
     ]
     assert not any(record.exc_info for record in told)
+
+
+FRAME = b"\x82\xff" + (4 << 20).to_bytes(8, "big") + bytes(4)
+"""The head of a WebSocket message of 4 MiB."""
+
+LARGE = {
+    "a message": (b"", FRAME),
+    "a message in parts": (b"", (b"\x02\xfe\x03\xe8" + bytes(4) + bytes(1000))),
+    "headers": (b"GET /control HTTP/1.1\r\n", b"X-A: " + b"a" * 500 + b"\r\n"),
+    "a body": (b"POST /control HTTP/1.1\r\nContent-Length: 4000000\r\n\r\n", b"a" * 1000),
+    "requests": (b"", b"GET /livez HTTP/1.1\r\n\r\n"),
+}
+
+
+@pytest.mark.parametrize("large", LARGE)
+def test_a_stranger_that_sends_much_is_cut_before_anything_of_it_is_kept(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, large: str
+) -> None:
+    handed: list[int] = []
+    first, more = LARGE[large]
+    real = RequestHandler.data_received
+
+    def data_received(self: RequestHandler, data: bytes) -> None:
+        handed.append(len(data))
+        real(self, data)
+
+    async def scene() -> None:
+        async with serving(tmp_path) as rig, connected(rig.invite(), ALICE) as (client, _):
+            handed.clear()
+            reader, writer = await asyncio.open_connection("127.0.0.1", rig.port, ssl=TRUSTING)
+            if not first:
+                writer.write(UPGRADE)
+                await reader.readuntil(b"\r\n\r\n")
+            writer.write(first)
+            with contextlib.suppress(ConnectionError):
+                for _ in range(20_000):
+                    writer.write(more if large != "a message" or not handed else bytes(1000))
+                    await writer.drain()
+            await until(lambda: rig.porch.strangers == 0)
+            writer.close()
+            assert client.is_up and sum(handed) <= porch.STRANGER_BYTES_MAX
+
+    monkeypatch.setattr(RequestHandler, "data_received", data_received)
+    run(scene())
+
+
+def test_who_has_come_in_may_send_what_a_stranger_may_not(tmp_path: Path) -> None:
+    async def scene() -> None:
+        async with serving(tmp_path) as rig, connected(rig.invite(), ALICE) as (client, _):
+            large = Have(1, 0, 0, 1, (True,) * (3 * porch.STRANGER_BYTES_MAX))
+            assert client.send(large)
+            assert (await rig.machine.hears("received"))[2] == large
+
+    run(scene())

@@ -47,7 +47,7 @@ from swarmtrain_transport.links.allow_list import ZAP_DOMAIN, AllowList
 from swarmtrain_transport.links.link import Address
 from swarmtrain_transport.pipeline.wire import control, encoding, orders, route
 from swarmtrain_transport.pipeline.wire import messages as hops
-from swarmtrain_transport.wire import frames, messages
+from swarmtrain_transport.wire import frames, messages, unpacking
 from swarmtrain_transport.wire.frames import Frame, FrameKind, Ranges, Wanted
 from swarmtrain_transport.wire.identity import Identity
 from swarmtrain_transport.wire.invite import Invite
@@ -327,6 +327,12 @@ def _data_targets() -> dict[str, Target]:
     }
 
 
+def _values(data: bytes) -> None:
+    """The count of values is right wherever msgpack itself takes the bytes."""
+    found = unpacking.num_values_in(data, limits.VALUES_MAX)
+    assert 1 <= found <= len(data)
+
+
 def _control_targets() -> dict[str, Target]:
     hello = messages.Hello(
         b"boot",
@@ -363,6 +369,7 @@ def _control_targets() -> dict[str, Target]:
     )
     return {
         "from-peer": Target(messages.decode_from_peer, REMOTE, from_peer),
+        "values": Target(_values, REMOTE, from_peer),
         "from-coordinator": Target(messages.decode_from_coordinator, REMOTE, from_coordinator),
     }
 

@@ -258,6 +258,35 @@ together again. 8 sequences of 1 024 tokens of 1 000 int8 values are as large.""
 CONTROL_BYTES_MAX = 4 << 20
 """Largest control message: a batch of ledger records or the hashes of one large slice."""
 
+WORD_BYTES_MAX = 4 << 10
+"""Largest message of a peer that says a number, a hash or a sentence."""
+
+KNOCK_BYTES_MAX = 16 << 10
+"""A stranger's only message: HELLO with the states of 64 groups is half as large."""
+
+LISTING_BYTES_MAX = 16 << 10
+"""Something about each of PEERS_MAX peers or slices, or the sizes of FRAGMENTS_MAX fragments."""
+
+GOT_BYTES_MAX = 64 << 10
+"""GOT of 64 contributors, each with its root and its row of inner products, is 40 KiB."""
+
+LEASES_BYTES_MAX = 1 << 20
+"""Two leases of 4 096 pieces that a peer holds, and as many that it has read, at 38 bytes."""
+
+VALUES_MAX = 1 << 17
+"""Values of a message, containers and their contents: as many as CONTROL_BYTES_MAX holds hashes. As
+empty lists, the dearest, they take 8 MiB and 40 ms."""
+
+VALUE_COST_BYTES = 32
+"""A value costs as much time to decode as so many bytes to move."""
+
+NESTING_MAX = 32
+"""Levels of a message; the deepest has eight."""
+
+UNCOUNTED_BYTES = 1024
+"""A message up to here is decoded uncounted: it can take 60 KB, and 3 MB in lists that it claims
+and does not have."""
+
 RECORDS_BATCH_BYTES = 256 << 10
 """A joiner's ledger is sent in batches of this many bytes. A peer acknowledges half of one at once,
 and what is less with its next PROGRESS."""

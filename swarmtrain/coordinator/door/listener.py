@@ -20,6 +20,7 @@ from aiohttp.http_exceptions import HttpProcessingError
 from swarmtrain.console.repeats import Repeats
 from swarmtrain.coordinator.door.admission import Doorstep
 from swarmtrain.foundation.control_lane import CLOSE_TIMEOUT_S
+from swarmtrain_transport import limits
 from swarmtrain_transport.links.link import PeerId
 
 logger = logging.getLogger(__name__)
@@ -30,6 +31,10 @@ HANDSHAKE_S = 5.0
 ADMISSION_S = 20.0
 """From TCP's accept to the knock that is let in: TLS, ten seconds as at the door, and what a member
 has to wait there that comes back too often."""
+
+STRANGER_BYTES_MAX = limits.KNOCK_BYTES_MAX + (16 << 10)
+"""Bytes that a stranger may send in all, of whatever sort: the head of a request and a knock. What
+comes beyond is not handed on, so that neither the HTTP server nor a WebSocket keeps any of it."""
 
 MEMBER_CONNECTIONS_MAX = 8
 """Connections of one member: its control lane, one for pieces of text, and those that have broken
@@ -72,6 +77,7 @@ class Line(asyncio.Protocol):
         self._server = server
         self._welcomed, self._ended = welcomed, ended
         self._transport: asyncio.Transport | None = None
+        self._num_bytes = 0
 
     def welcome(self, member: PeerId) -> None:
         """Count it as a stranger no more: it has proved whose it is."""
@@ -109,7 +115,12 @@ class Line(asyncio.Protocol):
         self._server.connection_lost(exc)
 
     def data_received(self, data: bytes) -> None:
-        """Bytes for the server."""
+        """Bytes for the server, unless they are more than a stranger has to say."""
+        if self.member is None:
+            self._num_bytes += len(data)
+            if self._num_bytes > STRANGER_BYTES_MAX:
+                self.abort()
+                return
         self._server.data_received(data)
 
     def eof_received(self) -> bool | None:

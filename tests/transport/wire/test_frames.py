@@ -303,15 +303,15 @@ def test_every_message_of_the_coordinator_reads_back_as_itself(
 
 
 def refused(data: bytes) -> str:
-    """The reason for which both sides refuse these bytes."""
+    """The reason for which both sides refuse these bytes; of a peer the kind is read first."""
     reasons = []
     for decode in (messages.decode_from_peer, messages.decode_from_coordinator):
         with pytest.raises(RemoteFault) as caught:
             decode(data)
         assert len(str(caught.value)) < 1000
         reasons.append(caught.value.reason)
-    assert reasons[0] == reasons[1]
-    return reasons[0]
+    assert reasons[0] in (reasons[1], "type")
+    return reasons[1]
 
 
 @given(data=st.binary(max_size=80))
@@ -345,7 +345,7 @@ def test_right_msgpack_of_a_wrong_shape_is_a_remote_fault(
     fields: dict[str, object], tag: str
 ) -> None:
     # Types whose fields all have defaults are the only ones that random fields may make.
-    data = msgpack.packb(fields | {"t": tag})
+    data = msgpack.packb({"t": tag} | fields | {"t": tag})
     try:
         message = messages.decode_from_peer(data)
     except RemoteFault as fault:
@@ -366,7 +366,7 @@ def test_a_message_over_the_limit_is_neither_sent_nor_read() -> None:
     [
         {"t": "leave", "reason": 7},
         {"t": "leave", "reason": "asked", "more": 1},
-        {"t": "leave", "x" * 100_000: 1},
+        {"t": "leave", "x" * 1_000: 1},
         {"t": "x" * 100_000},
         {"t": "leave", "\x1b[31mred\n": 1},
         {"t": 5},

@@ -17,6 +17,7 @@ from swarmtrain_transport.blocks.state_download import Download
 from swarmtrain_transport.errors import RemoteFault
 from swarmtrain_transport.hashing import chunk_hashes, content_hash
 from swarmtrain_transport.links.link import PeerId
+from swarmtrain_transport.wire.unpacking import unpack_limited
 
 
 class ArraySpec(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fields=True):
@@ -68,9 +69,9 @@ def manifest_from_bytes(data: Buffer) -> StateManifest:
         RemoteFault: reason ``manifest``.
     """
     try:
-        raw = msgpack.unpackb(bytes(data), max_ext_len=0)
+        raw = unpack_limited(data, bytes_max=limits.FRAME_BYTES_MAX)
         manifest = msgspec.convert(raw, type=StateManifest, builtin_types=(bytes,))
-    except (ValueError, TypeError, msgspec.ValidationError, msgpack.UnpackException) as exc:
+    except (msgspec.ValidationError, TypeError, RemoteFault) as exc:
         raise RemoteFault("manifest", "state manifest does not decode") from exc
     num_chunks = -(-manifest.total_bytes // limits.STATE_CHUNK_BYTES)
     lengths = {len(chunk_hash) for chunk_hash in manifest.chunk_hashes} or {limits.HASH_BYTES}

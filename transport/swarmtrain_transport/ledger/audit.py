@@ -19,7 +19,6 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Generic, TypeVar
 
-import msgpack
 import msgspec
 
 from swarmtrain_transport import limits
@@ -37,6 +36,7 @@ from swarmtrain_transport.ledger.signed_roots import (
 from swarmtrain_transport.links.link import PeerId
 from swarmtrain_transport.wire.messages import FIRST_GROUP
 from swarmtrain_transport.wire.records import Commit, Verify, pack_struct
+from swarmtrain_transport.wire.unpacking import unpack_limited
 
 
 @dataclass(frozen=True, slots=True)
@@ -168,16 +168,10 @@ def proof_from_bytes(data: Buffer) -> Proof:
 
 
 def _decoded(data: Buffer, kind: type[T], reason: str, most: int = limits.FRAME_BYTES_MAX) -> T:
-    size = len(data)
-    if size > most:
-        raise RemoteFault(reason, f"{size} bytes")
     try:
-        raw = msgpack.unpackb(
-            data, strict_map_key=False, max_str_len=size, max_bin_len=size, max_array_len=size,
-            max_map_len=size, max_ext_len=0,
-        )  # fmt: skip
+        raw = unpack_limited(data, bytes_max=most)
         return msgspec.convert(raw, type=kind, builtin_types=(bytes,), str_keys=False)
-    except (ValueError, TypeError, msgpack.UnpackException, RecursionError) as exc:
+    except (msgspec.ValidationError, TypeError, RemoteFault) as exc:
         raise RemoteFault(reason, "does not decode") from exc
 
 

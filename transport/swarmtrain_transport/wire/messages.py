@@ -12,8 +12,12 @@ import msgspec
 
 from swarmtrain_transport import limits
 from swarmtrain_transport.errors import LocalFault, RemoteFault
+from swarmtrain_transport.wire.unpacking import check_values, unpack_limited, unpack_weighed
 
 _DETAIL_CHARS_MAX = 200
+
+_SHORT_MAP, _SHORT_LIST, _LONG_MAP, _SHORT_TEXT = b"\x80", b"\x90", b"\xde", 0xA0
+"""Heads of msgpack; the length of a short text is added to its head."""
 
 FIRST_GROUP = 0
 """Group that begins with RUN, and that every peer is in until MOVE says otherwise. Messages and
@@ -481,25 +485,60 @@ def encode(message: Message) -> bytes:
     return data
 
 
-def unpack_limited(data: bytes, *, ext_bytes_max: int = 0) -> Any:
-    """Untyped msgpack with every size bounded by the message's own length, and extensions by
-    `ext_bytes_max`.
+BYTES_MAX: Mapping[str, int] = {
+    "knock": limits.KNOCK_BYTES_MAX,
+    "hello": limits.KNOCK_BYTES_MAX,
+    "offer": limits.LISTING_BYTES_MAX,
+    "roots": limits.LISTING_BYTES_MAX,
+    "progress": limits.LISTING_BYTES_MAX,
+    "got": limits.GOT_BYTES_MAX,
+    "lease_request": limits.LEASES_BYTES_MAX,
+    "slice_done": limits.CONTROL_BYTES_MAX,
+    "have": limits.CONTROL_BYTES_MAX,
+    "history": limits.CONTROL_BYTES_MAX,
+    "pipeline_report": limits.REPORT_BYTES_MAX + limits.WORD_BYTES_MAX,
+}
+"""Largest message of each kind that a peer says; of all others WORD_BYTES_MAX."""
+
+
+class Weight(NamedTuple):
+    """A peer's message before it is decoded.
+
+    Attributes:
+        kind: its tag.
+        cost: its bytes, or what its values take to decode where that is more.
+    """
+
+    kind: str
+    cost: int
+
+
+def weigh(data: bytes) -> Weight:
+    """Read a peer's message as far as says what it would cost to decode it.
 
     Raises:
-        RemoteFault: reason ``length`` or ``msgpack``.
+        RemoteFault: reason ``type``, it does not begin with its kind; ``length``, it is larger than
+            its kind is, or has more values than bytes of that size make sense of; ``msgpack``.
     """
-    if len(data) > limits.CONTROL_BYTES_MAX:
-        raise RemoteFault("length", f"control message of {len(data)} bytes")
-    size = len(data)
-    try:
-        return msgpack.unpackb(
-            data, raw=False, use_list=True, strict_map_key=False,
-            max_str_len=size, max_bin_len=size, max_array_len=size, max_map_len=size,
-            max_ext_len=ext_bytes_max,
-        )  # fmt: skip
-    except (ValueError, TypeError, msgpack.UnpackException, RecursionError) as exc:
-        # TypeError: a map whose key is a list, which no dict can hold.
-        raise RemoteFault("msgpack", "control message does not decode") from exc
+    kind = _kind_of(data)
+    if len(data) > BYTES_MAX.get(kind, limits.WORD_BYTES_MAX):
+        raise RemoteFault("length", f"{kind} of {len(data)} bytes")
+    if len(data) <= limits.UNCOUNTED_BYTES:
+        return Weight(kind, len(data))
+    return Weight(kind, max(len(data), limits.VALUE_COST_BYTES * check_values(data)))
+
+
+def _kind_of(data: bytes) -> str:
+    """The tag, which comes first in the map that a message is."""
+    start = 3 if data[:1] == _LONG_MAP else 1
+    is_map = start == 3 or _SHORT_MAP <= data[:1] < _SHORT_LIST
+    name, length = data[start : start + 2], data[start + 2 : start + 3]
+    if is_map and name == b"\xa1t" and length:
+        start, size = start + 3, length[0] - _SHORT_TEXT
+        kind = data[start : start + max(0, size)].decode("ascii", "replace")
+        if kind in _FROM_PEER:
+            return kind
+    raise RemoteFault("type", "no message of this protocol, or not in this direction")
 
 
 def decode_from_peer(data: bytes) -> PeerMessage:
@@ -508,16 +547,21 @@ def decode_from_peer(data: bytes) -> PeerMessage:
     Raises:
         RemoteFault: reason ``length``, ``msgpack`` or ``type``.
     """
-    return _convert(data, _FROM_PEER)
+    weigh(data)
+    return decode_weighed(data)
+
+
+def decode_weighed(data: bytes) -> PeerMessage:
+    """The same of a message that `weigh` has taken."""
+    return _convert(unpack_weighed(data), _FROM_PEER)
 
 
 def decode_from_coordinator(data: bytes) -> CoordinatorMessage:
     """The coordinator's message, checked into its type. Raises as `decode_from_peer`."""
-    return _convert(data, _FROM_COORDINATOR)
+    return _convert(unpack_limited(data), _FROM_COORDINATOR)
 
 
-def _convert(data: bytes, kinds: Mapping[str, type[T]]) -> T:
-    raw = unpack_limited(data)
+def _convert(raw: Any, kinds: Mapping[str, type[T]]) -> T:
     try:
         kind = kinds.get(raw["t"]) if isinstance(raw, dict) and "t" in raw else None
         if kind is None:

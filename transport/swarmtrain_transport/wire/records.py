@@ -15,8 +15,9 @@ import msgspec
 from swarmtrain_transport.errors import RemoteFault
 from swarmtrain_transport.kinds import MEAN
 from swarmtrain_transport.wire.member_index import NO_MEMBERS, MemberIndex
-from swarmtrain_transport.wire.messages import FIRST_GROUP, kinds_of, unpack_limited, written
+from swarmtrain_transport.wire.messages import FIRST_GROUP, kinds_of, written
 from swarmtrain_transport.wire.text_place import TextPlace
+from swarmtrain_transport.wire.unpacking import unpack_limited
 
 GENESIS_HASH = bytes(32)
 

@@ -17,8 +17,8 @@ from swarmtrain_transport.wire.messages import (
     PipelineOrder,
     PipelineReport,
     kinds_of,
-    unpack_limited,
 )
+from swarmtrain_transport.wire.unpacking import unpack_limited
 
 _ORDERS: Mapping[int, type[Order]] = kinds_of(Order)
 _REPORTS: Mapping[int, type[Report]] = kinds_of(Report)

@@ -17,7 +17,8 @@ from swarmtrain_transport.errors import LocalFault, RemoteFault
 from swarmtrain_transport.pipeline.wire.messages import CARRIES, AnyHopMessage, Forward, Gradient
 from swarmtrain_transport.pipeline.wire.route import Boot
 from swarmtrain_transport.wire.frames import Frame, FrameKind
-from swarmtrain_transport.wire.messages import kinds_of, unpack_limited
+from swarmtrain_transport.wire.messages import kinds_of
+from swarmtrain_transport.wire.unpacking import unpack_limited
 
 HOP_FRAMES = frozenset({FrameKind.HOP, FrameKind.FORWARD, FrameKind.GRADIENT})
 """Frames that are for a pipeline's machine."""
