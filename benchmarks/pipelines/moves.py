@@ -5,9 +5,9 @@
 `swarmtrain up` and `swarmtrain join` on loopback; exit status 1 beyond the bar. Five peers of one
 speed serve stage 0, one each of the others. Four come with `--span 0`, leave, and come again
 without it: they keep their stage, whose state they have, and may be sent elsewhere from then on.
-Beside it a run that begins as `swarmtrain plan --now 5,1,1` says that this one ends: the best
+Beside it a run that begins where the coordinator's own choice of moves ends (`spreading`): the best
 assignment of these peers. Both rates are measured alike, and the moves are to be no more than those
-of the plan.
+of that choice.
 """
 
 import argparse
@@ -19,9 +19,9 @@ from pathlib import Path
 from typing import Any
 
 from rig import STAGES, Diary, Run, machine, parser_of, told
+from spreading import spreading
 
 from swarmtrain.plan.forecast import parse_peers
-from swarmtrain.plan.forecast_moves import spreading
 
 BAR = 0.90
 BEGIN = (5, 1, 1)
@@ -104,12 +104,12 @@ def moves(options: argparse.Namespace, folder: Path) -> dict[str, Any]:
     before = swarm.diary.between(lopsided[-3], lopsided[-1])["micro_batches_per_s"]
     ratio = swarm.rate() / other.rate()
     return {
-        "moves": len(swarm.moves), "planned_moves": len(plan.moves),
+        "moves": len(swarm.moves), "planned_moves": plan.moves,
         "reasons": [reason for _, reason in sorted(swarm.moves.items())],
         "served": swarm.served[-1],
         "before_per_s": before, "after_per_s": swarm.rate(), "best_per_s": other.rate(),
         "before_ratio": before / other.rate(), "ratio": ratio, **machine(), "bar": BAR,
-        "holds": ratio >= BAR and len(swarm.moves) <= len(plan.moves),
+        "holds": ratio >= BAR and len(swarm.moves) <= plan.moves,
     }  # fmt: skip
 
 

@@ -28,13 +28,6 @@ def plan(
             help="Put beside it what a run in stages has made, from what it left there.",
         ),
     ] = None,
-    now: Annotated[
-        str,
-        typer.Option(
-            metavar="COUNTS",
-            help="How many of them serve each stage now: 5,1,1. Tells which moves follow.",
-        ),
-    ] = "",
     costs: Annotated[
         bool,
         typer.Option(
@@ -45,15 +38,14 @@ def plan(
     as_json: AsJson = False,
 ) -> None:
     """Tell who would serve which stages, how much memory that takes, how fast the run would be and
-    what one more peer would bring; or how a run gets there that is spread otherwise. Nothing is
-    started."""
+    what one more peer would bring. Nothing is started."""
     from dataclasses import asdict
 
     from swarmtrain.config import file as config_file
     from swarmtrain.data.places import settle
     from swarmtrain.foundation.errors import misuse
     from swarmtrain.plan import forecast as plans
-    from swarmtrain.plan import forecast_costs, forecast_moves
+    from swarmtrain.plan import forecast_costs
 
     if costs:
         sizes = forecast_costs.costs()
@@ -67,15 +59,6 @@ def plan(
         )
     config, _ = settle(config_file.load(run_file), run_file.parent)
     named = plans.parse_peers(peers)
-    if now and measured is not None:
-        raise misuse("--now tells of moves, and --measured of a run.", "Give one of them.")
-    if now:
-        spread = forecast_moves.spreading(
-            config, named, forecast_moves.parse_now(now, config, len(named))
-        )
-        lines = forecast_moves.in_words(spread)
-        print(json.dumps(asdict(spread)) if as_json else "\n".join(lines))
-        return
     found = plans.forecast(config, named)
     ran = None
     if measured is not None:

@@ -14,6 +14,8 @@ import msgspec
 import pytest
 
 from swarmtrain.foundation.events import RoundEnded
+from swarmtrain.plan.forecast import parse_peers
+from tests.plan.test_forecast import config_of
 
 BENCHMARKS = Path(__file__).resolve().parents[2] / "benchmarks"
 PREFIX = f"nt{os.getpid() % 1000}"
@@ -80,3 +82,11 @@ def test_a_run_that_fails_leaves_neither_process_nor_namespace(
     assert all(f"{PREFIX}-p{index}" in seen["inside"] for index in range(4))
     assert seen["process"].poll() is not None
     assert PREFIX not in namespaces()
+
+
+def test_peers_of_one_speed_spread_until_no_move_helps(load: Callable[[str], Any]) -> None:
+    spreading = load("spreading").spreading
+    peers = parse_peers("7*laptop@fibre")
+    found = spreading(config_of(), peers, (5, 1, 1))
+    assert found.moves and sum(found.end) == 7 and found.end[0] == 5 - found.moves
+    assert spreading(config_of(), peers, found.end).moves == 0
