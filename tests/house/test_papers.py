@@ -113,3 +113,33 @@ def test_the_version_is_the_same_everywhere():
     project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
     source = (ROOT / "swarmtrain" / "__init__.py").read_text(encoding="utf-8")
     assert f'__version__ = "{project["version"]}"' in source
+
+
+SIZE_ROW = re.compile(r"^\| `([\w/]+)` \| ([\d ]+) \|", re.MULTILINE)
+
+
+def test_every_package_has_its_size_and_its_use_in_contributing():
+    page = (ROOT / "CONTRIBUTING.md").read_text(encoding="utf-8")
+    told = {name: int(lines.replace(" ", "")) for name, lines in SIZE_ROW.findall(page)}
+    found = {
+        package.relative_to(ROOT).as_posix(): sum(
+            len(path.read_text(encoding="utf-8").splitlines()) for path in package.rglob("*.py")
+        )
+        for part in (
+            "transport/swarmtrain_transport",
+            "optimizers/swarmtrain_optimizers",
+            "swarmtrain",
+        )
+        for package in sorted((ROOT / part).iterdir())
+        if (package / "__init__.py").is_file()
+    }
+    report(
+        [
+            f"{name} has {lines} lines, CONTRIBUTING.md says {told.get(name, 'nothing')}"
+            for name, lines in found.items()
+            if lines > 50 and abs(lines - told.get(name, 0)) > max(100, lines / 10)
+        ]
+    )
+    report(
+        [f"CONTRIBUTING.md tells of {name}, which is none" for name in told.keys() - found.keys()]
+    )
