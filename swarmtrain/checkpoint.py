@@ -76,7 +76,7 @@ class RunFacts:
         op: the last committed op that the state contains.
         state_root: hash of the shared state after that op, 32 bytes.
         group: number of the group; a manifest of group 0 does not say so.
-        text: where the run was in its text when that op was planned: number of the pass, pieces
+        text: place of the run in its text when that op was planned: number of the pass, pieces
             that were used in it, pieces that there are. None where the coordinator leases none.
     """
 
@@ -296,7 +296,7 @@ class _Taken:
 
     Attributes:
         sha256: hash of the bytes that were taken.
-        num_bytes: likewise.
+        num_bytes: number of those bytes.
     """
 
     def __init__(self, pieces: Iterable[bytes | memoryview]) -> None:

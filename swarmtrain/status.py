@@ -215,8 +215,8 @@ def order(state_dir: Path, said: Mapping[str, Any]) -> dict[str, Any]:
     """Have the coordinator of this state directory do something; its answer.
 
     Args:
-        state_dir: a coordinator's.
-        said: one of `coordinator.organiser.order_forms`, as JSON has it.
+        state_dir: state directory of a coordinator.
+        said: order, one of `coordinator.organiser.order_forms`, as JSON has it.
 
     Raises:
         NotRunning: it does not run.
@@ -277,7 +277,7 @@ def waiting_words(text: str, seen_s: float | None, wall_s: float) -> str:
 
     Args:
         text: the coordinator's words.
-        seen_s: so many seconds ago; None if nobody knows.
+        seen_s: seconds since then; None if nobody knows.
         wall_s: now, seconds since 1970.
     """
     if not text or seen_s is None or not 0 <= seen_s < wall_s:

@@ -15,7 +15,7 @@ class Situation:
 
     Attributes:
         verbose: show tracebacks and debugging lines.
-        at_coordinator: a full disk is the coordinator's.
+        at_coordinator: True if a full disk is that of the coordinator.
         state_dir: existing folder for a report of a fault.
     """
 

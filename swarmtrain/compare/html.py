@@ -50,7 +50,7 @@ def page(results: Sequence[RunResult], command: str, script: str) -> str:
     Args:
         results: runs of all strategies and seeds.
         command: command that made them, shown on top.
-        script: plotly's.
+        script: source of plotly.
     """
     figures = "".join(
         f'<h2>Loss against {escape(title)}</h2><div id="{axis}" class="figure"></div>'

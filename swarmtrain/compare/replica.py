@@ -38,7 +38,7 @@ class Replica:
 
     Args:
         plan: plan of the run.
-        index: which peer, from 0.
+        index: number of the peer, from 0.
         pieces: the replica's part of the text.
         decode: results as values, shared by all replicas.
 

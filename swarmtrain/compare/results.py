@@ -105,7 +105,7 @@ class Row:
         round_seconds: modelled, from one exchange to the next; None where there is none.
         route_shares: shares of each place in a pipeline's stage, mean over stages and seeds.
         redone: micro-batches that were sent again, mean over seeds.
-        lost: likewise.
+        lost: micro-batches that were lost, mean over seeds.
     """
 
     strategy: str
@@ -167,7 +167,7 @@ class Shelf:
 
     Args:
         directory: made if it is not there; None keeps nothing.
-        unkept: for a directory that nobody asked for: is told once why nothing more is kept
+        unkept: called once, for a directory that nobody asked for, with why nothing more is kept
             there. None raises it instead.
 
     Raises:

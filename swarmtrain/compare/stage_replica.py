@@ -85,7 +85,7 @@ class StageReplica:
 
     Args:
         plan: plan of the run.
-        stage: which.
+        stage: number of the stage.
         index: place among the stage's peers.
         span: the stage with its values.
         forms: forms of all that travels.

@@ -51,7 +51,7 @@ class UpOptions:
         json_events: print events as JSON lines on stdout.
         new_run: set an earlier run of the state directory aside.
         takes_changed_text: go on with a text that is not the one the run began with.
-        rounds: after which a run that has begun shall end; 0 for what is known.
+        rounds: rounds after which a run that has begun shall end; 0 for what is known.
         begins_with: weights that a new run begins with, or None.
     """
 

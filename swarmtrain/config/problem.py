@@ -15,7 +15,7 @@ class Problem:
     Attributes:
         key: full path, ``outer.inner_steps``.
         text: the rest of a sentence that begins with the key.
-        reason: why there is such a bound; may be empty.
+        reason: reason for such a bound; may be empty.
     """
 
     key: str

@@ -42,7 +42,7 @@ def open_own(
     """Open a volunteer's text.
 
     Args:
-        config: the run's.
+        config: run file.
         source: a folder, a file, or "hf:NAME".
         tokenizer: contents of the run's `tokenizer.json`; empty without one.
         folder: folder that keeps facts of the text.

@@ -47,7 +47,7 @@ def text(
     Args:
         config: the settled run file.
         source: source of the text.
-        tokenizer: the run's.
+        tokenizer: tokenizer of the run.
         file: beginning of both files' names.
         share: share of the documents that is set aside.
         most: documents to read, 0 for all.

@@ -34,7 +34,7 @@ class Report(msgspec.Struct, frozen=True):
 
     Attributes:
         peers: number of peers at the start.
-        rounds: committed.
+        rounds: number of committed rounds.
         val_loss_first: loss of the first weights in nats per byte, None if nobody measured it.
         val_loss_last: loss of the newest weights that were measured.
         val_loss_order0: loss on the same text if bytes are guessed by their frequencies alone.

@@ -77,7 +77,7 @@ class Facts:
         committed: rounds with a result, and how many peers are in it.
         left: way in which each peer left.
         replayed: rounds that the newcomer replayed.
-        told: by round and peer, its partner and its chain then, where rounds go by pairs.
+        told: partner and chain of each peer by round, where rounds go by pairs.
         alone: steps that peers made without a partner.
         spans: stages of each peer, where the model is in stages.
         status: the coordinator's newest answer.

@@ -20,7 +20,7 @@ class PeerReport(msgspec.Struct, frozen=True):
         loss_first: first training loss that it told, None if it told none.
         loss_last: last training loss that it told.
         bytes_up: all protocol bytes of both lanes, of all its lives.
-        bytes_down: likewise.
+        bytes_down: all that came, likewise.
         kills: number of times that it was killed.
     """
 

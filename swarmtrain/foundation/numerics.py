@@ -72,7 +72,7 @@ def probe_values(label: str, num_values: int, *, lowest_exponent: int) -> Tensor
     """Fixed pseudo-random float32 with exponents spread over sixteen powers of two per block.
 
     Args:
-        label: which of the inputs; another label gives other values.
+        label: name of one of the inputs; another label gives other values.
         num_values: number of values.
         lowest_exponent: exponent of the first block's smallest values; it rises by one a block and
             starts again after sixteen, so that blocks fall on both sides of a window's edge.

@@ -34,7 +34,7 @@ def join(
     """Become a peer of a run with what `accelerator.prepare` has returned.
 
     Args:
-        accelerator: the loop's.
+        accelerator: accelerator of the loop.
         model: prepared; the model inside of what accelerate has put around it is exchanged.
         optimizer: prepared; of accumulated steps the last one counts, skipped ones do not.
         loader: prepared, of the training data; it says how many samples a step has, and gets an

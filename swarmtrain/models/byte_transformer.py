@@ -178,7 +178,7 @@ def _rotate(heads_BTC: Tensor, cos_TC: Tensor, sin_TC: Tensor, head_width: int) 
 
     Args:
         heads_BTC: (B, T, C), C a multiple of D.
-        cos_TC: of `rotary_tables`.
+        cos_TC: cosines of `rotary_tables`.
         sin_TC: the same.
         head_width: D.
     """

@@ -19,7 +19,7 @@ class Decoder(nn.Module):
         embedding: (B, T) -> (B, T, C).
         blocks: each is called with what comes in, a row of both tables for each position, and its
             layer of the cache, or None.
-        norm: before the head.
+        norm: norm before the head.
         head: (B, T, C) -> (B, T, V).
         tables: cosines and sines of every position, a row each.
     """

@@ -392,7 +392,7 @@ def mean_of(result: OpResult, zeros: Sequence[tuple[int, int]] = ()) -> Chunked:
     COMMIT names, summed in float64 in PLAN's order, rounded once to float32; |x| < 2^-100 is 0.
 
     Args:
-        result: the op's.
+        result: result of the op.
         zeros: (start, stop) places that are 0 whatever was sent.
 
     Raises:
@@ -458,7 +458,7 @@ def decode_result(result: OpResult, out: Tensor | None = None) -> Tensor:
     """The mean difference of an op as a whole vector, see `mean_of`.
 
     Args:
-        result: the op's.
+        result: result of the op.
         out: contiguous float32 to write to and return, new memory if None: touching that for the
             first time costs more than decoding. It may be shorter than the padded vector.
 

@@ -67,7 +67,7 @@ class Membership:
         """Knock and wait for WELCOME.
 
         Args:
-            invite: the run's.
+            invite: invite of the run.
             state_dirs: the first that no other process uses becomes this peer's alone.
             name: shown to others, "" for one drawn from the key.
             host: address of the data lane.

@@ -230,8 +230,8 @@ def build(
 
     Args:
         model: stays as it is.
-        blocks: which ones.
-        seed: the run's.
+        blocks: numbers of the blocks.
+        seed: seed of the run.
         device: device on which they compute.
 
     Raises:

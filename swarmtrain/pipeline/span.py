@@ -55,7 +55,7 @@ class Span:
         model: all blocks, on the meta device.
         cut: the blocks of each stage of the run.
         served: the stages of this span, which follow each other.
-        seed: the run's, of the values that it begins with.
+        seed: seed of the run, for the values that it begins with.
         device: device to compute on.
 
     Attributes:

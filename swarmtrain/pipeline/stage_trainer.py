@@ -306,7 +306,7 @@ class StageTrainer:
         large for any.
 
         Args:
-            request: with the norm of all stages' gradient, after `weigh`; else each stage is
+            request: stages, with the norm of the whole gradient, after `weigh`; else each stage is
                 clipped by its own norm. Our own part counts as it is here: others have said what
                 the whole is, and the gradient may not be like theirs.
         """

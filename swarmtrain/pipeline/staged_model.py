@@ -161,7 +161,7 @@ class OwnWork:
     """A model of one's own, and this peer's data for it.
 
     Args:
-        model: the run's.
+        model: model of the run.
         batches: (input, labels) of micro-batches, each like the model's example; gone through again
             when they end. Only who serves the first stage needs any.
     """

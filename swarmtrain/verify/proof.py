@@ -26,7 +26,7 @@ class WrongSum(msgspec.Struct, frozen=True):
         file: name of the file.
         op: the round that it is about.
         owner: convicted peer in hex; "" if nobody.
-        problem: why it convicts nobody, "" if it does.
+        problem: reason why it convicts nobody, "" if it does.
     """
 
     file: str
@@ -74,7 +74,7 @@ class Proof(msgspec.Struct, frozen=True):
         ops: number of ops that the proof goes over.
         from_op: op of the state that it starts from.
         to_op: op of the state that it ends with.
-        state_root: that state's root in hex, "" if none was reached.
+        state_root: root of that state in hex, "" if none was reached.
         ok: True if the proof holds.
         problem: the objection, "" if it holds.
         run: name of the run.

@@ -19,7 +19,7 @@ def wrong_sums(directory: Path, view: GroupView) -> tuple[WrongSum, ...]:
     """Check the proofs of wrong sums in one group of a peer.
 
     Args:
-        directory: the group's, in the peer's.
+        directory: directory of the group within the peer's.
         view: the group's fold; it remembers the last few hundred rounds.
 
     Raises:

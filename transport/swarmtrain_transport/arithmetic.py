@@ -78,7 +78,7 @@ class Arithmetic(Protocol):
 
         Args:
             num_values: length of the chunk.
-            window: the plan's.
+            window: window of the plan.
             scalars: whole vectors' numbers that the plan's rule needs, in the layout of
                 `inner_products.pairs_of` for the parts in the order in which they are added.
             centre: start of the rule there, as `values` has given it; b"" for zero.

@@ -148,8 +148,8 @@ class Muon(torch.optim.Optimizer):
         momentum: mu, 0..1.
         nesterov: True to step along G + mu B rather than B.
         weight_decay: decoupled, times lr.
-        betas: AdamW's.
-        eps: AdamW's.
+        betas: betas of AdamW.
+        eps: epsilon of AdamW.
         newton_schulz_steps: iterations of `newton_schulz`.
         scale: the factor on orthogonal steps; not part of the state.
         orthogonalize: default of groups that do not say.

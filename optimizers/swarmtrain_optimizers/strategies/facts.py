@@ -76,7 +76,7 @@ class StrategyFacts:
             ``momentum``, ``error_feedback``, ``delay_steps``, ``mixing``, ``lr_rule`` and
             ``fragments`` (as `fragments.Ranges`); ``optimizer`` and ``schedule`` of a step that all
             peers make alike, and ``by_samples``, whether that schedule goes by samples.
-        settings: its own section [strategy.NAME]; also keywords of the maker.
+        settings: section [strategy.NAME]; also keywords of the maker.
         defaults: values, by path, where a run file says nothing, in place of diloco's.
         wants: the only value that a setting may have with it, and the reason, by path.
         misfits: finds numbers that do not fit together.

@@ -19,7 +19,7 @@ class DiskShelf:
     """A `Shelf` of the exchange. Its folders are made when they are first needed.
 
     Args:
-        directory: the peer's.
+        directory: state directory of the peer.
     """
 
     def __init__(self, directory: Path) -> None:

@@ -21,7 +21,7 @@ class SpillFile:
     """A `Spill` of the exchange. The file is made when it is first needed.
 
     Args:
-        directory: the peer's.
+        directory: state directory of the peer.
 
     Attributes:
         num_bytes: length of the file.

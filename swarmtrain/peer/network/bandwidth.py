@@ -34,7 +34,7 @@ class Bandwidth:
 
     Args:
         link: the real one.
-        loop: the link's.
+        loop: event loop of the link.
         caps: limits that the link's owner sets.
         directory: folder of today's traffic.
 

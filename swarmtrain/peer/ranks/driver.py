@@ -68,7 +68,7 @@ class RankDriver(Driver):
     Args:
         me: the job's id as a peer.
         strategy: strategy on the own vector.
-        weights: this rank's, on the own vector.
+        weights: weights of this rank, on the own vector.
         layout: layout of the own vector.
         ranks: ranks of the job.
         digest: digest of the whole model's layout.

@@ -29,7 +29,7 @@ class RankLayout:
         places: places of all ranks.
         padded: length of the own vector, whole blocks.
         num_values: length of the vector without padding.
-        parameters: the whole model's: all ranks read and write at once, whoever has what.
+        parameters: all parameters of the model: all ranks read and write at once, whoever has what.
 
     Raises:
         UserError: SWT-E641, a parameter is not held in boxes that make it up.

@@ -47,7 +47,7 @@ class Runs:
         start: (num_runs,) first value of each run.
         stop: one past its last value.
         rank: rank that has it.
-        offset: its beginning in that rank's values.
+        offset: position of its first value in that rank's values.
     """
 
     start: Ints

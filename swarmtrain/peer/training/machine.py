@@ -192,13 +192,13 @@ class TrainingMachine:
         rounds: committed ops after which the run is over, as its settings say.
         steps_per_round: inner steps of a round; so many are made without the coordinator.
         patience_s: a leaving peer waits so long for an op that does not begin.
-        lonely_s: after so long without the coordinator a waiting peer trains on.
+        lonely_s: time without the coordinator after which a waiting peer trains on.
         ends_by_word: a round ends when `give` says so, however many inner steps were made.
 
     Attributes:
         is_finished: the run has made its rounds.
         is_lonely: the coordinator was not there for a while.
-        final_loss: after the last one, if somebody has said it.
+        final_loss: loss after the last round, if somebody has said it.
         final_rounds: number of committed rounds at the end.
         offered_root: root of the state that this peer began with; its bringer evaluates the run's.
     """

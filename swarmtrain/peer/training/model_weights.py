@@ -42,7 +42,7 @@ class ModelWeights:
     """Reads and writes the trainable parameters of a model in place.
 
     Args:
-        model: anybody's; its parameters are copied into, never exchanged for others, so that
+        model: any model; its parameters are copied into, never exchanged for others, so that
             optimizers, tied layers and captured references go on working.
         layout: layout of that model.
         optimizer: optimizer whose memory of weights that are no numbers any more goes with them.

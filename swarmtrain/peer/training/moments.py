@@ -25,7 +25,7 @@ class Moments:
     """The memory of one optimizer.
 
     Args:
-        optimizer: anybody's; best before its first step.
+        optimizer: any optimizer; best before its first step.
     """
 
     def __init__(self, optimizer: torch.optim.Optimizer) -> None:

@@ -18,7 +18,7 @@ class RoundReport:
         outcome: ``merged``, ``left-out``, ``replayed``, ``followed`` or ``skipped``; of a pair op
             ``merged`` with a partner, ``alone``, or ``followed``.
         contributors: number of peers in the result (of its first slice), or in this one's pair.
-        reason: why, where it was skipped.
+        reason: reason, where it was skipped.
         partner: partner in a pair op.
         chain: this peer's chain after a pair op, the same at its partner.
     """

@@ -53,7 +53,7 @@ def image_of(
         strategy: strategy whose state it is.
         layout: digest of the model's parameter names and shapes, 32 bytes.
         num_values: values of the model without padding.
-        op: after which.
+        op: op after which the state is taken.
         copy: True if the bytes are kept, and not only their hashes.
         put: takes the bytes; None to keep them in memory.
     """

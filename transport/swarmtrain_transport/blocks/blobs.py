@@ -76,7 +76,7 @@ class Blobs:
         """Keep one blob of op `op` and return its hash; ops long past are forgotten.
 
         Args:
-            op: which op's.
+            op: number of the op.
             data: must not change.
             digest: content hash of the bytes, if it has been taken already.
         """

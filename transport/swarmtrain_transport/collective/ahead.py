@@ -60,7 +60,7 @@ class Ahead:
         """Values from `start` on of what we will give to the next op.
 
         Args:
-            op: which; another one than the next is not looked at.
+            op: number of the op; any other than the next is not looked at.
             contribution: encodes values of that part by their places in the whole.
             start: first value that is known.
         """

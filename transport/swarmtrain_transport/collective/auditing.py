@@ -65,7 +65,7 @@ class _Trial:
     """An accusation of somebody else's that we judge.
 
     Attributes:
-        op: which op's sum is said to be wrong.
+        op: op whose sum is said to be wrong.
         wanted: hashes of what was asked for and is not here: the charge, then the parts.
     """
 
@@ -119,7 +119,7 @@ class Auditing:
         """COMMIT was folded.
 
         Args:
-            op: which.
+            op: number of the op.
             exchange: our part of the op, if we took part in it.
             now_s: the time.
         """

@@ -47,8 +47,8 @@ class Reducer:
 
     Args:
         view: the ledger's view of the op.
-        slice_index: which slice.
-        attempt: which attempt of it.
+        slice_index: index of the slice.
+        attempt: number of the attempt at it.
         arithmetic: exact chunk arithmetic.
         retention: keeps the parts.
         centre: start of the plan's rule; None for zero.
@@ -108,7 +108,7 @@ class Reducer:
 
         Args:
             peer: contributor.
-            chunk: which of the slice's.
+            chunk: index of the chunk in the slice.
             body: the encoded chunk.
             digest: content hash of the bytes, if it has been taken already.
             kept: bytes that somebody else keeps as long as the op lasts.

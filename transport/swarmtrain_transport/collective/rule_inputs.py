@@ -119,7 +119,7 @@ class RuleInputs:
 
     Args:
         view: the ledger's view of the op; it changes as records are folded.
-        slice_index: which slice.
+        slice_index: index of the slice.
         arithmetic: arithmetic of its chunks.
         centre: start of the plan's rule; None for zero.
 
@@ -156,7 +156,7 @@ class RuleInputs:
 
         Args:
             peer: contributor.
-            chunk: which of the slice's.
+            chunk: index of the chunk in the slice.
             part: bytes of the part.
             before: the same chunk of those who have given it.
         """

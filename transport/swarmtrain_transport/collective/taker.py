@@ -61,7 +61,7 @@ class _Taken:
         missing: hashes of named chunks that are not here.
         illegal: hashes among these of chunks that nobody could decode.
         pushed: hash and bytes of chunks that came before they were named.
-        reported: which chunks the coordinator was told of.
+        reported: chunks that the coordinator was told of.
         heard_s: time at which its owner pushed something last.
     """
 

@@ -420,7 +420,7 @@ class LedgerView:
             when it is gone.
         booked: sums of all BOOKS: ``made``, ``whole``, ``lost`` and ``redone``.
         books: the newest, None in a run without stages.
-        rounds: after which the run is over, by the newest EXTEND; 0: as its settings say.
+        rounds: rounds after which the run is over, by the newest EXTEND; 0: as its settings say.
     """
 
     run: Run | None = None

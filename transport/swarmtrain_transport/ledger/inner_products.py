@@ -190,7 +190,7 @@ def chosen(
 
     Args:
         scalars: numbers that PLAN asks for.
-        contributors: FREEZE's.
+        contributors: contributors of FREEZE.
         data: bytes that carry them.
         some: contributors whose part of a slice is to be had, in the order of `vectors`.
     """

@@ -36,7 +36,7 @@ class Lineage:
         last_op: newest op that has an outcome (0 once op 0 is attested, -1 before).
         skips: ops that have changed nothing.
         attests: attested state roots by op.
-        roots: after pair ops, whose state has which root; of the newest ops.
+        roots: state root of each peer after a pair op, by op; of the newest ops.
         chains: per peer the newest link of its exchanges in pairs.
         links: per pair op, per peer that has exchanged, its chain before and after.
         cancelled_op: newest op whose outcome a REWIND has cancelled, 0 without one.

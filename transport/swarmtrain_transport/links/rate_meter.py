@@ -72,7 +72,7 @@ class LinkRates:
 
     Args:
         up_cap: bytes per second that the peer's owner allows, 0 without a cap.
-        down_cap: likewise.
+        down_cap: cap on what comes, likewise.
     """
 
     def __init__(self, up_cap: int = 0, down_cap: int = 0) -> None:
@@ -95,7 +95,7 @@ class LinkRates:
 
         Args:
             up_bytes: moved since the link was opened.
-            down_bytes: likewise.
+            down_bytes: bytes received since then.
             op: the exchange under way, if any.
             now_s: the time.
         """

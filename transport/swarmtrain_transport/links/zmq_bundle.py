@@ -14,8 +14,8 @@ class Bundle:
     """The way to one peer.
 
     Args:
-        ground: the link's.
-        address: the peer's.
+        ground: ground of the link.
+        address: address of the peer.
     """
 
     def __init__(self, ground: Ground, address: Address) -> None:

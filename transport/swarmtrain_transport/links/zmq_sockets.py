@@ -57,7 +57,7 @@ class Reader:
     """Hands every message of a socket to `take`, on the loop, one at a time.
 
     Args:
-        loop: the socket's.
+        loop: event loop of the socket.
         socket: socket, closed with this.
         take: receives each message.
         gate: while it is shut nothing is read, and TCP holds the senders back.
@@ -128,7 +128,7 @@ class Route:
     """The way to one peer: a DEALER, and a monitor that tells when libzmq gave it up.
 
     Attributes:
-        socket: sends.
+        socket: socket that sends.
         port: port that it leads to.
         descriptor: descriptor of its TCP connection as last heard of, -1 without one.
     """

@@ -118,7 +118,7 @@ def knock_payload(nonce: bytes, cert_sha256: bytes, hello: bytes) -> bytes:
     so that all parts but the last have a fixed length and no two triples give the same bytes.
 
     Args:
-        nonce: the challenge's, of any length.
+        nonce: nonce of the challenge, of any length.
         cert_sha256: SHA-256 of the coordinator's certificate, 32 bytes.
         hello: the encoded Hello.
 

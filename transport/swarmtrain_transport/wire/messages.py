@@ -505,8 +505,8 @@ class Weight(NamedTuple):
     """A peer's message before it is decoded.
 
     Attributes:
-        kind: its tag.
-        cost: its bytes, or what its values take to decode where that is more.
+        kind: tag of the message.
+        cost: bytes of the message, or what its values take to decode where that is more.
     """
 
     kind: str
