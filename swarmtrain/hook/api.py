@@ -85,10 +85,10 @@ def join(
             other peers' models. Buffers and frozen parameters stay your own, and nobody compares
             them. Of a wrapper (torch.compile, DistributedDataParallel) the model inside is meant.
         optimizer: optimizer whose steps count, also within a wrapper such as accelerate's. Its
-            state stays your own; only what it remembers of a parameter that has become NaN or infinite,
-            or is so itself, is dropped when the run's weights replace it. Another optimizer of the
-            same loop is the loop's own affair: that its state outlives a NaN is not seen here. None
-            where there is none, with `when="step"` alone.
+            state stays your own; only what it remembers of a parameter that has become NaN or
+            infinite, or is so itself, is dropped when the run's weights replace it. Another
+            optimizer of the same loop is the loop's own affair: that its state outlives a NaN is
+            not seen here. None where there is none, with `when="step"` alone.
         invite: ``swarm://host:port/run#secret``; None reads SWARMTRAIN_INVITE.
         when: "hook" counts the optimizer's steps by itself; "step" leaves that to the loop, which
             calls `Swarm.step` after each.
