@@ -173,15 +173,19 @@ def _quarrels(view: Mapping[str, Any]) -> Iterator[str]:
         yield fact("at odds", f"{who} (round {event.get('round', 0)})")
 
 
+_CUT_FOR = {"flood": "for too many messages", "fault": "for what is no message of the protocol"}
+"""Events for which a peer was cut off, in words."""
+
+
 def _floods(view: Mapping[str, Any]) -> Iterator[str]:
-    """Yield a line for each peer that was cut off for sending too many messages."""
+    """Yield a line for each peer that was cut off for what it sent."""
     events = view.get("events")
     for event in events if isinstance(events, list) else ():
-        if isinstance(event, dict) and event.get("event") == "flood":
+        if isinstance(event, dict) and (kind := event.get("event")) in _CUT_FOR:
             times = event.get("times", 1)
             often = "once" if times == 1 else f"{times} times"
             who = f"peer {str(event.get('peer', ''))[:8]} was cut off {often}"
-            yield fact("flood", f"{who} for too many messages ({event.get('reason', '')})")
+            yield fact(kind, f"{who} {_CUT_FOR[kind]} ({event.get('reason', '')})")
 
 
 def _in_words(key: str, value: Any, view: Mapping[str, Any]) -> str:

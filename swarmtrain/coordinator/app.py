@@ -43,6 +43,7 @@ from swarmtrain_transport.wire.identity import verify
 from swarmtrain_transport.wire.messages import (
     Challenge,
     Hello,
+    History,
     Knock,
     LeaseRequest,
     Leave,
@@ -67,6 +68,8 @@ KNOCK_TIMEOUT_S = 10.0
 
 REQUEST_COST = 32 << 10
 """Bytes charged for a request of a member besides its answer: there is a signature to check."""
+
+_HISTORY = str(History.__struct_config__.tag)
 
 WILDCARD_HOSTS = frozenset({"", "0.0.0.0", "::", "*"})
 """Hosts by which a peer says that it listens everywhere."""
@@ -317,9 +320,7 @@ class CoordinatorApp:
                 self._repeats.say(
                     logging.WARNING, (peer, fault.reason), BROKEN % (peer.hex()[:8], fault)
                 )
-                # Or it would come in again at once, and say the same.
-                self._budgets.of(peer, self._shell.now_s()).cut(self._shell.now_s())
-                self._complain(peer, "broke off", cleaned(str(fault)))
+                self._broke(peer, fault)
                 outlet.refuse("SWT-E501", cleaned(str(fault)))
                 return
             except ConnectionError:
@@ -327,12 +328,21 @@ class CoordinatorApp:
             # aiohttp hands over what it has without a pause: the next turn is another peer's.
             await asyncio.sleep(0)
 
+    def _broke(self, peer: PeerId, fault: RemoteFault) -> None:
+        """Name whoever breaks the protocol, and keep it out for a while: or it would come in again
+        at once, and say the same."""
+        now_s = self._shell.now_s()
+        self._budgets.of(peer, now_s).cut(now_s)
+        self._complain(peer, "fault", fault.reason)
+
     async def _has_budget(
         self, peer: PeerId, kind: str, cost: int, transport: asyncio.Transport | None
     ) -> bool:
         """Hold a member back that says too much; False when it has been held back for too long."""
         now_s = self._shell.now_s()
         budget = self._budgets.of(peer, now_s)
+        if kind == _HISTORY and self._shell.machine.awaits_history(peer):
+            return True
         wait_s = budget.hear(kind, cost, now_s)
         if not wait_s:
             return True
@@ -363,7 +373,8 @@ class CoordinatorApp:
         if isinstance(message, Ready):
             message = self._texts.believed(peer, message)
         waited = outlet.waiting_bytes
-        self._shell.receive(peer, outlet, message)
+        if (fault := self._shell.receive(peer, outlet, message)) is not None:
+            self._broke(peer, fault)
         if isinstance(message, Progress | Older):
             # Records that it asks for by acknowledging others; all at once they would be counted
             # when it comes in.

@@ -77,6 +77,9 @@ class Machine(Protocol):
     def is_member(self, peer: PeerId) -> bool:
         """Return True if this key was ever let in."""
 
+    def awaits_history(self, peer: PeerId) -> bool:
+        """Return True if the peer was asked for records that were lost here."""
+
     def status(self, now_s: float) -> msgspec.Struct:
         """The run as `swarmtrain status` shows it."""
 
@@ -190,10 +193,12 @@ class Shell:
             return False
         return self.machine.is_elsewhere(peer, boot, self.now_s())
 
-    def receive(self, peer: PeerId, outlet: Outlet, message: PeerMessage) -> None:
-        """A message of the peer. One of a connection that was replaced is dropped."""
-        if self._outlets.get(peer) is outlet:
-            self._step(lambda now_s: self.machine.received(peer, message, now_s), peer)
+    def receive(self, peer: PeerId, outlet: Outlet, message: PeerMessage) -> RemoteFault | None:
+        """A message of the peer. One of a connection that was replaced is dropped. How it broke the
+        protocol, if it did."""
+        if self._outlets.get(peer) is not outlet:
+            return None
+        return self._step(lambda now_s: self.machine.received(peer, message, now_s), peer)
 
     def disconnect(self, peer: PeerId, outlet: Outlet) -> bool:
         """The connection ended. False when it had been replaced by a newer one."""
@@ -254,15 +259,17 @@ class Shell:
         self,
         decide: Callable[[float], tuple[CoordinatorAction, ...]],
         peer: PeerId | None = None,
-    ) -> None:
+    ) -> RemoteFault | None:
+        broken = None
         if self.has_failed or self._is_stopped:
-            return
+            return None
         try:
             try:
                 actions = decide(self._clock())
             except RemoteFault as fault:
                 if peer is None:
                     raise
+                broken = fault
                 logger.warning(BROKEN, peer.hex()[:8], fault)
                 outlet = self._outlets.get(peer)
                 if outlet is not None:
@@ -273,10 +280,11 @@ class Shell:
             # A record that is not kept, or a bug: either way the machine no longer knows what
             # the disk knows, and only a restart brings them together again.
             self._fail(exc)
-            return
+            return None
         self._arm_timer()
         if self.machine.is_finished and not self._roster():
             self.finished.set()
+        return broken
 
     def _carry_out(self, actions: tuple[CoordinatorAction, ...]) -> None:
         encoded: dict[int, bytes] = {}

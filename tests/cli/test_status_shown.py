@@ -76,9 +76,15 @@ def test_who_was_cut_for_flooding_is_named():
     events = [
         {"round": 3, "peer": "ab" * 32, "event": "flood", "reason": "lease_request", "times": 2},
         {"round": 4, "peer": "cd" * 32, "event": "joined", "reason": "", "times": 1},
+        {"round": 4, "peer": "ef" * 32, "event": "fault", "reason": "length", "times": 1},
     ]
-    (line,) = [line for line in describe({"events": events}) if line.startswith("flood")]
-    assert line.endswith("peer abababab was cut off 2 times for too many messages (lease_request)")
+    lines = [line for line in describe({"events": events}) if "was cut off" in line]
+    assert lines[0].startswith("flood") and lines[0].endswith(
+        "peer abababab was cut off 2 times for too many messages (lease_request)"
+    )
+    assert lines[1].startswith("fault") and lines[1].endswith(
+        "peer efefefef was cut off once for what is no message of the protocol (length)"
+    )
 
 
 def test_a_coordinators_answer_is_in_words_without_what_is_as_ever():

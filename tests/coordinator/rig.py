@@ -102,6 +102,7 @@ class FakeMachine:
         self.is_finished = False
         self.place: Any = None
         self.elsewhere: set[bytes] = set()
+        self.asked: set[bytes] = set()
         self.term = term
         self.answer: Callable[[bytes, Any], Actions] = lambda peer, message: ()
         self.on_tick: Callable[[], Actions] = lambda: ()
@@ -138,6 +139,9 @@ class FakeMachine:
 
     def is_member(self, peer: bytes) -> bool:
         return peer in self.members
+
+    def awaits_history(self, peer: bytes) -> bool:
+        return peer in self.asked
 
     def status(self, now_s: float) -> msgspec.Struct:
         return run_body()

@@ -19,16 +19,23 @@ from swarmtrain_transport.wire.identity import Identity, knock_payload
 from swarmtrain_transport.wire.messages import (
     Applied,
     Challenge,
+    Got,
     Have,
+    History,
     Knock,
+    Leased,
     LeaseGrant,
     LeaseRequest,
+    Leave,
     Message,
     Progress,
+    Ready,
     Refused,
+    SliceDone,
     Welcome,
     decode_from_coordinator,
     encode,
+    weigh,
 )
 from tests.coordinator.rig import SECRET, Rig, connected, hello_of, run, serving
 from tests.coordinator.test_app import Text
@@ -92,6 +99,72 @@ async def flood(socket: aiohttp.ClientWebSocketResponse, message: Message | byte
     sending.cancel()
     await asyncio.gather(sending, return_exceptions=True)
     return last
+
+
+LARGE = {
+    "got": Got(7, 0, 0, {number.to_bytes(32, "big"): bytes(32) for number in range(800)}),
+    "have": Have(7, 0, 0, 1, (True,) * 120_000),
+    "slice_done": SliceDone(7, 0, 0, 1, (bytes(32),) * 100_000, bytes(32), bytes(64)),
+    "history": History(0, (bytes(3 << 20),)),
+    "lease_request": LeaseRequest(1, (Leased(bytes(32), 0),) * 8192),
+    "leave": Leave("x" * 4000),
+}
+
+
+@pytest.mark.parametrize("kind", LARGE)
+def test_few_large_messages_are_a_flood_too(kind: str) -> None:
+    """One of the largest each second, or two MiB of those that are small, is more than it needs."""
+    weight = weigh(encode(LARGE[kind]))
+    assert weight.kind == kind
+    one, now_s = budget.Budget(0.0), 0.0
+    while not one.is_spent(now_s):
+        now_s += min(1.0, weight.cost / (2 << 20)) + one.hear(kind, weight.cost, now_s)
+        assert now_s < 60.0
+
+
+@pytest.mark.parametrize(
+    ("message", "reason"),
+    [
+        (encode(Got(7, 0, 0, {n.to_bytes(32, "big"): bytes(32) for n in range(60_000)})), "length"),
+        (encode(Have(1, 0, 0, 1, (True,) * 131_072)), "length"),
+        (b"\x81\xa1t\xa5leave" + b"\x90" * 900, "msgpack"),
+        (encode(Ready(1, 1, 0, b"no hash")), "hash"),
+    ],
+)
+def test_who_says_what_no_member_says_is_named_and_not_let_in_for_a_while(
+    tmp_path: Path, message: bytes, reason: str
+) -> None:
+    async def scene() -> None:
+        async with (
+            living(tmp_path) as life,
+            connected(life.invite, ALICE) as (client, _),
+            aiohttp.ClientSession() as session,
+        ):
+            socket = await come_in(session, life, MALLORY)
+            assert isinstance(await said(socket), Welcome)
+            await socket.send_bytes(message)
+            while (word := await said(socket)) is not None:
+                last = word
+            assert isinstance(last, Refused) and last.code == "SWT-E501"
+            word = await said(await come_in(session, life, MALLORY))
+            assert isinstance(word, Refused) and word.code == "SWT-E709" and client.is_up
+            status = await asyncio.to_thread(ask, tmp_path)
+            (event,) = [one for one in status["events"] if one["event"] == "fault"]
+            assert (event["peer"], event["reason"]) == (MALLORY.peer_id.hex(), reason)
+
+    run(scene())
+
+
+def test_a_ledger_that_was_asked_for_is_heard_however_long_it_is(tmp_path: Path) -> None:
+    async def scene() -> None:
+        async with serving(tmp_path) as rig, connected(rig.invite(), ALICE) as (client, _):
+            rig.machine.asked.add(ALICE.peer_id)
+            for _ in range(80):
+                assert client.send(History(0, (bytes(1 << 20),)))
+                await rig.machine.hears("received")
+            assert client.is_up
+
+    run(scene())
 
 
 FLOODS = {

@@ -37,8 +37,18 @@ HELLO_WAIT_MAX_S = 5.0
 back every half second is let in once in two; whoever then knocks twice at once is sent away."""
 
 BYTES_IN = Rate(4 << 20, 64 << 20)
-"""Messages are decoded on the one loop: the largest takes it 0.2 s, and then counts for one second.
-A lost ledger comes back in batches of 1 MiB: 64 of them at once."""
+"""All messages together, by what they cost to decode (`messages.weigh`) on the one loop: the
+largest takes it 0.2 s, and then counts for one second."""
+
+WORDS = Rate(64 << 10, 1 << 20)
+"""Bytes of a kind of message that has a number or a hash to say: a hundred a second."""
+
+GOTS = Rate(1 << 20, 16 << 20)
+"""Bytes of GOT, of REPORTs and of leases: GOT of 64 contributors has 4.5 KiB, 65 times an op."""
+
+HASHES = Rate(2 << 20, 16 << 20)
+"""Bytes of SLICE_DONE or HAVE, a hash and a flag for each chunk: sixty thousand chunks a second,
+16 GB of them as int8, and half a million at once."""
 
 BYTES_OUT = Rate(8 << 20, 128 << 20)
 """Data that a member makes us send: the ledger, from the record that its HELLO names, and pieces of
@@ -68,6 +78,12 @@ _RATES = {
     **dict.fromkeys(("got", "have", "progress"), PLENTY),
     **dict.fromkeys(("lease_request", "offer", "accuse", CONTROL_FRAME), FEW),
 }
+_SIZES = {
+    **dict.fromkeys(("got", "lease_request", "pipeline_report", "progress"), GOTS),
+    **dict.fromkeys(("slice_done", "have"), HASHES),
+}
+"""Rates of bytes by kind, WORDS for all others: what a kind has no need of is a flood, however few
+messages it comes in. HISTORY that was asked for is not counted."""
 
 
 class Budget:
@@ -78,7 +94,7 @@ class Budget:
     """
 
     def __init__(self, now_s: float) -> None:
-        self._kinds: dict[str, TokenBucket] = {}
+        self._kinds: dict[str, tuple[TokenBucket, TokenBucket]] = {}
         self._in = _bucket(BYTES_IN, now_s)
         self._out = _bucket(BYTES_OUT, now_s)
         self._hellos = _bucket(HELLOS, now_s)
@@ -96,12 +112,14 @@ class Budget:
             self._hellos.spend(1)
         return wait_s
 
-    def hear(self, kind: str, num_bytes: int, now_s: float) -> float:
+    def hear(self, kind: str, cost: int, now_s: float) -> float:
         """A message came. How many seconds to wait before it is heard and the next one is read."""
         if kind not in self._kinds:
-            self._kinds[kind] = _bucket(_RATES.get(kind, SOME), now_s)
+            rates = _RATES.get(kind, SOME), _SIZES.get(kind, WORDS)
+            self._kinds[kind] = _bucket(rates[0], now_s), _bucket(rates[1], now_s)
+        numbers, sizes = self._kinds[kind]
         wait_s = 0.0
-        for bucket, count in ((self._kinds[kind], 1), (self._in, num_bytes)):
+        for bucket, count in ((numbers, 1), (sizes, cost), (self._in, cost)):
             wait_s = max(wait_s, self._wait(bucket, now_s))
             bucket.spend(count)
         wait_s = min(wait_s, PAUSE_MAX_S)

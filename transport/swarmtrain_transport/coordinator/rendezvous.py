@@ -354,6 +354,10 @@ class Rendezvous:
         """Return True if this key was ever let in and is not banned."""
         return peer in self.view.ever_members and peer not in self.view.banned
 
+    def awaits_history(self, peer: PeerId) -> bool:
+        """Return True if the peer was asked for records that are lost here."""
+        return self.recovery.is_witness(peer)
+
     def note(self, peer: PeerId, event: str, reason: str = "") -> None:
         """Remember for people what a peer did in the round in progress."""
         self.first.chronicle.event(self.view.first.last_op + 1, peer, event, reason)
