@@ -28,7 +28,7 @@ import torch
 from safetensors import SafetensorError
 from torch import Tensor
 
-from swarmtrain.foundation import atomic_file
+from swarmtrain.foundation import atomic_file, regular_file
 from swarmtrain.models.tensors import Layout, LayoutMismatch, ParameterSpec
 
 logger = logging.getLogger(__name__)
@@ -367,6 +367,12 @@ def load(path: Path, *, manifest_hash: bytes | None = None) -> LoadedCheckpoint:
     outer = _map_tensors(path, OUTER_FILE, manifest.files[OUTER_FILE])
     if sorted(manifest.arrays) != sorted([ANCHOR, *outer]):
         raise _damaged(path, f"{OUTER_FILE} does not hold the arrays that the manifest names")
+    # Whoever makes room goes by the manifest, so it says no more than what lies on the disk.
+    said = sorted((spec.name, spec.shape) for spec in manifest.parameters)
+    if said != sorted((name, tuple(values.shape)) for name, values in model.items()):
+        raise _damaged(path, f"{MODEL_FILE} does not hold the parameters that the manifest names")
+    if any(values.dtype != torch.float32 for values in (*model.values(), *outer.values())):
+        raise _damaged(path, "its values are not float32")
     return LoadedCheckpoint(checkpoint, model, outer, manifest.arrays, manifest.parameters)
 
 
@@ -485,7 +491,7 @@ def _read_manifest(path: Path) -> tuple[_Manifest, Checkpoint]:
             text=None if manifest.text is None else msgspec.structs.astuple(manifest.text),
         )
         layout_digest = bytes.fromhex(manifest.layout)
-    except (msgspec.DecodeError, ValueError) as exc:
+    except (msgspec.DecodeError, ValueError, RecursionError) as exc:
         raise _damaged(path, f"{MANIFEST_FILE} is not a manifest ({exc})") from exc
     if manifest.to_bytes() != raw:
         raise _damaged(path, f"{MANIFEST_FILE} is not in the form in which it is written")
@@ -494,26 +500,20 @@ def _read_manifest(path: Path) -> tuple[_Manifest, Checkpoint]:
 
 def _read(path: Path, name: str, size_max: int) -> bytes:
     try:
-        with open(path / name, "rb") as file:
-            # A damaged manifest may claim any size; what is not on the disk is not made room for.
-            num_bytes = os.fstat(file.fileno()).st_size
-            data = file.read() if num_bytes <= size_max else b""
+        return regular_file.read(path / name, size_max)
     except OSError as exc:
         raise _damaged(path, f"{name} cannot be read ({exc.strerror})") from exc
-    if num_bytes > size_max:
-        raise _damaged(path, f"{name} is longer than {size_max} bytes")
-    return data
 
 
 def _map_tensors(path: Path, name: str, facts: _FileFacts) -> dict[str, Tensor]:
     try:
-        with open(path / name, "rb") as file:
+        with regular_file.opened(path / name) as file:
             size = os.fstat(file.fileno()).st_size
+            if size != facts.bytes:
+                raise _damaged(path, f"{name} has {size} of {facts.bytes} bytes")
             digest = hashlib.file_digest(file, "sha256").hexdigest()
     except OSError as exc:
         raise _damaged(path, f"{name} cannot be read ({exc.strerror})") from exc
-    if size != facts.bytes:
-        raise _damaged(path, f"{name} has {size} of {facts.bytes} bytes")
     if digest != facts.sha256:
         raise _damaged(path, f"{name} has other contents than the manifest says")
     try:

@@ -25,7 +25,7 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from swarmtrain.foundation import atomic_file, dirs
+from swarmtrain.foundation import atomic_file, dirs, regular_file
 from swarmtrain.foundation.error_table import TABLE
 from swarmtrain.foundation.errors import UserError
 
@@ -196,7 +196,7 @@ def ask(state_dir: Path, question: str = STATUS_PATH) -> dict[str, Any]:
             raise
         return {"process": "has ended", **last}
     if status != http.HTTPStatus.OK or found is None:
-        raise _no_sense(state_dir)
+        raise no_sense(state_dir)
     return found
 
 
@@ -235,7 +235,7 @@ def order(state_dir: Path, said: Mapping[str, Any]) -> dict[str, Any]:
         )
     words = [str((found or {}).get(key, "")) for key in ("code", "what", "meaning", "remedy")]
     if words[0] not in TABLE:
-        raise _no_sense(state_dir)
+        raise no_sense(state_dir)
     raise UserError(*words)
 
 
@@ -257,12 +257,13 @@ def _exchange(
         connection.close()
     try:
         found = json.loads(data)
-    except ValueError:
+    except (ValueError, RecursionError):
         found = None
     return answer.status, found if isinstance(found, dict) else None
 
 
-def _no_sense(state_dir: Path) -> UserError:
+def no_sense(state_dir: Path) -> UserError:
+    """A process said something that none of this version says."""
     return UserError(
         "SWT-E501",
         f"The process of {state_dir} gave no sensible answer.",
@@ -372,13 +373,13 @@ def _write_where(state_dir: Path, path: Path, last: Any = None) -> None:
 
 def _read_where(state_dir: Path) -> dict[str, Any]:
     try:
-        where = json.loads((state_dir / WHERE_FILE).read_bytes())
+        where = json.loads(regular_file.read(state_dir / WHERE_FILE, ANSWER_BYTES_MAX))
         return {**where, "socket": str(where["socket"])}
     except FileNotFoundError as exc:
         if not any(state_dir.glob("ledger.*")):
             raise nothing_ran_in(state_dir) from exc
         raise _not_running(state_dir, "Nothing has answered there yet.") from exc
-    except (OSError, ValueError, TypeError, KeyError) as exc:
+    except (OSError, ValueError, TypeError, KeyError, RecursionError) as exc:
         raise _not_running(state_dir, f"Its {WHERE_FILE} cannot be read.") from exc
 
 

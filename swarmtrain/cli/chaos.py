@@ -9,6 +9,7 @@ from swarmtrain.cli.arguments import EndsAsJson, Verbose, read_by
 from swarmtrain.cli.log import say
 from swarmtrain.cli.situation import Situation
 from swarmtrain.config.options import ChaosOptions, parse_duration
+from swarmtrain.console.lines import show, show_json
 from swarmtrain.foundation.error_table import EXIT_DONE
 from swarmtrain.foundation.errors import misuse
 
@@ -54,17 +55,16 @@ def chaos(
         hostile=_offences(hostile),
     )  # fmt: skip
     context.ensure_object(Situation).begin(verbose=verbose)
-    import msgspec
 
     from swarmtrain.chaos.run import Chaos, run_chaos
     from swarmtrain.chaos.siege.run import Siege
 
     report = run_chaos(options, say, Siege if options.hostile else Chaos)
     if as_json:
-        print(msgspec.json.encode(report).decode(), flush=True)
+        show_json(report)
     else:
         for line in report.in_words():
-            print(line, flush=True)
+            show(line)
     raise typer.Exit(EXIT_VIOLATED if report.violations else EXIT_DONE)
 
 

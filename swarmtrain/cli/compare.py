@@ -1,6 +1,5 @@
 """`swarmtrain compare`: strategies side by side on this machine, exchanging as in a run."""
 
-import json
 import sys
 from dataclasses import asdict
 from pathlib import Path
@@ -12,6 +11,7 @@ from swarmtrain.cli.arguments import EndsAsJson, Verbose
 from swarmtrain.cli.log import say
 from swarmtrain.cli.situation import Situation
 from swarmtrain.compare.plan import Attack, Pace, Plan
+from swarmtrain.console.lines import show, show_json
 from swarmtrain.foundation.error_table import EXIT_DONE
 from swarmtrain.foundation.errors import UserError, misuse
 
@@ -162,9 +162,9 @@ def _run(
             say(f"stopped; finished runs are kept in {shelf.directory}, the same command goes on")
         raise
     if as_json:
-        print(json.dumps({"results": [asdict(result) for result in results]}), flush=True)
+        show_json({"results": [asdict(result) for result in results]})
     else:
-        print(text_table(rows(results)), flush=True)
+        show(text_table(rows(results)))
     if html is not None:
         _write_html(html, results, script)
 

@@ -8,6 +8,7 @@ import typer
 from swarmtrain.cli.arguments import EndsAsJson, Verbose, one_of, read_by
 from swarmtrain.cli.situation import Situation
 from swarmtrain.config.options import EmulateOptions, parse_duration
+from swarmtrain.console.lines import show_json
 from swarmtrain.foundation.error_table import EXIT_BUG, EXIT_DONE
 from swarmtrain.foundation.errors import misuse
 from swarmtrain_transport.limits import PEERS_MAX
@@ -80,13 +81,12 @@ def emulate(
         links=links, kill_every_s=kill_every, seed=seed,
         json=as_json, state_dir=state_dir,
     )  # fmt: skip
-    import msgspec
 
     from swarmtrain.emulate.run import run_emulation
 
     report = run_emulation(options)
     if as_json:
-        print(msgspec.json.encode(report).decode(), flush=True)
+        show_json(report)
     raise typer.Exit(EXIT_BUG if report.equal is False else EXIT_DONE)
 
 

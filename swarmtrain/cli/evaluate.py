@@ -1,6 +1,5 @@
 """`swarmtrain evaluate RUN|DIR --data PATH`: how well a trained model foretells a text."""
 
-import json
 from typing import Annotated
 
 import typer
@@ -9,7 +8,7 @@ from swarmtrain.cli.arguments import AsJson, Device
 from swarmtrain.cli.generate import Trained
 from swarmtrain.cli.log import say
 from swarmtrain.config.options import DEVICE_AUTO
-from swarmtrain.console.lines import fact
+from swarmtrain.console.lines import fact, show, show_json
 
 
 def evaluate(
@@ -45,11 +44,11 @@ def evaluate(
     use_threads(trained)
     found = judged(model, trained.tokenizer, trained.config.model.context, texts, windows)
     if as_json:
-        print(json.dumps({"model": trained.name, **asdict(found), "device": str(where)}))
+        show_json({"model": trained.name, **asdict(found), "device": str(where)})
         return
-    print(fact("model", trained.name))
-    print(fact("loss", f"{found.loss:.4f} nats per token"))
-    print(fact("bits per byte", f"{found.bits_per_byte:.4f}"))
-    print(fact("perplexity", f"{found.perplexity:.2f}"))
+    show(fact("model", trained.name))
+    show(fact("loss", f"{found.loss:.4f} nats per token"))
+    show(fact("bits per byte", f"{found.bits_per_byte:.4f}"))
+    show(fact("perplexity", f"{found.perplexity:.2f}"))
     many = f"{found.tokens} tokens of {found.documents} documents in {found.windows} windows"
-    print(fact("read", many))
+    show(fact("read", many))

@@ -5,6 +5,7 @@ from typing import Annotated
 
 import typer
 
+from swarmtrain.console.lines import show
 from swarmtrain.foundation.error_table import TABLE
 from swarmtrain.foundation.errors import UserError, cleaned
 
@@ -17,10 +18,10 @@ def explain(
     """Say what an error id means. Without an id, list them all."""
     if not code:
         for kind in TABLE.values():
-            print(f"{kind.code}  exit {kind.exit_status:<3} {kind.title}")
+            show(f"{kind.code}  exit {kind.exit_status:<3} {kind.title}")
         return
     kind = TABLE[_known(code)]
-    print(f"{kind.code}  {kind.title}   [exit {kind.exit_status}]\n\n{kind.explanation}")
+    show(f"{kind.code}  {kind.title}   [exit {kind.exit_status}]\n\n{kind.explanation}")
 
 
 def _known(code: str) -> str:

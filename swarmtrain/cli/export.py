@@ -7,6 +7,7 @@ import typer
 
 from swarmtrain.cli.arguments import AsJson, one_of
 from swarmtrain.cli.log import say
+from swarmtrain.console.lines import show, show_json
 
 FORMS = ("safetensors", "hf")
 
@@ -32,19 +33,18 @@ def export(
     """Make a folder of a run's newest model: weights, settings, tokenizer, and a card that tells
     how it came about. Where the model is in stages, the peers of these directories have all of
     them together. They may go on meanwhile."""
-    import msgspec
 
     from swarmtrain.console.units import human_bytes
     from swarmtrain.trained.export import export as make
 
     made = make(to, given, form=form, tell=say)
     if as_json:
-        print(msgspec.json.encode(made).decode())
+        show_json(made)
         return
     for part in made.stages:
         of = f"stage {part.stage}" if len(made.stages) > 1 else "the model"
-        print(f"{of}: round {part.op}, state {part.state_root[:16]}")
+        show(f"{of}: round {part.op}, state {part.state_root[:16]}")
     size = human_bytes(made.model_bytes)
-    print(f"{to}/model.safetensors: {made.num_values} values, {size}; README.md tells of it")
+    show(f"{to}/model.safetensors: {made.num_values} values, {size}; README.md tells of it")
     if made.writes:
-        print(f'Let it write: swarmtrain generate {to} "Once upon a time"')
+        show(f'Let it write: swarmtrain generate {to} "Once upon a time"')

@@ -1,10 +1,7 @@
 """`swarmtrain generate RUN|DIR "prompt"`: lets a trained model write."""
 
-import io
-import json
 import os
 import sys
-import unicodedata
 from typing import Annotated
 
 import typer
@@ -12,13 +9,8 @@ import typer
 from swarmtrain.cli.arguments import AsJson, Device
 from swarmtrain.cli.log import say
 from swarmtrain.config.options import DEVICE_AUTO
+from swarmtrain.console.lines import show, show_json
 from swarmtrain.foundation.errors import misuse
-
-_PICTURES = 0x2400
-"""First of Unicode's pictures of the 32 control characters."""
-
-_TURNS = frozenset("\u061c\u200e\u200f\u202a\u202b\u202c\u202d\u202e\u2066\u2067\u2068\u2069")
-"""Characters that turn the direction of others, by which text may seem to be another one."""
 
 Trained = Annotated[
     str,
@@ -72,8 +64,12 @@ def generate(
         say(f"The prompt has {len(ids)} tokens; the model sees the last {context}.")
     taste = Taste(temperature, top_k, top_p, seed)
     stream = TextStream(trained.tokenizer, ids)
-    show = (lambda words: None) if as_json else _shown
-    show(text)
+
+    def write(words: str) -> None:
+        if not as_json:
+            show(words, end="")
+
+    write(text)
     began_s, parts = monotonic(), []
     vocabulary = trained.tokenizer.vocabulary
     made = 0
@@ -82,17 +78,15 @@ def generate(
             break
         made += 1
         parts.append(stream.take(token))
-        show(parts[-1])
+        write(parts[-1])
     parts.append(stream.rest())
-    show(parts[-1])
+    write(parts[-1])
     seconds = monotonic() - began_s
     if as_json:
         found = {"model": trained.name, "prompt": text, "text": "".join(parts), "tokens": made}
-        print(
-            json.dumps({**found, "seed": seed, "device": str(where), "seconds": round(seconds, 3)})
-        )
+        show_json({**found, "seed": seed, "device": str(where), "seconds": round(seconds, 3)})
         return
-    show("\n")
+    show("")
     say(f"{trained.name}: {made} tokens in {seconds:.1f} s on {where}, seed {seed}")
 
 
@@ -108,25 +102,3 @@ def _prompted(prompt: str) -> str:
         return os.fsencode(prompt).decode()
     except UnicodeError as error:
         raise misuse("The prompt is not text in UTF-8.", "Models read text in UTF-8.") from error
-
-
-def _shown(text: str) -> None:
-    """Write to stdout at once, without what a terminal would obey: who trained the model might have
-    taught it some. A pipe often ends at a terminal too."""
-    if isinstance(sys.stdout, io.TextIOWrapper):  # whoever calls may have put another one there
-        sys.stdout.reconfigure(errors="replace")
-    sys.stdout.write("".join(map(harmless, text)))
-    sys.stdout.flush()
-
-
-def harmless(character: str) -> str:
-    """The character, or what stands for it where it would do something."""
-    if character in "\n\t" or (character.isprintable() and character not in _TURNS):
-        return character
-    if character == "\r":  # of line ends; alone it would go back and write over the line
-        return ""
-    kind, number = unicodedata.category(character), ord(character)
-    if kind == "Cc" and number < 0x20:
-        return chr(_PICTURES + number)
-    is_obeyed = kind in ("Cc", "Cs", "Zl", "Zp") or character in _TURNS
-    return "\N{REPLACEMENT CHARACTER}" if is_obeyed else character

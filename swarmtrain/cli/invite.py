@@ -1,6 +1,5 @@
 """`swarmtrain invite ...`: who may come in, and for how long."""
 
-import json
 from typing import Annotated, Any
 
 import typer
@@ -9,7 +8,7 @@ from swarmtrain.cli.arguments import AsJson, StateDir, Verbose, read_by
 from swarmtrain.cli.log import say
 from swarmtrain.cli.ordering import moment, obeyed
 from swarmtrain.config.options import parse_duration
-from swarmtrain.console.lines import counted
+from swarmtrain.console.lines import counted, show, show_json
 from swarmtrain.foundation.errors import cleaned, misuse
 
 invite_app = typer.Typer(
@@ -63,12 +62,12 @@ def create(
         name=name,
     )  # fmt: skip
     if as_json:
-        print(json.dumps(made))
+        show_json(made)
         return
     many = "any number of peers" if not made["uses_max"] else counted(made["uses_max"], "new peer")
     until = f" until {moment(made['expires_at'])}" if made["expires_at"] else ""
     say(f"Invite {made['id']} lets in {many}{until}. It is shown this once; who has it can join:")
-    print(made["invite"])
+    show(made["invite"])
 
 
 @invite_app.command("ls")
@@ -81,12 +80,12 @@ def list_invites(
     """List all invites, those that open nothing any more too. Their secrets are not known."""
     answer = obeyed(context, state_dir, verbose=verbose, order="invite-ls")
     if as_json:
-        print(json.dumps(answer))
+        show_json(answer)
         return
     from swarmtrain.console.table import plain_lines, table_of
 
     titles = ("id", "name", "state", "used", "made", "expires")
-    print("\n".join(plain_lines(table_of(titles, [_row(one) for one in answer["invites"]]))))
+    show("\n".join(plain_lines(table_of(titles, [_row(one) for one in answer["invites"]]))))
 
 
 def _row(one: dict[str, Any]) -> list[str]:
@@ -112,12 +111,12 @@ def revoke(
         context, state_dir, verbose=verbose, order="invite-revoke", invite=invite, members=members
     )
     if as_json:
-        print(json.dumps(done))
+        show_json(done)
         return
-    print(f"Invite {done['id']} lets nobody in any more.")
+    show(f"Invite {done['id']} lets nobody in any more.")
     if members:
         removed = counted(len(done["removed"]), "peer")
-        print(f"{removed} removed; {done['members']} need another invite.")
+        show(f"{removed} removed; {done['members']} need another invite.")
     elif done["members"]:
         came = counted(done["members"], "peer")
-        print(f"{came} that came with it may stay; --members removes them.")
+        show(f"{came} that came with it may stay; --members removes them.")

@@ -25,7 +25,7 @@ from swarmtrain.config.options import (
     parse_room,
     parse_span,
 )
-from swarmtrain.foundation import events
+from swarmtrain.foundation import events, regular_file
 from swarmtrain.foundation.errors import UserError, misuse
 from swarmtrain_transport.wire.invite import Invite
 
@@ -244,12 +244,11 @@ def _can_ask() -> bool:
 
 def _read_invite(file: Path) -> str:
     try:
-        with file.open(encoding="utf-8", errors="replace") as stream:
-            return stream.read(INVITE_CHARS_MAX).strip()
+        return regular_file.read(file, INVITE_CHARS_MAX).decode(errors="replace").strip()
     except OSError as error:
         raise misuse(
             f"The invite file {file} cannot be read: {error.strerror or error}.",
-            "Check the path, or pass the invite itself.",
+            "Check the path, or pass the invite itself; - reads it from standard input.",
         ) from error
 
 

@@ -6,8 +6,7 @@ import os
 import re
 import sys
 
-from swarmtrain.console.lines import columns, stamped, wrapped
-from swarmtrain.foundation.signals import tell
+from swarmtrain.console.lines import columns, show, stamped, wrapped
 
 _OWN = ("swarmtrain", "swarmtrain_transport", "swarmtrain_optimizers")
 
@@ -25,7 +24,7 @@ def say(text: str) -> None:
     It may be that nobody reads it any more: that is no reason to stop anything.
     """
     with contextlib.suppress(OSError):
-        tell(wrapped(redact(text), columns(sys.stderr)), sys.stderr)
+        show(wrapped(redact(text), columns(sys.stderr)), sys.stderr)
 
 
 class _Saying(logging.Handler):

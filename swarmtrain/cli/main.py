@@ -33,6 +33,7 @@ from swarmtrain.cli.status import status
 from swarmtrain.cli.up import up
 from swarmtrain.cli.verify import verify
 from swarmtrain.cli.why import why
+from swarmtrain.console.lines import show
 from swarmtrain.foundation.error_table import EXIT_BUG, EXIT_DONE, EXIT_INTERRUPTED
 from swarmtrain.foundation.errors import Interrupted, UserError, cleaned, render, translate
 from swarmtrain.foundation.signals import let_go_of_dead_streams
@@ -70,7 +71,7 @@ def _print_version(value: bool) -> None:
     if value:
         from swarmtrain_transport.limits import PROTOCOL_VERSION
 
-        print(f"swarmtrain {__version__} (protocol {PROTOCOL_VERSION})")
+        show(f"swarmtrain {__version__} (protocol {PROTOCOL_VERSION})")
         raise typer.Exit
 
 

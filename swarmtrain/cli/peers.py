@@ -1,6 +1,5 @@
 """`swarmtrain peers ...`: who is in a run, what each has done, and who has to go."""
 
-import json
 from collections.abc import Iterator
 from typing import Annotated, Any
 
@@ -8,7 +7,7 @@ import typer
 
 from swarmtrain.cli.arguments import AsJson, StateDir, Verbose
 from swarmtrain.cli.ordering import Peer, Reason, obeyed
-from swarmtrain.console.lines import fact
+from swarmtrain.console.lines import fact, show, show_json
 from swarmtrain.console.units import human_bytes
 
 peers_app = typer.Typer(
@@ -30,14 +29,14 @@ def list_peers(
     """List who is in, and who is banned."""
     answer = obeyed(context, state_dir, verbose=verbose, order="peers-ls", everybody=everybody)
     if as_json:
-        print(json.dumps(answer))
+        show_json(answer)
         return
     from swarmtrain.console.table import plain_lines, table_of
 
     titles = (
         "name", "id", "state", "round", "since round", "contributed", "excluded", "last reason",
     )  # fmt: skip
-    print("\n".join(plain_lines(table_of(titles, [_row(peer) for peer in answer["peers"]]))))
+    show("\n".join(plain_lines(table_of(titles, [_row(peer) for peer in answer["peers"]]))))
 
 
 def _row(peer: dict[str, Any]) -> list[str]:
@@ -58,8 +57,8 @@ def _round(peer: dict[str, Any], which: str) -> str:
     return f"{number} of group {group}" if group else str(number)
 
 
-@peers_app.command()
-def show(
+@peers_app.command("show")
+def show_peer(
     context: typer.Context,
     peer: Peer,
     state_dir: StateDir = None,
@@ -68,7 +67,7 @@ def show(
 ) -> None:
     """Show all that is known of one peer."""
     answer = obeyed(context, state_dir, verbose=verbose, order="peers-show", peer=peer)
-    print(json.dumps(answer) if as_json else "\n".join(sheet(answer)))
+    show_json(answer) if as_json else show("\n".join(sheet(answer)))
 
 
 def sheet(answer: dict[str, Any]) -> Iterator[str]:
@@ -105,10 +104,10 @@ def sheet(answer: dict[str, Any]) -> Iterator[str]:
 
 def _tell(done: dict[str, Any], changed: str, unchanged: str, *, as_json: bool) -> None:
     if as_json:
-        print(json.dumps(done))
+        show_json(done)
         return
     name = f"{done['name']} " if done["name"] else ""
-    print(f"{name}({done['peer'][:_ID_CHARS]}) {changed if done['changed'] else unchanged}")
+    show(f"{name}({done['peer'][:_ID_CHARS]}) {changed if done['changed'] else unchanged}")
 
 
 def _sending_away(name: str, about: str, changed: str, unchanged: str) -> None:

@@ -1,12 +1,12 @@
 """`swarmtrain plan run.toml --peers ...`: what a run would be with these peers."""
 
-import json
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
 from swarmtrain.cli.arguments import AsJson
+from swarmtrain.console.lines import show, show_json
 
 
 def plan(
@@ -50,7 +50,7 @@ def plan(
     if costs:
         sizes = forecast_costs.costs()
         lines = forecast_costs.in_words(sizes)
-        print(json.dumps([asdict(one) for one in sizes]) if as_json else "\n".join(lines))
+        show_json([asdict(one) for one in sizes]) if as_json else show("\n".join(lines))
         return
     if run_file is None or not peers:
         raise misuse(
@@ -67,8 +67,8 @@ def plan(
         ran = runs.measured(measured, config)
     if as_json:
         beside = {} if ran is None else {"measured": asdict(ran)}
-        print(json.dumps({**asdict(found), "assumed": plans.assumptions(named), **beside}))
+        show_json({**asdict(found), "assumed": plans.assumptions(named), **beside})
     else:
-        print("\n".join(plans.in_words(config, found, named)))
+        show("\n".join(plans.in_words(config, found, named)))
         if ran is not None:
-            print("", *runs.beside(ran, found), sep="\n")
+            show("\n".join(("", *runs.beside(ran, found))))

@@ -1,11 +1,10 @@
 """`swarmtrain run ...`: whether a run takes newcomers."""
 
-import json
-
 import typer
 
 from swarmtrain.cli.arguments import AsJson, StateDir, Verbose
 from swarmtrain.cli.ordering import obeyed
+from swarmtrain.console.lines import show, show_json
 
 run_app = typer.Typer(
     name="run", help="Close a run to newcomers, or open it.", no_args_is_help=True,
@@ -22,7 +21,7 @@ def _door(name: str, about: str, done: str, *, closed: bool) -> None:
         verbose: Verbose = False,
     ) -> None:
         answer = obeyed(context, state_dir, verbose=verbose, order="door", closed=closed)
-        print(json.dumps(answer) if as_json else done)
+        show_json(answer) if as_json else show(done)
 
 
 _door(

@@ -1,6 +1,5 @@
 """`swarmtrain simulate`: the production machines in drawn worlds, with faults."""
 
-import json
 import math
 from dataclasses import asdict
 from enum import StrEnum
@@ -12,7 +11,7 @@ from swarmtrain.cli.arguments import EndsAsJson, Verbose, read_by
 from swarmtrain.cli.log import say
 from swarmtrain.cli.situation import Situation
 from swarmtrain.config.options import parse_duration
-from swarmtrain.console.lines import counted
+from swarmtrain.console.lines import counted, show, show_json
 from swarmtrain.foundation.error_table import EXIT_DONE
 from swarmtrain_transport.kinds import GATHER, MEAN, PAIR
 
@@ -104,9 +103,9 @@ def simulate(
     summary = run(results, tell)
     _say_next(chosen, summary.seeds)
     if as_json:
-        print(json.dumps(asdict(summary)))
+        show_json(asdict(summary))
     else:
-        print(
+        show(
             f"{summary.seeds} worlds, {summary.ops} ops: {summary.commits} commits, "
             f"{summary.skips} skips, {sum(summary.faults.values())} faults, "
             f"{len(summary.violations)} violations, {summary.seconds} s"
@@ -139,10 +138,10 @@ def _simulate_pipelines(
     summary = run(until(run_seeds(seeds, processes), budget_s), tell)
     _say_next(seeds, summary.seeds)
     if as_json:
-        print(json.dumps(asdict(summary)))
+        show_json(asdict(summary))
     else:
         counts = summary.counts
-        print(
+        show(
             f"{summary.seeds} pipelines, {counts.get('rounds', 0)} rounds, "
             f"{counts.get('made', 0)} micro-batches: in rounds with faults "
             f"{counts.get('whole', 0)} whole, {counts.get('partial', 0)} in some stages, "
@@ -154,4 +153,4 @@ def _simulate_pipelines(
 
 def _show(time_s: float, who: str, what: str) -> None:
     """A line of a trace."""
-    print(f"{time_s:12.6f}  {who:<12} {what}")
+    show(f"{time_s:12.6f}  {who:<12} {what}")

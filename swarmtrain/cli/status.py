@@ -1,6 +1,5 @@
 """`swarmtrain status`: ask the process of a state directory how it is."""
 
-import json
 import sys
 import time
 from collections.abc import Iterable, Iterator, Mapping
@@ -10,7 +9,7 @@ import typer
 
 from swarmtrain.cli.arguments import AsJson, StateDir, Verbose
 from swarmtrain.cli.situation import Situation
-from swarmtrain.console.lines import columns, fact, wrapped
+from swarmtrain.console.lines import columns, fact, show, show_json, wrapped
 from swarmtrain.console.units import human_bytes
 
 _COLUMNS = (
@@ -67,7 +66,7 @@ def status(
     Without --state-dir the newest one on this machine is asked.
     """
     context.ensure_object(Situation).begin(verbose=verbose)
-    from swarmtrain.status import NotRunning, ask, newest_state_dir
+    from swarmtrain.status import NotRunning, ask, newest_state_dir, no_sense
 
     directory = state_dir or newest_state_dir()
     try:
@@ -78,11 +77,15 @@ def status(
         check_readable(directory)
         raise
     if as_json:
-        print(json.dumps(view))
+        show_json(view)
         return
     width = columns(sys.stdout)
-    for line in describe({"directory": str(directory), **view}, width):
-        print(wrapped(line, width))
+    try:
+        lines = [*describe({"directory": str(directory), **view}, width)]
+    except (AttributeError, LookupError, TypeError, ValueError) as error:
+        raise no_sense(directory) from error  # a folder of somebody else's may say anything
+    for line in lines:
+        show(wrapped(line, width))
 
 
 def describe(view: Mapping[str, Any], width: int = 0) -> Iterator[str]:

@@ -7,7 +7,7 @@ import typer
 
 from swarmtrain.cli.arguments import AsJson, Verbose
 from swarmtrain.cli.situation import Situation
-from swarmtrain.console.lines import fact
+from swarmtrain.console.lines import fact, show, show_json
 
 if TYPE_CHECKING:
     from swarmtrain.verify.proof import GroupProof, Proof, WrongSum
@@ -27,7 +27,6 @@ def verify(
     """
     situation: Situation = context.ensure_object(Situation)
     situation.begin(verbose=verbose)
-    import msgspec
 
     from swarmtrain.foundation.errors import UserError
     from swarmtrain.verify.coordinator_state import is_coordinators, prove_coordinator
@@ -40,7 +39,7 @@ def verify(
 
         proof = prove_peer(state_dir)
     if as_json:
-        print(msgspec.json.encode(proof).decode())
+        show_json(proof)
     elif proof.ok:
         _tell(proof)
     if not proof.ok:
@@ -65,45 +64,45 @@ def _check_is_peers(state_dir: Path) -> None:
 
 
 def _tell(proof: "Proof") -> None:
-    print(fact("run", proof.run))
-    print(fact("run key", proof.run_key))
+    show(fact("run", proof.run))
+    show(fact("run key", proof.run_key))
     import msgspec
 
     from swarmtrain_transport.coordinator.status import TextStatus
     from swarmtrain_transport.wire.text_place import TextPlace
 
     first = f", from {proof.from_record} on" if proof.from_record else ""
-    print(fact("records", f"{proof.records}{first}"))
+    show(fact("records", f"{proof.records}{first}"))
     if isinstance(proof.text, TextStatus):
-        print(fact("text", TextPlace(*msgspec.structs.astuple(proof.text)).in_words))
+        show(fact("text", TextPlace(*msgspec.structs.astuple(proof.text)).in_words))
     if isinstance(proof.groups, tuple):
         for group in proof.groups:
-            print(fact(proof.part, f"{group.group}, from record {group.from_record} on"))
+            show(fact(proof.part, f"{group.group}, from record {group.from_record} on"))
             _tell_state(group)
         for proves in dict.fromkeys(group.proves for group in proof.groups):
             of = [str(group.group) for group in proof.groups if group.proves == proves]
-            print(f"\nProved of {proof.part} {', '.join(of)}. {proves}")
+            show(f"\nProved of {proof.part} {', '.join(of)}. {proves}")
         for group in proof.groups:
             _tell_wrong_sums(group.wrong_sums, f"{proof.part} {group.group}, ")
     else:
         _tell_state(proof)
-        print(f"\nProved. {proof.proves}")
+        show(f"\nProved. {proof.proves}")
         _tell_wrong_sums(proof.wrong_sums)
 
 
 def _tell_state(proof: "Proof | GroupProof") -> None:
     if not proof.state_root:
-        print(fact("rounds", f"to {proof.ledger_op}, of which only the decisions are here"))
+        show(fact("rounds", f"to {proof.ledger_op}, of which only the decisions are here"))
         return
-    print(fact("rounds", f"{proof.from_op} to {proof.to_op}"))
-    print(fact("state root", proof.state_root))
+    show(fact("rounds", f"{proof.from_op} to {proof.to_op}"))
+    show(fact("state root", proof.state_root))
     if proof.chain:
-        print(fact("chain", proof.chain))
+        show(fact("chain", proof.chain))
     for one in proof.chains:
-        print(fact("chain", f"{one.chain} of {one.peer[:16]}"))
+        show(fact("chain", f"{one.chain} of {one.peer[:16]}"))
 
 
 def _tell_wrong_sums(wrong_sums: "tuple[WrongSum, ...]", where: str = "") -> None:
     for found in wrong_sums:
         said = f"convicts {found.owner}" if found.owner else f"convicts nobody: {found.problem}"
-        print(f"A proof of a wrong sum in {where}round {found.op} ({found.file}) {said}.")
+        show(f"A proof of a wrong sum in {where}round {found.op} ({found.file}) {said}.")

@@ -1,6 +1,5 @@
 """`swarmtrain why`: the story of one round, from the ledger of a coordinator or a peer."""
 
-import json
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -8,6 +7,7 @@ import typer
 
 from swarmtrain.cli.arguments import AsJson, StateDir, Verbose
 from swarmtrain.cli.situation import Situation
+from swarmtrain.console.lines import show, show_json
 
 if TYPE_CHECKING:
     from swarmtrain.why.story import Story
@@ -45,9 +45,9 @@ def why(
             "See `swarmtrain status` for the newest round.",
         )
     if as_json:
-        print(json.dumps({"round": number, **story.fields()}))
+        show_json({"round": number, **story.fields()})
     else:
-        print("\n".join(story.lines))
+        show("\n".join(story.lines))
 
 
 def _story(directory: Path, number: int, group: int | None) -> "Story":

@@ -23,7 +23,9 @@ from swarmtrain.config.declared import expected, is_of, plain, type_words
 from swarmtrain.config.models import CONFIG_BYTES_MAX, described, sized
 from swarmtrain.config.problem import INTEGER_MAX, Problem, too_long
 from swarmtrain.config.settings import PipelineSection, RunConfig, Setting
+from swarmtrain.foundation import regular_file
 from swarmtrain.foundation.errors import UserError, cleaned
+from swarmtrain.foundation.regular_file import UnfitFile
 from swarmtrain_transport.errors import RemoteFault
 from swarmtrain_transport.wire.unpacking import unpack_limited
 
@@ -148,8 +150,9 @@ def from_canonical(data: bytes) -> RunConfig:
 
 def _read(path: Path) -> str:
     try:
-        with path.open("rb") as file:
-            data = file.read(FILE_BYTES_MAX + 1)
+        data = regular_file.read(path, FILE_BYTES_MAX)
+    except UnfitFile as error:
+        raise UserError("SWT-E603", f"{path}: {error.strerror}.", "It is no run file.") from error
     except OSError as error:
         raise UserError(
             "SWT-E602",
@@ -157,10 +160,6 @@ def _read(path: Path) -> str:
             f"Looked from {Path.cwd()}.",
             'Check the path. The shortest run file is a section [run] with name = "my-run".',
         ) from error
-    if len(data) > FILE_BYTES_MAX:
-        raise UserError(
-            "SWT-E603", f"{path} is longer than {FILE_BYTES_MAX} bytes.", "It is no run file."
-        )
     try:
         return data.decode("utf-8")
     except UnicodeDecodeError as error:
@@ -327,8 +326,9 @@ def _read_config(path: Path) -> str:
     """
     file = path / "config.json" if path.is_dir() else path
     try:
-        with file.open(encoding="utf-8", errors="replace") as stream:
-            said = described(stream.read(CONFIG_BYTES_MAX + 1))
+        said = described(regular_file.read(file, CONFIG_BYTES_MAX).decode(errors="replace"))
+    except UnfitFile:
+        said = None
     except OSError as error:
         raise UserError(
             "SWT-E620",

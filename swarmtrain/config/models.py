@@ -28,7 +28,6 @@ _FACTORY = re.compile(r"module:[A-Za-z_]\w*(\.[A-Za-z_]\w*)+", re.ASCII)
 _NAME_CHARS_MAX = 200
 _VOCABULARY_MAX = 1_048_576
 
-_LAYERS = ("num_hidden_layers", "n_layer")
 _ONLY_TRANSFORMER = ("kv_heads", "mlp_width", "norm", "rotary_base", "tied")
 
 
@@ -128,8 +127,7 @@ def _config_problems(model: ModelSection) -> Iterator[Problem]:
     inner = said.get("text_config")
     sizes = [one.get("vocab_size") for one in (said, inner) if isinstance(one, dict)]
     found = model.vocabulary or next((size for size in sizes if size is not None), None)
-    layers = [one.get(key) for one in (said, inner) if isinstance(one, dict) for key in _LAYERS]
-    if any(isinstance(count, int) and count > LAYERS_MAX for count in layers):
+    if any(isinstance(count, int) and count > LAYERS_MAX for count in _layers(said)):
         yield Problem("model.config", f"must say at most {LAYERS_MAX} layers")
     if not isinstance(found, int) or not 1 <= found <= _VOCABULARY_MAX:
         yield Problem("model.config", f"must say a vocab_size of 1 to {_VOCABULARY_MAX}", reason)
@@ -138,6 +136,17 @@ def _config_problems(model: ModelSection) -> Iterator[Problem]:
             "model.vocabulary",
             f"must be left out or the vocab_size of model.config, it is {model.vocabulary}",
         )
+
+
+def _layers(said: dict[str, Any]) -> Iterator[Any]:
+    """All that a config says of layers, whatever it calls them: n_layer, decoder_layers."""
+    waiting: list[tuple[str, Any]] = [*said.items()]
+    while waiting:
+        key, value = waiting.pop()
+        if isinstance(value, dict):
+            waiting += value.items()
+        elif "layer" in key:
+            yield value
 
 
 def described(text: str) -> dict[str, Any] | None:

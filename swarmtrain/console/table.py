@@ -8,6 +8,8 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
+from swarmtrain.console.lines import harmless
+
 _UNBOUNDED = 10_000
 """Columns of a page that has no edge."""
 
@@ -38,7 +40,7 @@ def table_of(
             min_width=None if title == cut else len(title),
         )
     for row, style in zip_longest(rows, styles):
-        table.add_row(*map(Text, row), style=style)
+        table.add_row(*(Text(" ".join(harmless(cell).splitlines())) for cell in row), style=style)
     return table
 
 

@@ -8,7 +8,7 @@ from rich.console import Console, Group
 from rich.live import Live
 from rich.text import Text
 
-from swarmtrain.console.lines import wrapped
+from swarmtrain.console.lines import harmless, show, wrapped
 from swarmtrain.console.table import table_of
 from swarmtrain.console.units import human_bytes
 
@@ -70,8 +70,7 @@ class PlainView:
 
     def say(self, text: str) -> None:
         """See View."""
-        self._stream.write(f"{text}\n")
-        self._stream.flush()
+        show(text, self._stream)
 
     def show(self, picture: Picture) -> None:
         """See View."""
@@ -93,7 +92,7 @@ class LiveView:
 
     def say(self, text: str) -> None:
         """See View."""
-        self._console.print(Text(wrapped(text, self._console.width)), soft_wrap=True)
+        self._console.print(Text(harmless(wrapped(text, self._console.width))), soft_wrap=True)
 
     def show(self, picture: Picture) -> None:
         """See View."""
@@ -116,7 +115,7 @@ def render(picture: Picture, width: int) -> Group:
         styles=[_STYLES.get(row.state, "") for row in picture.rows],
     )
     shown = [table] if picture.rows else []
-    return Group(Text(), *shown, *(Text(line) for line in picture.lines))
+    return Group(Text(), *shown, *(Text(harmless(line)) for line in picture.lines))
 
 
 @dataclass(frozen=True, slots=True)

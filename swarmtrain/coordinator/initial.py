@@ -25,7 +25,7 @@ from swarmtrain.config.built_in import (
 from swarmtrain.config.settings import RunConfig
 from swarmtrain.config.stages import stage_parameters
 from swarmtrain.data.tokenizer import FILE as TOKENIZER_FILE
-from swarmtrain.foundation import atomic_file
+from swarmtrain.foundation import atomic_file, regular_file
 from swarmtrain.foundation.control_lane import INITIAL_PIECE_BYTES
 from swarmtrain.foundation.errors import UserError, cleaned, translate
 from swarmtrain.models.weights_file import Place, differences, read_head
@@ -39,6 +39,8 @@ FILE_NAME = "initial.msgpack"
 _MODEL = "model.safetensors"
 _FACTS = "swarmtrain.json"
 _LEDGER = "ledger.bin"
+
+_FACTS_BYTES_MAX = 1 << 20
 
 _PICKLES = (".pt", ".pth", ".bin")
 _PICKLED = (b"PK\3\4", b"\x80\2", b"\x80\3", b"\x80\4", b"\x80\5")
@@ -73,7 +75,7 @@ class Initial(msgspec.Struct, frozen=True):
         if place < 0:
             return None
         try:
-            with open(self.path, "rb") as file:
+            with regular_file.opened(self.path) as file:
                 file.seek(place // len(digest) * INITIAL_PIECE_BYTES)
                 data = file.read(INITIAL_PIECE_BYTES)
         except OSError as error:
@@ -95,7 +97,7 @@ class Initial(msgspec.Struct, frozen=True):
             places = read_head(Path(self.path))
             if not {one.dtype for one in places.values()} <= _WHOLE.keys():
                 return unknown
-            with open(self.path, "rb") as file:
+            with regular_file.opened(self.path) as file:
                 return tuple(
                     _root(file, places, parameters, config.facts.state)
                     for parameters in stage_parameters(config)
@@ -162,7 +164,7 @@ def open_initial(place: Path, config: RunConfig) -> Initial:
     try:
         found = read_head(path)
         _check(path, config, {name: (one.dtype, one.shape) for name, one in found.items()})
-        with path.open("rb") as file:
+        with regular_file.opened(path) as file:
             pieces = iter(lambda: file.read(INITIAL_PIECE_BYTES), b"")
             hashes = b"".join(hashlib.sha256(piece).digest() for piece in pieces)
     except (OSError, ValueError) as error:
@@ -225,7 +227,7 @@ def _instead(path: Path) -> str:
 
 def _begins(path: Path) -> bytes:
     try:
-        with path.open("rb") as file:
+        with regular_file.opened(path) as file:
             return file.read(4)
     except OSError:
         return b""
@@ -235,8 +237,8 @@ def other_tokens(place: Path, config: RunConfig) -> str:
     """A warning where an export says that its model was trained on other tokens than the run's;
     empty where it does not say so. Names and shapes may fit all the same."""
     try:
-        said = json.loads((place / _FACTS).read_bytes())["data"]["tokenizer"]
-    except (OSError, ValueError, LookupError, TypeError):
+        said = json.loads(regular_file.read(place / _FACTS, _FACTS_BYTES_MAX))["data"]["tokenizer"]
+    except (OSError, ValueError, LookupError, TypeError, RecursionError):
         return ""
     if said == config.data.tokenizer:
         return ""

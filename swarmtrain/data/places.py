@@ -16,6 +16,7 @@ from swarmtrain.config.data import lacks_bytes
 from swarmtrain.config.settings import BYTES, IDS, LEASED_TEXT, OWN_TEXT, STDLIB, RunConfig
 from swarmtrain.data.documents import HF, Kind, find
 from swarmtrain.data.tokenizer import FILE_BYTES_MAX, Bytes, JsonTokenizer
+from swarmtrain.foundation import regular_file
 from swarmtrain.foundation.errors import UserError
 
 
@@ -102,8 +103,7 @@ def _no_place(config: RunConfig, words: int, fits: str) -> UserError:
 
 def _file(place: str) -> bytes:
     try:
-        with open(place, "rb") as file:
-            data = file.read(FILE_BYTES_MAX + 1)
+        return regular_file.read(place, FILE_BYTES_MAX)
     except OSError as error:
         raise UserError(
             "SWT-E824",
@@ -112,14 +112,6 @@ def _file(place: str) -> bytes:
             " run file.",
             "Check the path.",
         ) from error
-    if len(data) > FILE_BYTES_MAX:
-        raise UserError(
-            "SWT-E824",
-            f"{place} is longer than {FILE_BYTES_MAX} bytes.",
-            "It is no tokenizer.json, or one that is too large to be sent to every peer.",
-            "Check data.tokenizer.",
-        )
-    return data
 
 
 def _absolute(place: str, folder: Path) -> str:

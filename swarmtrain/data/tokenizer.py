@@ -93,7 +93,9 @@ class JsonTokenizer:
             ) from error
         try:
             self._tokenizer = tokenizers.Tokenizer.from_str(file.decode())
-        except Exception as error:  # the library raises Exception itself
+        except BaseException as error:  # the library raises Exception itself, and panics
+            if isinstance(error, KeyboardInterrupt | SystemExit):
+                raise
             raise UserError(
                 "SWT-E824",
                 f"The tokenizer cannot be read: {cleaned(str(error))[:200]}.",

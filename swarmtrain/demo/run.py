@@ -12,11 +12,9 @@ from collections.abc import Callable, Iterable, Iterator
 from functools import partial
 from pathlib import Path
 
-import msgspec
-
 from swarmtrain.config.options import DemoOptions
 from swarmtrain.config.settings import RunConfig
-from swarmtrain.console.lines import timed
+from swarmtrain.console.lines import show_json, timed
 from swarmtrain.console.view import Picture, View, open_view
 from swarmtrain.data.corpus import build_corpus
 from swarmtrain.demo import story
@@ -215,7 +213,7 @@ class _Demo:
         if problem:
             self._lines(["", problem])
         if self._options.json:
-            print(msgspec.json.encode(report).decode(), flush=True)
+            show_json(report)
         return EXIT_BUG if problem else EXIT_DONE
 
     def _saved_model(self) -> Path | None:

@@ -213,6 +213,13 @@ _ROWS = (
         "the model. The file stays where it is until the run has its first state.",
     ),
     ErrorKind(
+        "SWT-E455", "The model's values are no numbers", EXIT_BAD_DATA,
+        "Weights, or what comes of them, are infinite or not a number (NaN): training went\n"
+        "astray, or somebody made the file so. Such a model can neither write nor be judged.\n"
+        "`swarmtrain status` shows the losses of a run; a checkpoint from before it went astray\n"
+        "still has numbers.",
+    ),
+    ErrorKind(
         "SWT-E460", "The device is not there", EXIT_MUST_CHANGE,
         "--device names a card or chip that torch does not find. The message lists what it\n"
         "finds. A card needs its driver and a build of torch for it: the plain build on Linux\n"
@@ -535,6 +542,11 @@ _ROWS = (
         "SWT-E811", "A stage of the model is not here", EXIT_INPUT_MISSING,
         "Each peer keeps checkpoints of the stages that it serves. Name the directories of peers\n"
         "that together serve all of them, or of one that has joined with all as its --span.",
+    ),
+    ErrorKind(
+        "SWT-E812", "A file is not what it should be", EXIT_BAD_DATA,
+        "A file in a folder that is read is a pipe, a device or a folder, or far longer than such\n"
+        "a file can be. It was not made by swarmtrain, and was not read.",
     ),
     ErrorKind(
         "SWT-E820", "The training text is not there", EXIT_INPUT_MISSING,

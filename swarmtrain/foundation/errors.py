@@ -10,6 +10,7 @@ from collections.abc import Iterable, Mapping
 from types import MappingProxyType
 
 from swarmtrain.foundation.error_table import EXIT_INTERRUPTED, TABLE, ErrorKind
+from swarmtrain.foundation.regular_file import UnfitFile
 from swarmtrain_transport.errors import (
     InviteError,
     LinkLost,
@@ -189,6 +190,21 @@ def disk_full(path: str, *, at_coordinator: bool) -> UserError:
     )
 
 
+def no_numbers(what: str) -> UserError:
+    """A model has gone astray.
+
+    Args:
+        what: of it is infinite or not a number, in the plural.
+    """
+    return UserError(
+        "SWT-E455",
+        f"{what} are infinite or not a number.",
+        "Training went astray, or the file was made so; such a model can neither write nor be "
+        "judged.",
+        "Take an earlier checkpoint of the run, or another peer's.",
+    )
+
+
 def misuse(what: str, remedy: str = "") -> UserError:
     """Options that cannot be meant together."""
     return UserError("SWT-E610", what, "", remedy)
@@ -295,6 +311,13 @@ def _translate_transport(fault: TransportError) -> UserError | None:
 
 def _translate_os(fault: OSError, *, at_coordinator: bool) -> UserError | None:
     where = str(fault.filename or "the state directory")
+    if isinstance(fault, UnfitFile):
+        return UserError(
+            "SWT-E812",
+            f"{where} is not what it should be: {fault.strerror}.",
+            "Nothing of it was read.",
+            "Look where the folder comes from, and take it anew from somebody whom you trust.",
+        )
     if fault.errno in (errno.ENOSPC, errno.EDQUOT):
         return disk_full(where, at_coordinator=at_coordinator)
     if fault.errno == errno.EADDRINUSE:

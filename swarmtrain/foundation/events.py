@@ -4,6 +4,7 @@ A program that starts processes reads them as the same values. A line that is no
 error: a newer version may say more.
 """
 
+import json
 import sys
 
 import msgspec
@@ -122,7 +123,12 @@ Event = OfCoordinator | OfPeer | Offended
 
 def write(event: Event) -> None:
     """Put an event out as one line, for a program that listens on stdout."""
-    ending.tell(msgspec.json.encode(event).decode(), sys.stdout)
+    ending.tell(json_line(event), sys.stdout)
+
+
+def json_line(value: object) -> str:
+    """A value as one line of JSON in printable ASCII, which loses nothing and moves no terminal."""
+    return json.dumps(json.loads(msgspec.json.encode(value))).replace("\x7f", "\\u007f")
 
 
 def parse(line: bytes) -> Event | None:

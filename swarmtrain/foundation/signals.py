@@ -30,10 +30,10 @@ def insists(number: int) -> bool:
     return number in (signal.SIGINT, signal.SIGTERM)
 
 
-def tell(text: str, stream: TextIO) -> None:
+def tell(text: str, stream: TextIO, *, end: str = "\n") -> None:
     """Write a line. Once nobody can read it any more, nothing is written from then on."""
     try:
-        stream.write(text + "\n")
+        stream.write(text + end)
         stream.flush()
     except OSError as error:
         if error.errno not in _NOBODY:

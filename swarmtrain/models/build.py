@@ -7,8 +7,9 @@ Each kind has a module here that makes it; what is known of it without torch sta
 Not here: training, and the run's own weights, which come from its peers.
 """
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
+from itertools import islice
 from types import MappingProxyType
 
 import psutil
@@ -23,8 +24,11 @@ from swarmtrain.config.built_in import (
 from swarmtrain.config.models import is_module
 from swarmtrain.config.settings import ModelSection, RunConfig
 from swarmtrain.console.units import human_bytes
-from swarmtrain.foundation.errors import UserError
+from swarmtrain.foundation.errors import UserError, cleaned
 from swarmtrain.models import byte_transformer, foreign, hf, transformer
+from swarmtrain.models.weights_file import Shapes, differences
+
+_WRONG_SHOWN = 3
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,6 +78,37 @@ def build_model(
         return counted_kind(section).build(section, seed)
     foreign.check(model, vocabulary_of(config), section)
     return model
+
+
+def check_shapes(config: RunConfig, found: Shapes) -> None:
+    """Refuse weights that are not those of the config's model, before there is room for either.
+    Shapes are not known before of a model that peers or packages bring.
+
+    Args:
+        config: may be a stranger's, as the weights may.
+        found: shapes of the weights, by parameter name.
+
+    Raises:
+        UserError: SWT-E451, they are of another model; and as `build_model`.
+    """
+    if config.model.is_counted:
+        wanted: Shapes = {name: shape for name, shape, _ in built_in_parameters(config.model)}
+    elif config.model.kind == "huggingface":
+        wanted = hf.shapes_of(config.model, found)
+    else:
+        return
+    if wrong := list(islice(differences(wanted, found), _WRONG_SHOWN)):
+        raise of_another_model(config.run.name, wrong)
+
+
+def of_another_model(name: str, wrong: Iterable[str]) -> UserError:
+    """The error for weights that do not fit."""
+    return UserError(
+        "SWT-E451",
+        f"The weights of {name} are of another model: {cleaned('; '.join(wrong))}.",
+        "They were made with other sizes, or by another version of swarmtrain.",
+        "Use the version that trained it.",
+    )
 
 
 def _refuse_too_large(config: RunConfig) -> None:

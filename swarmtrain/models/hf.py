@@ -9,17 +9,20 @@ Not here: files (`export`), and weights to begin with, which `swarmtrain up --fr
 """
 
 import json
+import math
 import re
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, TypeVar
 
 import torch
 from torch import Tensor, nn
+from torch.nn.modules.module import register_module_parameter_registration_hook
 
 from swarmtrain.config.built_in import head_width_of, kv_heads_of, mlp_width_of, vocabulary_of
 from swarmtrain.config.settings import ModelSection, RunConfig
 from swarmtrain.foundation.errors import UserError, cleaned
 from swarmtrain.models.transformer import NORM_EPS
+from swarmtrain.models.weights_file import Shapes
 
 LLAMA_NAMES: Mapping[str, str] = {
     "embedding": "model.embed_tokens",
@@ -37,6 +40,11 @@ LLAMA_NAMES: Mapping[str, str] = {
 }
 """Modules of `models.transformer` by those of `LlamaForCausalLM`; ``blocks.3`` is
 ``model.layers.3``."""
+
+T = TypeVar("T")
+
+BUFFER_BYTES_MAX = 256 << 20
+"""Tables beside the weights, of positions and masks: a model has them whatever its weights are."""
 
 _OWN_NAMES = {theirs: own for own, theirs in LLAMA_NAMES.items()}
 
@@ -68,8 +76,9 @@ def hf_export(
     return llama_config(config), {_to_llama(name): values for name, values in weights.items()}
 
 
-def hf_import(config: RunConfig, weights: Mapping[str, Tensor]) -> dict[str, Tensor]:
-    """Weights of such a file by the names of the run's model; a tied head is left out.
+def hf_import(config: RunConfig, weights: Mapping[str, T]) -> dict[str, T]:
+    """Weights of such a file, or what is known of them, by the names of the run's model; a tied
+    head is left out.
 
     Names that are not Llama's stay as they are.
     """
@@ -113,6 +122,44 @@ def build_model(section: ModelSection, seed: int) -> nn.Module:
     Raises:
         UserError: SWT-E102, the library is not installed; E621, it makes no such model.
     """
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(seed)
+        return Logits(_made(section))
+
+
+def shapes_of(section: ModelSection, weights: Shapes) -> dict[str, tuple[int, ...]]:
+    """Shapes of the parameters that `build_model` would make, without room for them.
+
+    Args:
+        section: of a run file that a stranger may have written.
+        weights: what there is for that model: it can have neither far more parameters nor tables
+            that are far larger.
+
+    Raises:
+        UserError: as `build_model`.
+    """
+    left = 2 * len(weights) + 16  # a tied one is first made and then left
+
+    def count(*registered: object) -> None:
+        nonlocal left
+        left -= 1
+        if left < 0:
+            raise ValueError(f"it has more than the {len(weights)} parameters that are here")
+
+    hook = register_module_parameter_registration_hook(count)
+    try:
+        with torch.device("meta"):
+            model = _made(section)
+    finally:
+        hook.remove()
+    tables = sum(one.numel() * one.element_size() for one in model.buffers())
+    values = sum(map(math.prod, weights.values()))
+    if tables > 4 * values + BUFFER_BYTES_MAX:
+        raise _makes_none(section, f"its tables take {tables} bytes")
+    return {name: tuple(one.shape) for name, one in Logits(model).named_parameters()}
+
+
+def _made(section: ModelSection) -> nn.Module:
     try:
         from transformers import AutoConfig, AutoModelForCausalLM
     except ImportError as error:
@@ -127,7 +174,7 @@ def build_model(section: ModelSection, seed: int) -> nn.Module:
         for key, value in json.loads(section.config).items()
         if not key.startswith("_") and key not in _UNSAFE
     }
-    name = cleaned(str(said.pop("model_type")))
+    name = str(said.pop("model_type"))
     try:
         described = AutoConfig.for_model(name, **said)
         longest = getattr(described.get_text_config(), "max_position_embeddings", None)
@@ -136,21 +183,24 @@ def build_model(section: ModelSection, seed: int) -> nn.Module:
                 f"it takes at most {longest} tokens, and [model] context is {section.context}"
             )
         described.use_cache = False
-        with torch.random.fork_rng(devices=[]):
-            torch.manual_seed(seed)
-            model: nn.Module = AutoModelForCausalLM.from_config(
-                described, trust_remote_code=False, dtype=torch.float32
-            )
+        model: nn.Module = AutoModelForCausalLM.from_config(
+            described, trust_remote_code=False, dtype=torch.float32
+        )
     except Exception as error:  # whatever a library makes of a stranger's config
-        raise UserError(
-            "SWT-E621",
-            f"The transformers library makes no language model of the run's config "
-            f"({name}): {cleaned(str(error))}",
-            "A run of kind huggingface trains what AutoModelForCausalLM.from_config makes.",
-            "The organiser names another config.json; or this machine needs another version of "
-            "the library.",
-        ) from error
-    return Logits(model)
+        raise _makes_none(section, str(error)) from error
+    return model
+
+
+def _makes_none(section: ModelSection, why: str) -> UserError:
+    name = cleaned(str(json.loads(section.config)["model_type"]))
+    return UserError(
+        "SWT-E621",
+        f"The transformers library makes no language model of the run's config "
+        f"({name}): {cleaned(why)}",
+        "A run of kind huggingface trains what AutoModelForCausalLM.from_config makes.",
+        "The organiser names another config.json; or this machine needs another version of "
+        "the library.",
+    )
 
 
 class Logits(nn.Module):

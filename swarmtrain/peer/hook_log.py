@@ -12,9 +12,8 @@ import sys
 import time
 from collections.abc import Callable
 
-from swarmtrain.console.lines import stamped
+from swarmtrain.console.lines import show, stamped
 from swarmtrain.console.units import human_bytes
-from swarmtrain.foundation.signals import tell
 from swarmtrain.peer.training.rounds import RoundReport, in_words
 
 logger = logging.getLogger("swarmtrain")
@@ -48,7 +47,7 @@ class _Stderr(logging.Handler):
         if not is_wanted or logging.getLogger().handlers:
             return
         try:
-            tell(stamped(f"swarmtrain: {self.format(record)}", sys.stderr), sys.stderr)
+            show(stamped(f"swarmtrain: {self.format(record)}", sys.stderr), sys.stderr)
         except Exception:
             self.handleError(record)
 

@@ -21,6 +21,7 @@ from itertools import chain, pairwise, permutations
 
 import torch
 
+from swarmtrain.console.lines import show
 from swarmtrain.simulate.faults.plan import COORDINATOR, Fault
 from swarmtrain.simulate.ground.scene import Violation
 from swarmtrain.simulate.seeds import in_processes
@@ -201,7 +202,7 @@ def main(argv: list[str] | None = None) -> int:
         if not finding.is_clean:
             bad += 1
             told = [f"{v.invariant}: {v.story}" for v in finding.violations] or ["roots differ"]
-            sys.stdout.write(f"{finding.case.story()}: {'; '.join(told)}\n")
+            show(f"{finding.case.story()}: {'; '.join(told)}")
     summary = {
         "peers": chosen.peers,
         "cases": count,
@@ -211,7 +212,7 @@ def main(argv: list[str] | None = None) -> int:
         "seconds": round(time.perf_counter() - began_s, 1),
     }
     plain = ", ".join(f"{value} {name}" for name, value in summary.items())
-    sys.stdout.write((json.dumps(summary) if chosen.json else plain) + "\n")
+    show(json.dumps(summary) if chosen.json else plain)
     return 1 if bad else 0
 
 

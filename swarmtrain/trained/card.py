@@ -4,6 +4,7 @@ import math
 from collections.abc import Iterator, Mapping
 
 from swarmtrain.config.settings import BYTES, RunConfig
+from swarmtrain.foundation.errors import cleaned
 from swarmtrain.trained.collect import Collected
 from swarmtrain.trained.history import History
 
@@ -85,7 +86,7 @@ def _source(source: str) -> str:
         "python-stdlib": "sources of Python's standard library",
         "own": "each peer's own; the run does not know it",
         "text": "the organiser's, given out in pieces; the run does not say which",
-    }.get(source, source)
+    }.get(source, cleaned(source))
 
 
 def _place(history: History) -> str:
@@ -96,7 +97,7 @@ def _kind_of_tokens(tokenizer: str) -> str:
     return {
         "bytes": "bytes of UTF-8; a zero byte ends a document",
         "ids": "numbers; nobody has said by which tokenizer",
-    }.get(tokenizer, f"those of tokenizer.json, SHA-256 `{tokenizer}`")
+    }.get(tokenizer, f"those of tokenizer.json, SHA-256 `{cleaned(tokenizer)}`")
 
 
 def _losses(history: History, config: RunConfig) -> Iterator[str]:

@@ -4,6 +4,7 @@ Stages are committed each at a pace of their own, so what is newest may be of an
 A checkpoint is taken if its files are whole and a ledger beside it attests its state.
 """
 
+import contextlib
 import hashlib
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -16,7 +17,11 @@ from swarmtrain import checkpoint
 from swarmtrain.checkpoint import CheckpointDamaged, LoadedCheckpoint
 from swarmtrain.config import file as config_file
 from swarmtrain.config.settings import RunConfig
+from swarmtrain.data.tokenizer import FILE as TOKENIZER_FILE
+from swarmtrain.data.tokenizer import FILE_BYTES_MAX
+from swarmtrain.foundation import regular_file
 from swarmtrain.foundation.errors import UserError, misuse
+from swarmtrain.models.build import check_shapes
 from swarmtrain.peer.disk.group_storage import RUN_FILE, group_folder
 from swarmtrain.trained.places import run_folder, state_dirs
 from swarmtrain.verify.peer_state import records_in
@@ -24,8 +29,6 @@ from swarmtrain.verify.proof import Unproved, fold
 from swarmtrain_transport.errors import RemoteFault
 from swarmtrain_transport.ledger.fold import LedgerView
 from swarmtrain_transport.wire.records import Record, Run
-
-TOKENIZER_FILE = "tokenizer.json"
 
 
 class Part(msgspec.Struct, frozen=True):
@@ -88,7 +91,7 @@ def collect(given: Sequence[str | Path]) -> Collected:
 
     Raises:
         UserError: SWT-E806 or E807, a directory is none or does not hold together; E610, they are
-            of several runs; E811, a stage is in none of them.
+            of several runs; E811, a stage is in none of them; and as `check_shapes`.
     """
     sources = _sources(given)
     config = sources[0].config
@@ -100,13 +103,14 @@ def collect(given: Sequence[str | Path]) -> Collected:
         loaded = next(_checkpoints(sources, stage), None)
         if loaded is None:
             raise _missing(config, stage)
-        weights |= {spec.name: loaded.model[spec.name] for spec in loaded.parameters}
+        weights |= loaded.model
         found = loaded.checkpoint
         parts.append(
             Part(stage, found.facts.op, found.facts.state_root.hex(), found.manifest_hash.hex())
         )
+    check_shapes(config, {name: tuple(one.shape) for name, one in weights.items()})
     furthest = max(sources, key=lambda one: (one.records[-1].index, one.is_whole))
-    return Collected(config, tuple(parts), weights, furthest, _tokenizer(sources))
+    return Collected(config, tuple(parts), weights, furthest, _tokenizer(sources, config))
 
 
 def _sources(given: Sequence[str | Path]) -> list[Source]:
@@ -131,7 +135,7 @@ def _source(directory: Path) -> Source:
     try:
         records, begins = records_in(directory, may_grow=True)
         view = fold(records, begins).view
-        data = (directory / RUN_FILE).read_bytes()
+        data = regular_file.read(directory / RUN_FILE, config_file.FILE_BYTES_MAX)
         if view.run is None or view.run.config_hash != hashlib.sha256(data).digest():
             raise Unproved(f"{directory / RUN_FILE} is not the run file that the ledger names.")
         config = config_file.from_canonical(data)
@@ -168,9 +172,14 @@ def _checkpoints(sources: Sequence[Source], stage: int) -> Iterator[LoadedCheckp
             yield loaded
 
 
-def _tokenizer(sources: Sequence[Source]) -> bytes | None:
-    paths = [one.directory / TOKENIZER_FILE for one in sources]
-    return next((path.read_bytes() for path in paths if path.is_file()), None)
+def _tokenizer(sources: Sequence[Source], config: RunConfig) -> bytes | None:
+    """The run's tokenizer. Another file of that name, which may be a link to anything, is left."""
+    for one in sources:
+        with contextlib.suppress(OSError):
+            data = regular_file.read(one.directory / TOKENIZER_FILE, FILE_BYTES_MAX)
+            if hashlib.sha256(data).hexdigest() == config.data.tokenizer:
+                return data
+    return None
 
 
 def _missing(config: RunConfig, stage: int) -> UserError:

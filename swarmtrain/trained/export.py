@@ -19,12 +19,13 @@ from torch import Tensor
 from swarmtrain import checkpoint
 from swarmtrain.config import file as config_file
 from swarmtrain.config.settings import DataSection, ModelSection, RunConfig, RunSection
+from swarmtrain.data.tokenizer import FILE as TOKENIZER_FILE
 from swarmtrain.data.tokenizer import JsonTokenizer
 from swarmtrain.foundation import atomic_file
 from swarmtrain.foundation.errors import UserError, misuse, translate
 from swarmtrain.models.hf import hf_export
 from swarmtrain.trained import card
-from swarmtrain.trained.collect import TOKENIZER_FILE, Collected, Part, collect
+from swarmtrain.trained.collect import Collected, Part, collect
 from swarmtrain.trained.history import history_of
 
 CONFIG_FILE = "config.json"

@@ -18,9 +18,12 @@ from torch import nn
 
 from swarmtrain.data.documents import Document, Kind, documents, find, text_digest
 from swarmtrain.data.tokenizer import Tokenizer
-from swarmtrain.foundation.errors import UserError
+from swarmtrain.foundation.errors import UserError, no_numbers
 
 WINDOWS_AT_ONCE = 16
+
+LOGITS_MAX = 1 << 27
+"""Logits of the windows that are judged at once, where several are: half a gigabyte."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,9 +87,10 @@ def judged(
         most_windows: stop after so many, 0 for all.
 
     Raises:
-        UserError: SWT-E452, there is no token to foretell.
+        UserError: SWT-E452, there is no token to foretell; E455, the losses are no numbers.
     """
     device = next(model.parameters()).device
+    at_once = max(1, min(WINDOWS_AT_ONCE, LOGITS_MAX // (context * tokenizer.vocabulary)))
     nats, tokens, windows, documents_read, num_bytes = 0.0, 0, 0, 0, 0.0
     for parts in texts:
         last: list[int] = []
@@ -98,7 +102,9 @@ def judged(
             if len(ids) < 2:
                 continue
             foretold = 0
-            for batch in _batches(ids, context, most_windows - windows if most_windows else 0):
+            for batch in _batches(
+                ids, context, most_windows - windows if most_windows else 0, at_once
+            ):
                 nats += _nats(model, batch, device)
                 windows += len(batch)
                 foretold += sum(len(one) - 1 for one in batch)
@@ -112,20 +118,24 @@ def judged(
             "SWT-E452", "The text has no token that could be foretold.",
             "A document must have at least two.", "Name more text with --data.",
         )  # fmt: skip
+    if not math.isfinite(nats):
+        raise no_numbers("The losses of the text")
     loss = nats / tokens
     bits = nats / math.log(2) / num_bytes
     perplexity = math.exp(loss) if loss < 700 else math.inf
     return Judgement(loss, bits, perplexity, tokens, windows, documents_read, round(num_bytes))
 
 
-def _batches(ids: Sequence[int], context: int, most: int) -> Iterator[list[Sequence[int]]]:
+def _batches(
+    ids: Sequence[int], context: int, most: int, at_once: int
+) -> Iterator[list[Sequence[int]]]:
     """Windows of a document with the token after each; only the last one may be shorter, and is a
     batch of its own."""
     starts = range(0, len(ids) - 1, context)
     windows = [ids[start : start + context + 1] for start in starts[: most or len(starts)]]
     whole = [one for one in windows if len(one) == context + 1]
-    for first in range(0, len(whole), WINDOWS_AT_ONCE):
-        yield whole[first : first + WINDOWS_AT_ONCE]
+    for first in range(0, len(whole), at_once):
+        yield whole[first : first + at_once]
     if len(whole) < len(windows):
         yield windows[len(whole) :]
 

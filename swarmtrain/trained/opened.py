@@ -4,6 +4,7 @@ import hashlib
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
+from typing import TypeVar
 
 import msgspec
 import safetensors.torch
@@ -12,16 +13,26 @@ from safetensors import SafetensorError
 from torch import Tensor, nn
 
 from swarmtrain import checkpoint
+from swarmtrain.config.built_in import vocabulary_of
+from swarmtrain.config.data import unsettled
+from swarmtrain.config.limits import first_problem
 from swarmtrain.config.settings import RunConfig
-from swarmtrain.data.tokenizer import Tokenizer, tokenizer_of
-from swarmtrain.foundation.errors import UserError, cleaned
-from swarmtrain.models.build import build_model
+from swarmtrain.data.tokenizer import FILE as TOKENIZER_FILE
+from swarmtrain.data.tokenizer import FILE_BYTES_MAX, Tokenizer, tokenizer_of
+from swarmtrain.foundation import regular_file
+from swarmtrain.foundation.errors import UserError, cleaned, no_numbers
+from swarmtrain.models.build import build_model, check_shapes, of_another_model
 from swarmtrain.models.hf import hf_import
-from swarmtrain.models.weights_file import differences
-from swarmtrain.trained.collect import TOKENIZER_FILE, collect
+from swarmtrain.models.weights_file import differences, read_head
+from swarmtrain.trained.collect import collect
 from swarmtrain.trained.export import FACTS_FILE, HF, Exported, Facts
 
 _SMALL_VALUES = 5_000_000
+
+_FACTS_BYTES_MAX = 1 << 20
+"""Settings in one file have at most 64 KiB; a manifest has some lines for each stage."""
+
+T = TypeVar("T")
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,9 +84,8 @@ def open_trained(place: str) -> Trained:
         return _exported(folder)
     found = collect([place])
     rounds = min(part.op for part in found.parts)
-    tokenizer = tokenizer_of(found.config.data, found.tokenizer)
     name = f"{found.config.run.name} after round {rounds}"
-    return Trained(name, found.config, found.weights, tokenizer)
+    return _trained(name, found.config, found.weights, found.tokenizer)
 
 
 def use_threads(trained: Trained) -> None:
@@ -87,16 +97,22 @@ def use_threads(trained: Trained) -> None:
 
 def _exported(folder: Path) -> Trained:
     try:
-        facts = msgspec.json.decode((folder / FACTS_FILE).read_bytes(), type=Facts)
-        made = msgspec.json.decode((folder / checkpoint.MANIFEST_FILE).read_bytes(), type=Exported)
-        with (folder / checkpoint.MODEL_FILE).open("rb") as file:
+        facts = _decoded(folder / FACTS_FILE, Facts)
+        made = _decoded(folder / checkpoint.MANIFEST_FILE, Exported)
+        if problem := first_problem(facts.config) or unsettled(facts.config):
+            raise ValueError(f"{FACTS_FILE} says that {problem.key} {problem.text}")
+        head = read_head(folder / checkpoint.MODEL_FILE)
+        shapes = {name: one.shape for name, one in head.items()}
+        named = hf_import(facts.config, shapes) if facts.weights == HF else shapes
+        check_shapes(facts.config, named)
+        with regular_file.opened(folder / checkpoint.MODEL_FILE) as file:
             digest = hashlib.file_digest(file, "sha256")
         if digest.hexdigest() != made.model_sha256:
             raise ValueError(f"{checkpoint.MODEL_FILE} is not the one that the manifest names")
         weights = safetensors.torch.load_file(folder / checkpoint.MODEL_FILE)
         path = folder / TOKENIZER_FILE
-        tokenizer = path.read_bytes() if path.is_file() else None
-    except (OSError, ValueError, msgspec.MsgspecError, SafetensorError) as error:
+        tokenizer = regular_file.read(path, FILE_BYTES_MAX) if path.exists() else None
+    except (OSError, ValueError, msgspec.MsgspecError, RecursionError, SafetensorError) as error:
         raise UserError(
             "SWT-E803",
             f"The export {folder} is damaged: {cleaned(str(error))}.",
@@ -106,7 +122,25 @@ def _exported(folder: Path) -> Trained:
     if facts.weights == HF:
         weights = hf_import(facts.config, weights)
     name = f"{facts.run} after round {facts.round}"
-    return Trained(name, facts.config, weights, tokenizer_of(facts.config.data, tokenizer))
+    return _trained(name, facts.config, weights, tokenizer)
+
+
+def _decoded(path: Path, kind: type[T]) -> T:
+    return msgspec.json.decode(regular_file.read(path, _FACTS_BYTES_MAX), type=kind)
+
+
+def _trained(
+    name: str, config: RunConfig, weights: Mapping[str, Tensor], file: bytes | None
+) -> Trained:
+    tokenizer, known = tokenizer_of(config.data, file), vocabulary_of(config)
+    if config.model.kind != "custom" and tokenizer.vocabulary > known:
+        raise UserError(
+            "SWT-E824",
+            f"The tokenizer of {name} has {tokenizer.vocabulary} tokens, its model knows {known}.",
+            "They were not made for each other.",
+            "Take both from the same run.",
+        )
+    return Trained(name, config, weights, tokenizer)
 
 
 def _load(model: nn.Module, weights: Mapping[str, Tensor], name: str) -> None:
@@ -115,12 +149,9 @@ def _load(model: nn.Module, weights: Mapping[str, Tensor], name: str) -> None:
     wanted = {key: tuple(one.shape) for key, one in parameters.items()}
     wrong = [*differences(wanted, {key: tuple(one.shape) for key, one in weights.items()})]
     if wrong:
-        raise UserError(
-            "SWT-E451",
-            f"The weights of {name} are of another model: {'; '.join(wrong[:3])}.",
-            "They were made with other sizes, or by another version of swarmtrain.",
-            "Use the version that trained it.",
-        )
+        raise of_another_model(name, wrong[:3])
     with torch.no_grad():
         for key, parameter in parameters.items():
+            if not weights[key].isfinite().all():
+                raise no_numbers(f"Values of {key} in {name}")
             parameter.copy_(weights[key])

@@ -14,6 +14,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor, nn
 
+from swarmtrain.foundation.errors import no_numbers
 from swarmtrain.models.cache import KeyValues
 
 
@@ -61,10 +62,18 @@ def written(
 
 
 def drawn(logits_V: Tensor, taste: Taste, generator: torch.Generator) -> int:
-    """Draw one token."""
+    """Draw one token.
+
+    Raises:
+        UserError: SWT-E455, the logits, (V,), are no numbers.
+    """
+    highest = logits_V.amax()
+    if not highest.isfinite():
+        raise no_numbers("The logits of the next token")
     if taste.temperature == 0:
         return int(logits_V.argmax())
-    chances_V = torch.softmax(logits_V / taste.temperature, dim=-1)
+    temperature = max(taste.temperature, 1e-30)  # far less is zero in float32
+    chances_V = torch.softmax((logits_V - highest) / temperature, dim=-1)
     sorted_V, order_V = chances_V.sort(descending=True, stable=True)
     if taste.top_k:
         sorted_V = sorted_V[: taste.top_k]

@@ -14,7 +14,7 @@ import msgspec
 from swarmtrain.peer.disk.group_storage import links, read_result, result_paths
 from swarmtrain.verify.proof import Proof, Unproved
 from swarmtrain_transport.hashing import content_hash
-from swarmtrain_transport.ledger.fold import GroupView, slice_root
+from swarmtrain_transport.ledger.fold import GroupView, num_chunks, slice_root
 from swarmtrain_transport.links.link import PeerId
 from swarmtrain_transport.peer.catchup import partner_of
 from swarmtrain_transport.wire.records import Commit
@@ -96,7 +96,7 @@ def _check_half(path: Path, view: GroupView, op: int, me: PeerId) -> None:
     partner = partner_of(commit, me)
     if partner is None:
         raise Unproved(f"{path} is of round {op}, in which the ledger has us in no pair.")
-    halves = read_result(path)
+    halves = read_result(path, num_chunks(commit.plan, commit.owners.index(partner)))
     if halves is None or len(halves) != 1:
         raise Unproved(f"{path} is not a partner's half.")
     root = slice_root(tuple(content_hash(chunk) for chunk in halves[0]))

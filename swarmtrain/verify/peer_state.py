@@ -20,6 +20,7 @@ from swarmtrain import checkpoint
 from swarmtrain.checkpoint import CheckpointDamaged, LoadedCheckpoint
 from swarmtrain.config import file as config_file
 from swarmtrain.config.settings import RunConfig
+from swarmtrain.foundation import regular_file
 from swarmtrain.foundation.errors import UserError
 from swarmtrain.models.tensors import Layout, LayoutMismatch
 from swarmtrain.peer.disk import identity_file, ledger_file
@@ -200,7 +201,7 @@ class _GroupProof:
     def _config(self) -> RunConfig:
         path = self._peers / RUN_FILE
         try:
-            data = path.read_bytes()
+            data = regular_file.read(path, config_file.FILE_BYTES_MAX)
             if hashlib.sha256(data).digest() != self._view.config_hash:
                 raise Unproved(f"{path} is not the run file that the ledger names.")
             return config_file.from_canonical(data)
@@ -329,12 +330,12 @@ class _GroupProof:
     def _result(self, op: int) -> OpResult:
         """The committed result of an op, its chunks checked against the ledger."""
         path = result_path(self._directory, op)
-        slices = read_result(path)
         view = self._view.commits.get(op)
         if view is None or not isinstance(view.outcome, Commit):
             raise Unproved(f"The ledger's view of round {op} is forgotten: it is too long ago.")
         # A gather op's slices without a contributor have no chunks, and none are kept of them.
         named = [index for index, one in enumerate(view.outcome.slices) if one.contributors]
+        slices = read_result(path, sum(num_chunks(view.plan, index) for index in named))
         if slices is None or len(slices) != len(named):
             raise Unproved(f"{path} is not a result of round {op}.")
         pieces: list[list[bytes]] = [[] for _ in view.outcome.slices]
@@ -355,7 +356,7 @@ def _unused(directory: Path) -> Iterator[None]:
     if not path.exists():
         yield
         return
-    with path.open("rb") as lock:
+    with regular_file.opened(path) as lock:
         try:
             fcntl.flock(lock, fcntl.LOCK_SH | fcntl.LOCK_NB)
         except BlockingIOError as error:

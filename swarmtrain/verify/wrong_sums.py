@@ -6,9 +6,12 @@ signatures of all who are named in it.
 
 from pathlib import Path
 
+from swarmtrain.foundation import regular_file
+from swarmtrain.foundation.regular_file import UnfitFile
 from swarmtrain.peer.arithmetic import CodecArithmetic
 from swarmtrain.peer.disk.group_storage import PROOFS
 from swarmtrain.verify.proof import WrongSum
+from swarmtrain_transport import limits
 from swarmtrain_transport.errors import RemoteFault
 from swarmtrain_transport.ledger.audit import convicted, proof_from_bytes
 from swarmtrain_transport.ledger.fold import GroupView
@@ -30,7 +33,7 @@ def wrong_sums(directory: Path, view: GroupView) -> tuple[WrongSum, ...]:
 
 def _judged(path: Path, view: GroupView) -> WrongSum:
     try:
-        proof = proof_from_bytes(path.read_bytes())
+        proof = proof_from_bytes(regular_file.read(path, limits.PROOF_BYTES_MAX))
         if proof.group != view.group:
             return WrongSum(path.name, proof.op, "", f"it is about a round of group {proof.group}")
         op = view.commits.get(proof.op)
@@ -39,4 +42,6 @@ def _judged(path: Path, view: GroupView) -> WrongSum:
         owner = convicted(proof, op, CodecArithmetic(), verify)
     except RemoteFault as fault:
         return WrongSum(path.name, problem=fault.detail)
+    except UnfitFile as fault:
+        return WrongSum(path.name, problem=str(fault.strerror))
     return WrongSum(path.name, proof.op, owner.hex())

@@ -130,7 +130,6 @@ def test_a_cut_anywhere_in_the_file_is_damage(tmp_path: Path) -> None:
 
 @pytest.mark.skipif(os.name == "nt", reason="Windows has no such files")
 def test_something_that_is_no_file_is_refused(tmp_path: Path) -> None:
-    with pytest.raises(IsADirectoryError):
-        identity_file.load(tmp_path)
-    with pytest.raises(IdentityDamaged, match="regular"):
-        identity_file.load(Path("/dev/zero"))
+    for place in (tmp_path, Path("/dev/zero")):
+        with pytest.raises(IdentityDamaged, match="no regular file"):
+            identity_file.load(place)

@@ -24,6 +24,8 @@ from swarmtrain.coordinator.disk.store_errors import (
     translated,
 )
 from swarmtrain.coordinator.disk.text_register import TEXT_TABLES, TextRegister
+from swarmtrain.foundation import regular_file
+from swarmtrain_transport import limits
 from swarmtrain_transport.errors import RemoteFault
 from swarmtrain_transport.wire.records import (
     GENESIS_HASH,
@@ -109,8 +111,10 @@ class Store(TextRegister):
         """
         path = directory / FILE_NAME
         with translated(path):
+            regular_file.check(path)
             uri = f"{path.absolute().as_uri()}?mode=ro"
             connection = sqlite3.connect(uri, uri=True, timeout=0.0, isolation_level=None)
+            connection.setlimit(sqlite3.SQLITE_LIMIT_LENGTH, 2 * limits.CONTROL_BYTES_MAX)
         try:
             with translated(path):
                 return cls(connection, path, _checked(connection, path)["term"])
@@ -237,7 +241,10 @@ class Store(TextRegister):
     def losses(self) -> dict[int, float]:
         """Validation losses by op, as far as they were kept."""
         with translated(self.path):
-            return dict(self._db.execute("SELECT op, loss FROM losses ORDER BY op").fetchall())
+            found = self._db.execute("SELECT op, loss FROM losses ORDER BY op").fetchall()
+        if not all(isinstance(op, int) and isinstance(loss, float) for op, loss in found):
+            raise damaged(self.path, "a loss is no number")
+        return dict(found)
 
     def keep_losses(self, losses: Mapping[int, float]) -> None:
         """Keep those that are new: no record holds them, and people ask after a restart too.
@@ -297,6 +304,9 @@ def _check_pages(connection: sqlite3.Connection, path: Path) -> None:
 def _checked(connection: sqlite3.Connection, path: Path) -> dict[str, int]:
     """Read the file's own description, if it is whole and of this version."""
     _check_pages(connection, path)
+    tables = "SELECT name FROM sqlite_master WHERE type NOT IN ('table', 'index') LIMIT 1"
+    if connection.execute(tables).fetchone():
+        raise damaged(path, "it has views or triggers")  # which can compute without an end
     meta = dict(connection.execute("SELECT key, value FROM meta").fetchall())
     if meta.get("schema") == _EARLIER_SCHEMA:
         raise of_earlier_version(path)

@@ -88,6 +88,11 @@ def _failed(path: Path, detail: str) -> StoreFailed:
     )
 
 
+_DAMAGES = (
+    sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB, sqlite3.SQLITE_ERROR, sqlite3.SQLITE_TOOBIG
+)  # fmt: skip
+
+
 @contextmanager
 def translated(path: Path) -> Iterator[None]:
     """SQLite's errors as this module's, once, here."""
@@ -99,7 +104,7 @@ def translated(path: Path) -> Iterator[None]:
             raise _full(path) from exc
         if code in (sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED):
             raise _locked(path) from exc
-        if code in (sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB, sqlite3.SQLITE_ERROR):
+        if code in _DAMAGES:
             raise damaged(path, str(exc)) from exc
         raise _failed(path, str(exc)) from exc
     except UnicodeDecodeError as exc:

@@ -15,7 +15,7 @@ from pathlib import Path
 
 import msgpack
 
-from swarmtrain.foundation import atomic_file
+from swarmtrain.foundation import atomic_file, regular_file
 from swarmtrain.foundation.errors import UserError, disk_full, translate
 from swarmtrain_transport import limits
 from swarmtrain_transport.arithmetic import Buffer
@@ -231,7 +231,10 @@ def link_path(directory: Path, op: int) -> Path:
 
 def links(directory: Path) -> dict[int, bytes]:
     """The newest links of this peer's chain, by op, as it told them; in a run of pair ops."""
-    return {int(path.stem): path.read_bytes() for path in _numbered(directory, _LINK)}
+    return {
+        int(path.stem): regular_file.read(path, limits.HASH_BYTES)
+        for path in _numbered(directory, _LINK)
+    }
 
 
 def _numbered(directory: Path, suffix: str) -> list[Path]:
@@ -239,10 +242,19 @@ def _numbered(directory: Path, suffix: str) -> list[Path]:
     return sorted((path for path in found if path.stem.isdecimal()), key=lambda p: int(p.stem))
 
 
-def read_result(path: Path) -> list[list[bytes]] | None:
+def read_result(path: Path, chunks: int | None = None) -> list[list[bytes]] | None:
     """Chunks per slice of a kept result, None if the file is not one. Nothing vouches for the
-    chunks but their hashes."""
-    return parse_result(path.read_bytes())
+    chunks but their hashes.
+
+    Args:
+        path: of the file.
+        chunks: that it has at most; None where nobody else has written it.
+
+    Raises:
+        UnfitFile: it is longer.
+    """
+    most = None if chunks is None else (chunks + 1) * limits.FRAME_BYTES_MAX
+    return parse_result(regular_file.read(path, most))
 
 
 def packed(result: OpResult) -> Iterator[Buffer]:
@@ -294,9 +306,10 @@ def told(error: OSError, directory: Path) -> UserError:
     """Return the error of a state directory as its reader can use it."""
     if error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG):
         return disk_full(str(directory), at_coordinator=False)
-    return translate(error) or UserError(
+    in_the_way = _in_the_way(error)
+    return (not in_the_way and translate(error)) or UserError(
         "SWT-E403",
-        _in_the_way(error) or f"Cannot write to {directory}: {error.strerror or error}.",
+        in_the_way or f"Cannot write to {directory}: {error.strerror or error}.",
         "Without its state directory this peer could not come back after a stop.",
         "Check the disk, or name a directory that you own with --state-dir.",
     )

@@ -2,12 +2,11 @@
 
 import contextlib
 import json
-import os
-import stat
 from pathlib import Path
 from typing import Any
 
-from swarmtrain.foundation import atomic_file
+from swarmtrain.foundation import atomic_file, regular_file
+from swarmtrain.foundation.regular_file import UnfitFile
 from swarmtrain_transport.wire.identity import KEY_BYTES, Identity
 
 FILE_NAME = "identity.json"
@@ -47,10 +46,10 @@ def load(path: Path) -> Identity:
         OSError: it cannot be read.
         IdentityDamaged: it is not one of our files, or its keys do not match each other.
     """
-    with path.open("rb") as file:
-        if not stat.S_ISREG(os.fstat(file.fileno()).st_mode):
-            raise IdentityDamaged(f"{path} is not a regular file, so it holds no identity")
-        data = file.read(_FILE_BYTES_MAX + 1)
+    try:
+        data = regular_file.read(path, _FILE_BYTES_MAX)
+    except UnfitFile as unfit:
+        raise _damaged(path, str(unfit.strerror)) from unfit
     fields = _read_fields(path, data)
     identity = Identity.from_secrets(fields["signing_secret"], fields["curve_secret"])
     # A flipped bit in a secret still makes a valid key: another one. The public halves in
@@ -62,8 +61,6 @@ def load(path: Path) -> Identity:
 
 def _read_fields(path: Path, data: bytes) -> dict[str, bytes]:
     """Return the file's four keys, or raise IdentityDamaged with the first thing wrong."""
-    if len(data) > _FILE_BYTES_MAX:
-        raise _damaged(path, f"it is longer than {_FILE_BYTES_MAX} bytes")
     try:
         fields: Any = json.loads(data)
     except (ValueError, RecursionError) as exc:

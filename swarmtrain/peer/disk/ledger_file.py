@@ -21,7 +21,7 @@ from typing import BinaryIO
 
 import lz4.block
 
-from swarmtrain.foundation import atomic_file
+from swarmtrain.foundation import atomic_file, regular_file
 from swarmtrain.foundation.errors import earlier_version
 from swarmtrain_transport import limits
 from swarmtrain_transport.errors import RemoteFault
@@ -77,21 +77,28 @@ def read(path: Path) -> LedgerFile:
         OSError: it cannot be read.
         UserError: SWT-E810, an earlier version has written it.
     """
-    data = path.read_bytes() if path.exists() else b""
-    kept = parse(data)
-    if not kept.records and _is_of_earlier_form(data):
-        raise earlier_version(str(path))
+    if not path.exists():
+        return LedgerFile([], 0, 0)
+    with regular_file.opened(path) as file:
+        kept = _parsed(file, os.fstat(file.fileno()).st_size)
+        file.seek(0)
+        if not kept.records and _is_of_earlier_form(file):
+            raise earlier_version(str(path))
     return kept
 
 
 def parse(data: bytes) -> LedgerFile:
     """The records in the bytes of a file, whatever they are."""
+    return _parsed(io.BytesIO(data), len(data))
+
+
+def _parsed(file: BinaryIO, num_bytes: int) -> LedgerFile:
     records: list[Record] = []
     whole_bytes = 0
-    for _, end, segment in _whole_segments(io.BytesIO(data)):
+    for _, end, segment in _whole_segments(file):
         records += segment
         whole_bytes = end
-    return LedgerFile(sorted(records, key=lambda one: one.index), whole_bytes, len(data))
+    return LedgerFile(sorted(records, key=lambda one: one.index), whole_bytes, num_bytes)
 
 
 def _whole_segments(file: BinaryIO) -> Iterator[tuple[int, int, list[Record]]]:
@@ -153,11 +160,12 @@ def _is_snapshot(record: Record) -> bool:
         return False
 
 
-def _is_of_earlier_form(data: bytes) -> bool:
-    if len(data) < _SEGMENT.size:
+def _is_of_earlier_form(file: BinaryIO) -> bool:
+    header = file.read(_SEGMENT.size)
+    if len(header) < _SEGMENT.size:
         return False
-    packed_bytes, _, crc = _SEGMENT.unpack_from(data)
-    packed = data[_SEGMENT.size : _SEGMENT.size + packed_bytes]
+    packed_bytes, _, crc = _SEGMENT.unpack(header)
+    packed = file.read(min(packed_bytes, 2 * limits.CONTROL_BYTES_MAX))
     return bool(packed) and any(zlib.crc32(packed, form) == crc for form in _EARLIER_FORMS)
 
 
@@ -188,7 +196,7 @@ class LedgerLog:
                 self._note(segment, start)
                 whole_bytes = end
             file.seek(0)
-            if not whole_bytes and _is_of_earlier_form(file.read()):
+            if not whole_bytes and _is_of_earlier_form(file):
                 self._file.close()
                 raise earlier_version(str(path))
         if whole_bytes < path.stat().st_size:

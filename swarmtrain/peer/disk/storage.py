@@ -13,10 +13,11 @@ from weakref import WeakSet
 import msgpack
 
 from swarmtrain.config import file as config_file
-from swarmtrain.foundation import dirs
+from swarmtrain.foundation import dirs, regular_file
 from swarmtrain.foundation.errors import UserError
 from swarmtrain.peer.disk import identity_file, ledger_file
 from swarmtrain.peer.disk.group_storage import RUN_FILE, GroupStorage, telling, told, write
+from swarmtrain_transport import limits
 from swarmtrain_transport.errors import RemoteFault
 from swarmtrain_transport.peer.ledger_copy import Beginning, beginning_of, ranges_of
 from swarmtrain_transport.wire.identity import Identity
@@ -26,6 +27,8 @@ from swarmtrain_transport.wire.records import Record
 IMAGE_FILE = "ledger-image.bin"
 """The SNAPSHOT that the ledger copy begins with, and its image, where the copy has a gap."""
 
+_IMAGE_FILE_BYTES_MAX = limits.IMAGE_BYTES_MAX + 2 * limits.CONTROL_BYTES_MAX
+"""An image, and the two records beside it."""
 
 _locks: WeakSet[IO[bytes]] = WeakSet()
 
@@ -153,7 +156,9 @@ class PeerStorage:
         """Return True if so many committed rounds are all that the kept run file asks for, or
         these `rounds`, if more were added since."""
         try:
-            config = config_file.from_canonical((self.directory / RUN_FILE).read_bytes())
+            config = config_file.from_canonical(
+                regular_file.read(self.directory / RUN_FILE, config_file.FILE_BYTES_MAX)
+            )
         except (OSError, UserError, RemoteFault):
             return False  # none was kept, or it is damaged: the coordinator will send it
         return committed >= max(config.run.rounds, rounds)
@@ -174,9 +179,9 @@ def _begins(
 ) -> Beginning | None:
     """The SNAPSHOT whose image lies in this file, if a copy with these ranges begins with it."""
     try:
-        run, snapshot, image = msgpack.unpackb(path.read_bytes())
+        run, snapshot, image = msgpack.unpackb(regular_file.read(path, _IMAGE_FILE_BYTES_MAX))
         return beginning_of((run, snapshot, image), ranges, read) if ranges else None
-    except (OSError, ValueError, TypeError, msgpack.UnpackException):
+    except (OSError, ValueError, TypeError, RecursionError, msgpack.UnpackException):
         return None
 
 
