@@ -61,11 +61,11 @@ class World:
 
     def _run(self) -> None:
         scene, invariants, decided = self.scene, self.invariants, self.invariants.decided
-        clock, violations = scene.clock, scene.violations
+        clock, violations, last_round = scene.clock, scene.violations, scene.conditions.last_round
         while not violations and not scene.is_abandoned and clock.step(scene.end_s):
             if clock.now_s > invariants.first_limit_s:
                 invariants.too_late()
-            is_last = decided.rounds >= scene.conditions.last_round
+            is_last = decided.commits >= last_round and decided.rounds >= last_round
             if is_last and decided.is_over and self.swarm.survivors and self.is_finished:
                 break
         if not (violations or scene.is_abandoned):

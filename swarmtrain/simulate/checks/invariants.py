@@ -197,7 +197,9 @@ class Invariants:
     @property
     def first_limit_s(self) -> float:
         """Time by which the first of the open ops must have ended."""
-        return min([self.limit_s, *(group.limit_s for group in self.later.values())])
+        if not self.later:  # asked after every event
+            return self.limit_s
+        return min(self.limit_s, *[group.limit_s for group in self.later.values()])
 
     def _limit(self) -> None:
         self.limit_s = min(self._limits.values(), default=float("inf"))

@@ -12,6 +12,11 @@ class SimClock:
         self._queue: list[tuple[float, int, Callable[[], object]]] = []
         self._number = 0
 
+    @property
+    def happened(self) -> int:
+        """Number of events that have been run."""
+        return self._number - len(self._queue)
+
     def at(self, time_s: float, event: Callable[[], object]) -> None:
         """Plan an event; one in the past happens now."""
         self._number += 1

@@ -84,10 +84,10 @@ class WatchedMemory:
     def look(self, machine: Participant) -> None:
         """I10: kept bytes are within what was declared, and those in memory within its bound."""
         retention = self.retention
-        exchanges = (one for group in machine.groups.values() for one in group.exchanges.values())
-        for exchange in exchanges:
-            if exchange.retained_bytes > self._retain_bytes:
-                story = f"{exchange.retained_bytes} of {self._retain_bytes} bytes are kept"
-                self._report("I10", story)
+        for group in machine.groups.values():
+            for exchange in group.exchanges.values():
+                if exchange.retained_bytes > self._retain_bytes:
+                    story = f"{exchange.retained_bytes} of {self._retain_bytes} bytes are kept"
+                    self._report("I10", story)
         if retention.memory_bytes > retention.memory_max and not self._file.has_refused:
             self._report("I10", f"{retention.memory_bytes} bytes are in memory")
