@@ -39,9 +39,9 @@ class CodecFacts:
     def carries_anchors(self) -> bool:
         """True if weights themselves may go through it, as a pair's anchors do, not only changes.
 
-        What it loses of a change becomes less as changes do; of a weight it is a share of the
-        weight in every round. Replicas of noloco were seen to end 4 to 8 times as far apart with 4
-        bits as without a loss, and hardly farther with 8 (`tests/optimizers/test_noloco.py`).
+        Its loss on a change shrinks with the change; its loss on a weight is a share of the weight
+        in every round. Replicas of noloco were seen to end 4 to 8 times as far apart with 4 bits as
+        without a loss, and hardly farther with 8 (`tests/optimizers/test_noloco.py`).
         """
         return not self.is_biased and self.bits >= _ANCHOR_BITS
 

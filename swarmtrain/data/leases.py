@@ -1,10 +1,10 @@
 """Leases of text, accounted for exactly once per pass. Sans IO, the same in every place.
 
-A piece has a *turn*: how often it was used. A peer leases it for its present turn, reads all its
-windows, and reports piece and turn as done; then the turn is over and the piece is counted. A
-report for another turn counts nothing, so none counts twice, however often it is said and whoever
-says it. What a peer holds that is gone is free again, with its turn unchanged. The run is in pass
-n + 1 when every piece was used n times.
+A piece has a *turn*: the number of times that it was used. A peer leases it for its present turn,
+reads all its windows, and reports piece and turn as done; then the turn is over and the piece is
+counted. A report for another turn counts nothing, so none counts twice, however often it is said
+and whoever says it. When a peer is gone, the pieces that it held are free again, with their turns
+unchanged. The run is in pass n + 1 when every piece was used n times.
 
 Free pieces of the lowest turn go first, in an order drawn anew for each turn. A piece that somebody
 holds is leased to a second one only when all free ones are a turn ahead of it: at the end of a pass

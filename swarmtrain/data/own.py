@@ -1,6 +1,6 @@
 """A volunteer's own text: the same sources as an organiser's, in the run's tokens.
 
-It is read here and stays here. What the run asks of it is checked before any round: that it is
+It is read here and stays here. The run's demands on it are checked before any round: that it is
 text, that there is enough of it, and that its tokens are the run's.
 """
 

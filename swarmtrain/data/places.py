@@ -1,8 +1,8 @@
 """Places of the organiser's text, apart from what the run file says of it to everybody.
 
 A run file on the organiser's disk names files; the settings that travel name none. `settle` parts
-the two: the source becomes "text", and paths stay on this machine. What the text is, its manifest
-says, whose hash the coordinator keeps.
+the two: the source becomes "text", and paths stay on this machine. The text itself is named by its
+manifest, whose hash the coordinator keeps.
 """
 
 from dataclasses import dataclass

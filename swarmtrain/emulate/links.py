@@ -1,8 +1,8 @@
 """Links of an emulation's peers: open, or modelled by relays. `namespaces` has the system's own.
 
 A relay stands before each peer's data lane with that peer's rate down and half of the round trip,
-and another one before its way to the coordinator. What a peer sends is held to its rate up by the
-peer's own cap, for a relay sees who is dialled and not who dials.
+and another one before its way to the coordinator. A peer's own cap holds it to its rate up, because
+a relay sees who is dialled and not who dials.
 """
 
 import dataclasses

@@ -104,7 +104,7 @@ def join(
         samples_per_step: weight of a step in the mean, relative to that of other peers.
         strict: raise what goes wrong later instead of training on alone.
 
-    What is left out of name, state_dir, up and down is read from the environment, see
+    A name, state_dir, up or down that is left out is read from the environment, see
     `swarmtrain.hook.environment`.
 
     Raises:

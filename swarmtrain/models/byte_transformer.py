@@ -141,8 +141,8 @@ def of_section(section: ModelSection) -> ByteTransformer:
 def initial_values(section: ModelSection, seed: int) -> Iterator[tuple[str, Tensor]]:
     """Name and fresh float32 values of each parameter in the model's order, made one at a time.
 
-    Who wants some of them alone takes all the same and drops the others: the draws follow each
-    other. So a part of the model has the bits of the whole, which need not be made.
+    To have some of them alone, take them all and drop the others: the draws follow each other. So a
+    part of the model has the bits of the whole, which need not be made.
     """
     generator = torch.Generator().manual_seed(seed)
     for name, shape, _ in built_in_parameters(section):

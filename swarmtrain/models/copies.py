@@ -63,7 +63,7 @@ class _Lane:
     def __init__(self, device: torch.device) -> None:
         self._device = device
         self._stream = torch.cuda.Stream(device)
-        # What the card was asked for before, such as a step, comes first.
+        # Work that the card was given before, such as a step, comes first.
         self._stream.wait_stream(torch.cuda.current_stream(device))
         pinned = [torch.empty(PIECE_VALUES, pin_memory=True) for _ in range(2)]
         self._turns: Iterator[_Buffer] = cycle([_Buffer(one) for one in pinned])

@@ -277,7 +277,7 @@ class _Peer:
         ended = report.event(self.session.driver.root, loss=self._loss or None)
         self._events.tell(ended, in_words(report) + self._training_loss())
         if self.session.driver.keeps_pace:
-            # Who makes fewer steps is where the run is, not where its own steps would be.
+            # A peer that makes fewer steps is where the run is, not where its own steps would be.
             self.trainer.step = report.round * self.membership.config.steps_per_round
 
     def _training_loss(self) -> str:

@@ -52,7 +52,7 @@ class Backward:
     def add_weights(self) -> None:
         """Add the gradients of the weights to their `grad`; once at most.
 
-        Whoever does not call it lets the pass count for nothing.
+        A pass for which it is not called counts for nothing.
         """
         made, self._made = self._made, []
         for parameter, gradient in made:

@@ -131,8 +131,8 @@ class StagePeer:
         self._obey(self.machine.tick(now_s))
 
     def next_part(self) -> Part | None:
-        """The next work of the training thread, None where there is none or one is being made. What
-        it gives is called here, with the time."""
+        """The next work of the training thread, None where there is none or one is being made. Its
+        result is called here, with the time."""
         if self._is_training or not self._training:
             return None
         part = self._training.popleft()()

@@ -1,9 +1,9 @@
 """The work of one peer of a pipeline: passes from bytes to bytes, and inner steps.
 
 Made on one thread, in the order in which the stage machine asks for it. The input's gradient is
-there before the weights' are made. What came from others is checked here, where it is needed; a
-pass that cannot be made of it adds nothing. Not here: which pass is next, where payloads are kept,
-and the clock of the learning rate.
+there before the weights' are made. Values from others are checked here, where they are needed; a
+pass that cannot be made of them adds nothing. Not here: which pass is next, where payloads are
+kept, and the clock of the learning rate.
 """
 
 import math

@@ -34,8 +34,8 @@ class Window:
 
 class Accumulator(Protocol):
     """The sum of one chunk's parts in float64. Neither order nor moment of its making changes a bit
-    of it, so it may be made as late as in `finish`; until then parts must not change. Whoever is to
-    be taken out of a sum is left out when it is made anew, which gives the same bits."""
+    of it, so it may be made as late as in `finish`; until then parts must not change. To take a
+    contributor out of a sum, make the sum anew without it: that gives the same bits."""
 
     def add(self, part: Buffer, weight: int) -> None:
         """Add one encoded part times an integer weight in 1..255."""

@@ -192,7 +192,8 @@ PIPELINE_MEMBERS_MAX = 1024
 
 PARKED_S = MICRO_BATCH_S + 60.0
 """Age at which a receiver lets go of a micro-batch: its source has given it up, and whoever sent it
-has had a minute to take it back. Who has not may be parking it, and waits as long for a slot."""
+has had a minute to take it back. A sender that has not may be parking it, and waits as long for a
+slot."""
 
 ORDERS_UNHEARD_MAX = 1024
 """Orders about a pipeline that a process has not said that it has heard: it is then out. It says so
@@ -235,7 +236,7 @@ COUNTED_MAX = 8192
 SEEN_MAX = 1024
 SEEN_BYTES_MAX = 32 << 10
 """Entries, and bytes of numbers, of what a peer says of those that it had to do with: one for each
-source and neighbour. What is more is left out: it decides disputes alone."""
+source and neighbour. Any more are left out: they decide disputes alone."""
 
 BOOKS_MEMBERS_MAX = 128
 BOOKS_COUNTS_MAX = 2048
@@ -480,8 +481,8 @@ FAULT_POINTS = 4
 BARRED_POINTS = 12
 PROBATION_POINTS = 8
 """A fault weighs four, an op that went well takes one off, and twelve bar: three faults in a row,
-and sooner or later whoever is at fault more often than once in five. Who may take part again is
-let off down to eight, so that the next fault bars at once."""
+and sooner or later whoever is at fault more often than once in five. When the bar is lifted eight
+points stay, so that the next fault bars at once."""
 
 BARRED_ROUNDS_MAX = 64
 """For so long at most: 1, 2, 4 and so on, begun anew once nothing is left of the points. A peer

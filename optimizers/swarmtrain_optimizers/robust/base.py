@@ -6,8 +6,8 @@ coordinate by itself, so each owner computes its slice alone. The others need nu
 vectors: every owner makes `scalars` of its slice, these are added up in the order of the slices,
 and with the sum each owner computes its slice as if it had seen all.
 
-What all rules have in common, so that every machine reaches the same bits: float64 sums in a fixed
-order, elementwise operations only (protocol.md rule 4), contributors put in an order of their
+All rules keep to the following, so that every machine reaches the same bits: float64 sums in a
+fixed order, elementwise operations only (protocol.md rule 4), contributors put in an order of their
 values before anything is added, and no random draw. Which peers are called first changes nothing.
 
 Counting goes by contributors, not by samples: a median or a number of values to drop that followed

@@ -155,7 +155,7 @@ class StepsInPlace(Protocol):
 
     def difference(self, weights: Tensor, op: int = 1) -> Values:
         """Do what `pseudo_gradient` does without a copy: `weights` become the strategy's own.
-        What is returned holds until the op ends."""
+        The returned values hold until the op ends."""
 
     def land(
         self,

@@ -27,8 +27,8 @@ def fragments_of(
 ) -> tuple[Ranges, ...]:
     """Split the padded vector into fragments of layers (arXiv 2501.18512).
 
-    What belongs to no layer (embeddings, last norm, head) is the first fragment, where there is
-    any and more than one fragment is wanted; the layers share the others.
+    Parameters of no layer (embeddings, last norm, head) are the first fragment, where there is any
+    and more than one fragment is wanted; the layers share the others.
 
     Args:
         parameters: (name, values) in the vector's order.

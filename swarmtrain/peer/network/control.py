@@ -332,7 +332,7 @@ class ControlClient:
         finally:
             self._socket = self._patience = None
             if self._closing.is_set():
-                # What was queued before `close`, such as Leave, is on its way out.
+                # Messages queued before `close`, such as Leave, are on their way out.
                 await asyncio.wait([sending], timeout=CLOSE_TIMEOUT_S)
             sending.cancel()
             await asyncio.gather(sending, return_exceptions=True)

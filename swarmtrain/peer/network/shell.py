@@ -93,8 +93,8 @@ class PeerShell:
         advertise: address that the other peers dial, None for the listening address.
         caps: limits that the link's owner sets.
         freeze: rehearsal of a death: in which round, and who is told.
-        waits: True to wait for a coordinator that does not answer. Whoever was in the run before
-            does so in any case, unless the run is finished.
+        waits: True to wait for a coordinator that does not answer. A peer that was in the run
+            before does so in any case, unless the run is finished.
         brings: words for the door on model and data.
     """
 

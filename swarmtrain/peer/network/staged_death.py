@@ -3,12 +3,12 @@
 In the round that is asked for it lets the first half of what this peer gives pass and holds the
 rest back: of every slice's parts, or of the one contribution that a gather op pushes to everybody.
 Of what a pair op pushes to the partner it is the first quarter: the second half may have gone ahead
-in the round before. Who misses the rest asks for it: owners repeat their RANGES, and peers who
+in the round before. Peers that miss the rest ask for it: owners repeat their RANGES, and peers who
 gather say GET. Once that shows that the first half arrived, the world has seen a contribution begin
-and not end, and whoever asked is told. What follows (being killed) is the asker's affair. The
-machine behind it is the production one and knows nothing of this. What has one chunk has no half:
-where all is so small, nothing is sent and nobody is told. Nor is anybody where the peer owns every
-slice and so has nothing to send: a run that rehearses deaths cuts its slices alike.
+and not end, and whoever asked is told. The death itself is up to whoever asked. The machine behind
+it is the production one and knows nothing of this. One chunk has no half: where all is so small,
+nothing is sent and nobody is told. Nor is anybody where the peer owns every slice and so has
+nothing to send: a run that rehearses deaths cuts its slices alike.
 """
 
 from collections.abc import Callable

@@ -1,8 +1,8 @@
 """Checkpoints of a job: the same files as a plain peer's, whole at no rank.
 
 Rank 0 writes them, and takes them up again, piece by piece; so a job goes on from what a plain peer
-has saved, with as many ranks as it likes. What belongs to a rank alone, such as error feedback, is
-not saved: going on without it is always right (rule 9).
+has saved, with as many ranks as it likes. State of a rank alone, such as error feedback, is not
+saved: going on without it is always right (rule 9).
 """
 
 from collections.abc import Iterator

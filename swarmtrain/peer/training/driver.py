@@ -140,7 +140,7 @@ class Driver:
         self.samples_so_far = self.round_samples = 0
         self._contribution = contribution
         self._decode = decode
-        # What a contribution is made of.
+        # Reads the values that a contribution is made of.
         self._read: Callable[[], Tensor] = weights.read_weights
         if strategy.takes_gradients and read_gradient is not None:
             self._read = read_gradient

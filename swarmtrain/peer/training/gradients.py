@@ -107,8 +107,8 @@ class Gradients:
         return result
 
     def _tried(self, attempt: Callable[[], float], examples: int) -> float | None:
-        """The result, or None if a smaller part is to be tried. What a failed attempt left in
-        memory is let go of with this frame."""
+        """The result, or None if a smaller part is to be tried. This frame lets go of the memory of
+        a failed attempt."""
         try:
             return attempt()
         except RuntimeError as error:

@@ -1,8 +1,8 @@
 """The weights that a run begins with, fetched from the coordinator in pieces by their hashes.
 
-Whoever is there before the run has a first state makes that state of these weights alone: a peer
-that offers others is found out by all (`StateFinder`). Of a stage only its own values are fetched.
-Not here: later states, which come from other peers.
+The first peers make the run's first state of these weights alone: one that offers others is found
+out by all (`StateFinder`). Of a stage only its own values are fetched. Not here: later states,
+which come from other peers.
 """
 
 import logging

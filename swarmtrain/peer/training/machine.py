@@ -2,7 +2,7 @@
 
 Events say that an inner step was made, that an op has an outcome, how the network stands, and that
 the peer should leave. `advance` then answers with what the shell must do: one outcome or one
-contribution at a time, until there is nothing more. Whoever trains asks `holds_back` before the
+contribution at a time, until there is nothing more. The training loop asks `holds_back` before the
 next inner step: an outcome takes its place where all peers put it, and whoever is at that place
 waits for it. Without the coordinator a peer trains on for one round at most (protocol.md rule 10).
 Where a round ends by word (`give`) nobody waits at a place, and no place is later than that end.

@@ -5,11 +5,11 @@ peer that the run's weights have healed would be lost again after one step. A gr
 leaves the weights alone and makes the second moment infinite: the parameter never moves again. So
 such memory goes before the weights are replaced.
 
-What a step made it will make again, so that is taken away. Some optimizers (torch's Adagrad) make
-their state when they are made, and would miss it: what was there before the first step is set to
-zero in its place. Where somebody's loop has stepped before, that is done only for such optimizers:
-others make theirs again, and zero would all but stop Rprop, which remembers how far it steps. Not
-here: state that belongs to no parameter.
+State that a step has made is taken away, as the next step makes it again. Some optimizers (torch's
+Adagrad) make their state when they are made, and would miss it: state from before the first step is
+set to zero instead. Where somebody's loop has stepped before, that is done only for such
+optimizers: others make theirs again, and zero would all but stop Rprop, which remembers how far it
+steps. Not here: state that belongs to no parameter.
 """
 
 from collections.abc import Iterator

@@ -235,8 +235,8 @@ class StageTraining:
         self._tell("training")
 
     def settle(self, round: int) -> None:
-        """Give each stage's work of a round, after the outcome of the last one's. What that has
-        not taken, as where a stage has made all its rounds, nothing will take any more."""
+        """Give each stage's work of a round, after the outcome of the last one's. Work that is not
+        taken then, as where a stage has made all its rounds, is never taken."""
         for session in self.sessions.values():
             session.hurry()
         self._advance()

@@ -176,8 +176,8 @@ class Fetcher:
         holder.heard_s, holder.silent_until_s = now_s, -math.inf
 
     def met(self, peer: PeerId, now_s: float) -> None:
-        """Something else came from this peer: it is alive. Who sends that again and again is not
-        waited for any longer."""
+        """Something else came from this peer: it is alive. However often that comes, it prolongs
+        the wait once only."""
         if self._is_stranger(peer):
             self.heard(peer, now_s)
 

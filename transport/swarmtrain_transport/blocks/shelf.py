@@ -1,7 +1,7 @@
 """A shelf: bytes that a peer keeps on its disk for others, by name, beyond the end of its process.
 
-Sans IO but for the shell's disk, as `retention`'s spill. What a name says of its bytes counts for
-nothing: whoever takes something from a shelf of an earlier life checks it.
+Sans IO but for the shell's disk, as `retention`'s spill. A name proves nothing of its bytes:
+whatever is taken from the shelf of an earlier life is checked.
 """
 
 from collections.abc import Iterable

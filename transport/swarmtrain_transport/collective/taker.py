@@ -114,7 +114,7 @@ class Taker:
         self._blobs = blobs
         self._fetcher = fetcher
         self._window = window_of(view.plan)
-        # What is given as it is consists of parts; a mean is what owners make of parts.
+        # A verbatim transfer consists of parts; a mean is made of parts by its owner.
         checks = arithmetic.check_result, arithmetic.check
         self._slices = [_Taken(transfer, checks[transfer.is_verbatim]) for transfer in transfers]
         self._awaited: list[_Taken] = []

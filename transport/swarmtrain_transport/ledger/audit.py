@@ -5,12 +5,12 @@ contributors and one chunk of the result. The auditor asks the contributors for 
 they have signed, adds it with the arithmetic of the exchange and compares. Exact sums have one
 right answer, so a difference is a lie that anybody can check: the proof holds the parts and the
 hashes that lead from them to the roots that contributors and owner have signed. The roots and the
-signatures stand in FREEZE and COMMIT (`signed_roots`). What 64 contributors show does not fit into
+signatures stand in FREEZE and COMMIT (`signed_roots`). The parts of 64 contributors do not fit into
 one frame, so a proof travels as a charge, which names every part by its hash, and the parts.
 
-What is no proof: a contributor that does not answer or shows something else than it has signed;
-and inputs that the owner signed and its contributors did not. Then nobody is convicted. Two who
-conspire, an owner and one of its contributors that keeps silent, are not found out.
+Two things prove nothing: a contributor that does not answer or shows something else than it has
+signed; and inputs that the owner signed and its contributors did not. Then nobody is convicted. Two
+who conspire, an owner and one of its contributors that keeps silent, are not found out.
 
 Pure; `auditing` asks and answers.
 """

@@ -2,8 +2,8 @@
 
 Where ops are means or gathers there is one state after each op, and ATTEST says its root. Where
 they go by pairs states are each peer's own: ATTEST says who has reported which, and all of these
-are the run's. What two partners can compare there is what they have exchanged: their *chains*,
-which grow by the same link with each op that both are in.
+are the run's. Two partners can only compare what they have exchanged: their *chains*, which grow by
+the same link with each op that both are in.
 """
 
 from collections.abc import Iterable

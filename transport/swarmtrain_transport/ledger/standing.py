@@ -2,10 +2,10 @@
 
 Everything follows from records of ops that have ended, so a restarted coordinator knows it, and
 every peer knows the same. A peer's *own* fault is what it says or leaves unsaid itself, or what
-enough owners say of it (`matrix.voices_needed`); one owner's word is none. Who is at fault again
-and again gives nothing for a while: nobody waits for it then. An owner at fault owns nothing for a
-while, which costs its training nothing. And a word of one against the other is kept for the pair:
-either may lie, so neither is blamed, but they are kept apart while others can stand in.
+enough owners say of it (`matrix.voices_needed`); one owner's word is none. A peer that is at fault
+again and again gives nothing for a while: nobody waits for it then. An owner at fault owns nothing
+for a while, which costs its training nothing. And a word of one against the other is kept for the
+pair: either may lie, so neither is blamed, but they are kept apart while others can stand in.
 
 Pure, and bounded: what is old is forgotten, and no more pairs are kept than a full roster has.
 """

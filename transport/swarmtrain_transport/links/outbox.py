@@ -103,7 +103,7 @@ class _Line:
 
 class Outbox:
     """Queue of bulk frames before the link: little waits in the link, where nothing can overtake
-    it. What goes between stages of a model goes first, and leaves a share to all else."""
+    it. Frames between stages of a model go first, and leave a share to all else."""
 
     def __init__(self, cap: TokenBucket | None = None) -> None:
         self._cap = cap

@@ -79,7 +79,7 @@ class Pieces(MutableMapping[bytes, Buffer]):
         return f"{self._prefix}{digest.hex()}{_BLOB}"
 
     def __contains__(self, digest: object) -> bool:
-        """True if the blob is here. What an earlier life has left is checked once."""
+        """True if the blob is here. A blob of an earlier life is checked once."""
         if not isinstance(digest, bytes) or digest in self._verified:
             return digest in self._verified
         try:

@@ -309,7 +309,7 @@ class Leased(NamedTuple):
 
 class LeaseRequest(Message, frozen=True, tag="lease_request", omit_defaults=True):
     """Ask for pieces of the training text beside those that are still `held`; those that are `done`
-    were read to their ends. Who leaves asks for none."""
+    were read to their ends. A leaving peer asks for none."""
 
     count: int
     held: tuple[Leased, ...] = ()

@@ -91,8 +91,8 @@ chooses its own words."""
 
 class Gone(Body, frozen=True, tag="GONE", omit_defaults=True):
     """A peer left the roster: on purpose (LEAVE), by silence, removed or banned by the organiser,
-    or convicted (EVICT). Who was convicted never comes back; who was banned not before UNBAN.
-    `group` is that of the op whose sum was wrong."""
+    or convicted (EVICT). A convicted peer never comes back, a banned one not before UNBAN. `group`
+    is that of the op whose sum was wrong."""
 
     peer: bytes
     evicted: bool
@@ -399,7 +399,8 @@ class Books(Body, frozen=True, tag="BOOKS", omit_defaults=True):
 
 class Snapshot(Body, frozen=True, tag="SNAPSHOT"):
     """The fold of all records before this one has this image (`snapshots`): hash and length.
-    Whoever has folded them checks it; a newcomer takes the image and the records after this one."""
+    Peers that have folded them check it; a newcomer takes the image and the records after this
+    one."""
 
     image_hash: bytes
     num_bytes: int

@@ -2,9 +2,9 @@
 
 Each peer has an anchor and a momentum of its own, so there is no shared root: what partners can
 compare is the pair of contributions, which both hold. A pair mixes its differences and pulls its
-anchors together. Who is left over (an odd number, a partner that died, an op that was skipped)
-makes a group of one (`solo`). The anchor half of a contribution is known when the round begins and
-the partner when the roster is, so it may travel during the inner steps.
+anchors together. A peer that is left over (an odd number, a partner that died, an op that was
+skipped) makes a group of one (`solo`). The anchor half of a contribution is known when the round
+begins and the partner when the roster is, so it may travel during the inner steps.
 
 Both partners compute with the decoded halves, their own too: then what one anchor is pulled up
 the other is pulled down, and the mean over all peers is what it would be without pulling.

@@ -3,8 +3,8 @@
 Everybody gets every contribution (`OpKind.GATHER`) and makes the mean of them in the order of the
 peers' ids, which is what `apply` is given. There is no outer momentum: old differences are let go
 slowly by the error feedback, which takes its place. The choice of values and their bits are the
-codec's (chunked top-k), so the strategy itself is as dense as DiLoCo. What an exclusion or a skip
-does follows protocol.md rule 9, as in every strategy whose ops are waited for.
+codec's (chunked top-k), so the strategy itself is as dense as DiLoCo. Exclusions and skips follow
+protocol.md rule 9, as in every strategy whose ops are waited for.
 
 References:
     Sarfi et al., Communication Efficient LLM Pre-training with SparseLoCo, arXiv 2508.15706. Of

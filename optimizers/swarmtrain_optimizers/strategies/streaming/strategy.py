@@ -33,8 +33,8 @@ class Streaming:
     theta_p <- alpha theta_p + (1 - alpha) phi_p'.
 
     With one fragment, tau 0 and alpha 0 this is DiLoCo bit for bit; with alpha 1 peers are
-    independent. What was left out of an op is rebased as in DiLoCo before it is mixed; with tau
-    above 0 and alpha 0 the tau steps are thrown away, as in the paper. The first exchange of
+    independent. Work that was left out of an op is rebased as in DiLoCo before it is mixed; with
+    tau above 0 and alpha 0 the tau steps are thrown away, as in the paper. The first exchange of
     fragment p comes after (p + 1) H / P steps.
 
     Args:
