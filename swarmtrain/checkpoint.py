@@ -224,7 +224,7 @@ def save_parts(
     names: Sequence[str],
     parts_of: Callable[[str, int, int], Iterable[memoryview]],
 ) -> Checkpoint:
-    """As `save`, of a state that is nowhere whole; the files are the same.
+    """Save a state that is nowhere whole; the files are those of `save`.
 
     Args:
         directory: see `save`.

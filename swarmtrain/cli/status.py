@@ -35,7 +35,7 @@ _SPARE = ("step", "tokens_per_s", "bytes_down", "bytes_up")
 """Columns that a narrow terminal goes without, in this order."""
 
 _QUARRELS = _MOVES = 3
-"""So many of the newest; `swarmtrain why` tells of every round."""
+"""Newest rounds that are shown; `swarmtrain why` tells of every round."""
 
 _NOT_SHOWN = ("waiting_seen_s", "rounds", "unit")
 """Facts that stand in the words of another."""

@@ -24,7 +24,7 @@ def why(
         typer.Option(help="Whose round: one group of peers, or one stage of a model.", min=0),
     ] = None,
 ) -> None:
-    """Say what happened in a round: who was in it, who was left out and why, how it ended. Of a
+    """Say what happened in a round: who was in it, who was left out and why, how it ended. For a
     model in stages also which micro-batches were made and counted, and which were lost where.
 
     Without --state-dir the newest one on this machine is read.

@@ -1,8 +1,8 @@
 """Runs side by side, a process each, with one thread.
 
 A process gets its next run when it has finished one, so a slow run holds no other back, and none is
-begun after the time that may be spent. If this process ends, so do the others, at once. How many
-there are changes no bit.
+begun after the time that may be spent. If this process ends, so do the others, at once. Their
+number changes no bit.
 """
 
 import functools

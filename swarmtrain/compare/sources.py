@@ -1,7 +1,7 @@
 """Sources that a run's bits depend on, as digests that belong into its key.
 
 A run that was made by other code is made again; a change of comments or docstrings is none. Digests
-are over syntax trees, so they hold for one version of Python. Of a strategy that a package brings:
+are over syntax trees, so they hold for one version of Python. For a strategy that a package brings:
 its distribution's version, and what of the package its module imports. Nothing is run here.
 """
 

@@ -80,8 +80,8 @@ def cut(costs: Mapping[str, Cost], stages: int | Sequence[str]) -> tuple[range, 
         stages: number of stages, or the first block of each.
 
     Returns:
-        The blocks of each stage, by their places. Of all cuts into so many stages one whose dearest
-        stage is cheapest, and among what that leaves open one with stages of even cost.
+        The blocks of each stage, by their places, of the cut into so many stages whose dearest
+        stage is cheapest, and of several such cuts one with stages of even cost.
 
     Raises:
         ValueError: there is no such cut; `misfit` says why.

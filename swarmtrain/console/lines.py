@@ -103,7 +103,7 @@ def _broken(line: str, width: int) -> str:
 
 
 def counted(number: int, noun: str) -> str:
-    """So many of them: 1 peer, 3 peers, 3 batches."""
+    """Return a number of things in words: 1 peer, 3 peers, 3 batches."""
     ending = "" if number == 1 else "es" if noun.endswith("ch") else "s"
     return f"{number} {noun}{ending}"
 

@@ -57,30 +57,30 @@ class OpenLinks:
     words = "without limits"
 
     def where(self, name: str) -> Sequence[str]:
-        """As Links.where."""
+        """See `Links.where`."""
         return ()
 
     def host(self, name: str) -> str:
-        """As Links.host."""
+        """See `Links.host`."""
         return LOOPBACK
 
     def caps(self) -> tuple[str, str]:
-        """As Links.caps."""
+        """See `Links.caps`."""
         return "", ""
 
     def advertised(self, name: str) -> str:
-        """As Links.advertised."""
+        """See `Links.advertised`."""
         return ""
 
     def invite(self, name: str, invite: str) -> str:
-        """As Links.invite."""
+        """See `Links.invite`."""
         return invite
 
     def listens(self, name: str, port: int) -> None:
-        """As Links.listens."""
+        """See `Links.listens`."""
 
     def close(self) -> None:
-        """As Links.close."""
+        """See `Links.close`."""
 
 
 class ModelledLinks(OpenLinks):
@@ -109,25 +109,25 @@ class ModelledLinks(OpenLinks):
             raise
 
     def caps(self) -> tuple[str, str]:
-        """As Links.caps: the rate up."""
+        """See `Links.caps`: the rate up."""
         return f"{self._net.up_bytes_s / 1000:.3f}kB", ""
 
     def advertised(self, name: str) -> str:
-        """As Links.advertised: its relay."""
+        """See `Links.advertised`: its relay."""
         return f"{LOOPBACK}:{self._data[name].port}"
 
     def invite(self, name: str, invite: str) -> str:
-        """As Links.invite: by way of its relay."""
+        """See `Links.invite`: by way of its relay."""
         parsed, relay = Invite.parse(invite), self._control[name]
         self._relays.aim(relay, parsed.port)
         return str(dataclasses.replace(parsed, host=LOOPBACK, port=relay.port))
 
     def listens(self, name: str, port: int) -> None:
-        """As Links.listens."""
+        """See `Links.listens`."""
         self._relays.aim(self._data[name], port)
 
     def close(self) -> None:
-        """As Links.close."""
+        """See `Links.close`."""
         self._relays.close()
 
 

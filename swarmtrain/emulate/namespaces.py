@@ -65,15 +65,15 @@ class Namespaces(OpenLinks):
             raise
 
     def where(self, name: str) -> Sequence[str]:
-        """As Links.where."""
+        """See `Links.where`."""
         return "ip", "netns", "exec", self._space(name)
 
     def host(self, name: str) -> str:
-        """As Links.host."""
+        """See `Links.host`."""
         return f"{_NETWORK}.{self._index[name] + 1}"
 
     def close(self) -> None:
-        """As Links.close."""
+        """See `Links.close`."""
         _remove(f"{self._prefix}-")
 
     def _space(self, name: str) -> str:

@@ -338,7 +338,7 @@ PROOF_BYTES_MAX = PEERS_MAX * FRAME_BYTES_MAX
 256 Ki values and 64 peers it has 17 MiB."""
 
 AUDIT_ASKS_MAX = 4
-"""So often a contributor is asked for its chunk, and so often it shows it: frames get lost."""
+"""Times that a contributor is asked for its chunk, and that it shows it: frames get lost."""
 
 AUDIT_RETRY_S = 2.0
 """A contributor may not have read COMMIT yet; then it says nothing, and is asked again."""
@@ -362,8 +362,8 @@ GATHER_PUSH_BYTES = 16 << 20
 in memory until they are sent; what is beyond is asked for by hash, from whoever has it by then."""
 
 AHEAD_BYTES = 4 << 20
-"""So much of what the next op's partner will get is handed to the link at once: it has until the
-inner steps are done, and nothing else should wait behind it."""
+"""Bytes for the next op's partner that the link holds at once: they have until the inner steps are
+done, and nothing else should wait behind them."""
 
 AHEAD_PAUSE_S = 0.1
 """Pause between two looks whether more of that may go."""
@@ -392,11 +392,11 @@ FETCH_RETRY_S = 0.25
 """Pause after every known holder has said that it lacks a chunk."""
 
 LOST_ROUNDS = 8
-"""So often every holder lacked a result, for two seconds or more: then a later state is taken."""
+"""Times that every holder lacked a result, for two seconds or more: then a later state is taken."""
 
 HEALS_MAX = 3
-"""So often in a row a peer takes over the run's state because its own differs; then it computes
-otherwise than the others, and no download helps."""
+"""Times in a row that a peer takes over the run's state because its own differs; after that it
+computes otherwise than the others, and no download helps."""
 
 NUDGE_S = 1.0
 """An owner repeats its RANGES to a silent contributor this often; it also heals lost frames."""
@@ -432,20 +432,20 @@ ABSENT_S = 1.0
 its own absence is not held against the peers, whose messages wait to be read."""
 
 LOOK_S = 0.5
-"""So often a coordinator looks at the clock though nothing falls due: a stop during a long wait is
-noticed as one that hid a deadline is, before what it missed passes for silence."""
+"""Interval at which a coordinator looks at the clock though nothing falls due: a stop during a long
+wait is noticed as one that hid a deadline is, before what it missed passes for silence."""
 
 LEDGER_WAIT_S = 25.0
-"""So long a longer copy of a lost ledger is waited for: peers knock every 15 s, connect in 10."""
+"""Wait for a longer copy of a lost ledger: peers knock every 15 s, connect in 10."""
 
 FINISH_S = 30.0
 """After the last commit peers are kept for so long if somebody still needs results of theirs."""
 
 LINGER_S = 600.0
-"""So long a finished run waits for who is behind: 75 million values in int8 at 1 Mbit/s."""
+"""Wait of a finished run for peers that are behind: 75 million values in int8 at 1 Mbit/s."""
 
 LAST_LOSS_S = 3.0
-"""So long the last loss is waited for, to be told with FINISHED: it is measured after APPLIED."""
+"""Wait for the last loss, to be told with FINISHED: it is measured after APPLIED."""
 
 LAST_LOSS_OF_STAGES_S = 30.0
 """The same where stages are evaluated over routes, which takes many passes."""
@@ -474,7 +474,7 @@ results of 16 ops of 2 M values fit, so nothing is written for smaller models; o
 values it is the memory of two fifths of a float32 vector."""
 
 VOICES = 8
-"""So many owners' words leave a contributor out, however many there are: one that is merely slow is
+"""Owners whose words leave a contributor out, however many there are: one that is merely slow is
 missing at most of 64 owners at once, and must not cost as many slices."""
 
 FAULT_POINTS = 4
@@ -493,8 +493,8 @@ ODDS_ROUNDS = 8
 apart for so many rounds, then twice as many, up to BARRED_ROUNDS_MAX."""
 
 WORD_ROUNDS = 24
-"""So long a word counts against a contributor of which several owners say the same. Where three do
-(five peers), it has cost one round in eight a wait until its deadline."""
+"""Rounds for which a word counts against a contributor of which several owners say the same. Where
+three do (five peers), it has cost one round in eight a wait until its deadline."""
 
 ODDS_KEPT = PEERS_MAX * PEERS_MAX
 """Pairs at odds that are remembered: everybody of one op with everybody."""

@@ -15,8 +15,8 @@ from torch import Tensor
 Payload = bytes | bytearray | memoryview
 
 PIECE_VALUES = 32_768
-"""Values worked on at once: float64 sums of 256 KiB stay in the second cache. Of a quarter of this
-the calls cost as much as the work, of four times this the sums go through memory."""
+"""Values worked on at once: float64 sums of 256 KiB stay in the second cache. At a quarter of this
+the calls cost as much as the work, at four times this the sums go through memory."""
 
 
 class CodecError(ValueError):

@@ -6,11 +6,11 @@ stays with the sender, so this is for error feedback only, and for gather ops: e
 decodes all parts and adds them up. A mean of many parts has more than k values and no such form,
 so `finish` and `mean` refuse.
 
-Of a block the k largest magnitudes are kept, of equal ones those with the lowest index. The two
-bits are a sign and one of two magnitudes, the means of the smaller and the larger kept values,
-split where that loses least (two clusters on a line), rounded to bfloat16. Both lie inside the
-plan's window or are 0, and level times weight needs 16 bits, so sums in float64 are exact as in
-`grid`: `subtract_` undoes `add_`.
+A block keeps its k largest magnitudes, of equal ones those with the lowest index. The two bits are
+a sign and one of two magnitudes, the means of the smaller and the larger kept values, split where
+that loses least (two clusters on a line), rounded to bfloat16. Both lie inside the plan's window or
+are 0, and level times weight needs 16 bits, so sums in float64 are exact as in `grid`: `subtract_`
+undoes `add_`.
 
 A chunk of n blocks is n smaller magnitudes, n larger ones (raw bfloat16 bits, little-endian
 uint16), then a record per block: k indices, ascending, each with as many bits as the block's

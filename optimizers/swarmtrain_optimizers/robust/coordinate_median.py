@@ -1,9 +1,9 @@
 """Coordinate-wise median: in every coordinate the value in the middle.
 
-Of an even number of contributions it is half the sum of the two in the middle. As long as fewer
+With an even number of contributions it is half the sum of the two in the middle. As long as fewer
 than half are hostile, every coordinate lies between two honest values. The price is signal: where
-honest differences disagree, their median is shorter than their mean, and where most are zero (as
-in sparse contributions) it is zero.
+honest differences disagree, their median is shorter than their mean, and where most are zero (as in
+sparse contributions) it is zero.
 
 References:
     Yin et al., arXiv 1803.01498, definition 1.

@@ -185,7 +185,7 @@ def _remembered(
     rule: FlagAggregator, cosines: bytes, lengths: tuple[float, ...], num_contributors: int
 ) -> tuple[list[float], list[float]]:
     """The part that follows from inner products alone: an owner asks for it with every chunk of its
-    slice. Of 64 contributors it takes seconds."""
+    slice. With 64 contributors it takes seconds."""
     table = np.frombuffer(cosines, dtype=np.float64).reshape(len(lengths), len(lengths))
     return rule._computed(table, lengths, num_contributors)
 

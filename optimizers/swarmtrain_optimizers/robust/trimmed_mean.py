@@ -1,6 +1,6 @@
 """Trimmed mean: in every coordinate the lowest and the highest values are dropped.
 
-Of n finite contributions, in each coordinate the `trim` lowest and the `trim` highest are dropped,
+From n finite contributions the `trim` lowest and the `trim` highest are dropped in each coordinate,
 with trim = ceil(trim_share n), and the rest is averaged by weight. The rest lies between two honest
 values as long as at most `trim` contributors are hostile.
 

@@ -43,7 +43,7 @@ _CLOSE_TIMEOUT_S = 10.0
 """A coordinator that does not read may not keep a leaving peer for longer."""
 
 HAND_OVER_S = 30.0
-"""So long a leaving peer waits at most until somebody else holds what it alone holds."""
+"""Longest wait of a leaving peer until somebody else holds what it alone holds."""
 
 _MOMENT_S = 1.0
 """Shortest wait that people are told of."""

@@ -1,7 +1,7 @@
 """The weights that a run begins with, fetched from the coordinator in pieces by their hashes.
 
 The first peers make the run's first state of these weights alone: one that offers others is found
-out by all (`StateFinder`). Of a stage only its own values are fetched. Not here: later states,
+out by all (`StateFinder`). For a stage only its own values are fetched. Not here: later states,
 which come from other peers.
 """
 

@@ -81,7 +81,7 @@ class TextFeed:
         return self._config.data.source == OWN_TEXT
 
     def request(self, wanted: LeaseRequest) -> LeaseRequest:
-        """Return what to say to the coordinator to get what is wanted. Of own text nothing is said;
+        """Return what to say to the coordinator to get what is wanted. It says nothing of own text;
         it answers with text to judge by, where there is any."""
         self._wanted = wanted
         return LeaseRequest(1) if self.is_own else wanted

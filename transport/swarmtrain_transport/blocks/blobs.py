@@ -51,7 +51,7 @@ class Blobs:
         return kept.num_bytes if kept is not None else None
 
     def piece(self, digest: bytes, start: int, num_bytes: int) -> Buffer | None:
-        """So many bytes of a blob, which has them; None if it is not here."""
+        """Bytes of a blob, which has so many; None if it is not here."""
         kept = self._index.get(digest)
         return kept.read(start, num_bytes) if kept is not None else None
 
@@ -119,8 +119,8 @@ class Blobs:
         self._reindex()
 
     def rewound(self, op: int) -> None:
-        """Drop whatever came after `op`, which was cancelled. Of snapshots the newest stay; what
-        comes now is newer than those."""
+        """Drop whatever came after `op`, which was cancelled. The newest snapshots stay; what comes
+        now is newer than those."""
         for later in [key for key in self._results if key > op]:
             self._drop(later)
         for later in [key for key in self._snapshots if key > op]:

@@ -1,6 +1,6 @@
 """Fetching blobs by hash from whoever holds them. One machine for results, replay and state.
 
-A want names possible holders. How many requests are under way to one of them follows its rate
+A want names possible holders. The number of requests under way to one of them follows its rate
 times its delay, and it has time as long as something comes from it. A holder that says MISSING or
 stays silent is passed over; when all were, the round begins again after a pause, because holders
 come to hold things. A silent one comes last for other wants too, and while others answer it is
@@ -21,7 +21,7 @@ _QUEUED_FEW = 1.5
 _QUEUED_MANY = 4.0
 
 _HURRIES_MAX = 2
-"""So often a want is asked of another holder as the one before may be dead: two may be."""
+"""Times that a want is asked of another holder because the one before may be dead: two may be."""
 
 
 class Window:

@@ -3,7 +3,7 @@
 An owner keeps every part of its slice until nobody can be taken out of the sum any more, and
 results are kept for peers that fell behind. Nearly all of it is never looked at again. So cold
 bytes go to the file first: results of past ops, parts whose chunk has been summed, and parts
-already sent. Of each kind the oldest goes first, because a new one is on its way to somebody and
+already sent. The oldest of each kind goes first, because a new one is on its way to somebody and
 held by that anyway. Bytes for which the file has no room stay in memory; nothing is lost.
 
 Pure but for the spill, which is the shell's. Not here: snapshots of the state, which are counted by
@@ -23,7 +23,7 @@ class Spill(Protocol):
         """Move these bytes; return their new place, None if there is no room for them."""
 
     def get(self, place: int, num_bytes: int) -> bytes:
-        """So many bytes from a place on, which lie within what one `put` has put there.
+        """Return `num_bytes` bytes from a place on, which lie within what one `put` has put there.
 
         Raises:
             OSError: they cannot be read.

@@ -18,7 +18,7 @@ class Shelf(Protocol):
         """Keep these bytes, whole or not at all; False if there is no room for them."""
 
     def get(self, name: str, start: int = 0, num_bytes: int | None = None) -> bytes:
-        """So many bytes of what is kept under a name, all from `start` on unless told.
+        """Return bytes of what is kept under a name, all from `start` on unless told.
 
         Raises:
             OSError: they cannot be read.

@@ -7,9 +7,9 @@ totals into FREEZE, where everybody reads the same 64 bits of each. An owner the
 for its slice as if it had seen all, and so does a later owner of that slice.
 
 A contributor measures what it gives too and says so with its roots. Its part counts as complete at
-an owner only if both have found the same norm: so no owner makes an honest contribution look
-longer or shorter than it is, and who says so alone only loses its slice (`exclusion_rule`). Of
-products only the two owners' norms bound what an owner may say.
+an owner only if both have found the same norm: so no owner makes an honest contribution look longer
+or shorter than it is, and who says so alone only loses its slice (`exclusion_rule`). An owner's
+word on a product is bounded only by the norms of the two.
 
 Pure. The arithmetic is the caller's, in operations that give the same bits on every machine.
 """

@@ -54,7 +54,7 @@ class Lineage:
     # ---- records
 
     def attested(self, body: Attest) -> None:
-        """ATTEST. Of a pair op there may be several, each with roots of others.
+        """ATTEST. A pair op may have several, each with roots of others.
 
         Raises:
             RemoteFault: reason ``order``: it contradicts an earlier one, or is none.

@@ -36,7 +36,7 @@ class TokenBucket:
         return self._tokens > 0
 
     def spend(self, count: float) -> None:
-        """So much went."""
+        """Take so many bytes away: they went."""
         self._tokens -= count
 
     @property

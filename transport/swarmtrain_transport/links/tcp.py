@@ -153,7 +153,8 @@ def _counts(descriptor: int, port: int) -> tuple[int, int] | None:
 
 
 def _info(descriptor: int, port: int, size: int) -> bytes | None:
-    """So much of TCP_INFO, None if the connection is not ours any more or the system knows less."""
+    """First bytes of TCP_INFO, None if the connection is not ours any more or the system knows
+    less."""
     connection = _connection(descriptor, port)
     if connection is None:
         return None

@@ -87,7 +87,7 @@ class CatchUp:
         self._fetcher = fetcher
         self._wanted: set[bytes] = set()
         self._lacking: tuple[object, ...] = ()
-        """As things were when something was lacking; until they change nothing else is."""
+        """State of things when something was lacking; until it changes nothing else is."""
 
     def collect(self, op: int, *, replayed: bool) -> OpResult | None:
         """The whole result of a committed op, or None while chunks are being fetched.

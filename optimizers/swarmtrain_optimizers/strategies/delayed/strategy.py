@@ -10,10 +10,10 @@ As the weights leave a difference behind when they give it, what an op did not t
 skipped) is held and goes with the next one, with or without error feedback.
 
 References:
-    Kale et al., Eager Updates for Overlapped Communication and Computation in DiLoCo,
-    arXiv 2502.12996, figure 2 (delayed outer gradients) and table 2 (the losses above). Of the
-    paper these were read, not the sections. The pipeline of two rounds in the examples of PCCL,
-    arXiv 2505.14065, has the same staleness.
+    Kale et al., Eager Updates for Overlapped Communication and Computation in DiLoCo, arXiv
+    2502.12996, figure 2 (delayed outer gradients) and table 2 (the losses above). These parts of
+    the paper were read, not the sections. The pipeline of two rounds in the examples of PCCL, arXiv
+    2505.14065, has the same staleness.
 """
 
 from collections.abc import Mapping, Sequence

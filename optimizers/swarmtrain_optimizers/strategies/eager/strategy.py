@@ -7,10 +7,9 @@ take the committed means alone and are the same on every peer, the lead takes th
 between own shares and is this peer's own. Not here: how large the share is; an op tells it.
 
 References:
-    Kale et al., Eager Updates for Overlapped Communication and Computation in DiLoCo,
-    arXiv 2502.12996, tables 2 and 3. Of the paper the tables were read, no section; the formula is
-    as others state it, and its two limits (one peer is DiLoCo, many peers are the naive delay) are
-    tested.
+    Kale et al., Eager Updates for Overlapped Communication and Computation in DiLoCo, arXiv
+    2502.12996, tables 2 and 3. The paper's tables were read, no section; the formula is as others
+    state it, and its two limits (one peer is DiLoCo, many peers are the naive delay) are tested.
 """
 
 from collections.abc import Sequence

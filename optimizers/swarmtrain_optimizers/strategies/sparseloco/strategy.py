@@ -7,9 +7,9 @@ codec's (chunked top-k), so the strategy itself is as dense as DiLoCo. Exclusion
 protocol.md rule 9, as in every strategy whose ops are waited for.
 
 References:
-    Sarfi et al., Communication Efficient LLM Pre-training with SparseLoCo, arXiv 2508.15706. Of
-    this the abstract was read, so no section is named; the rule is as the report on Covenant-72B
-    states it.
+    Sarfi et al., Communication Efficient LLM Pre-training with SparseLoCo, arXiv 2508.15706. Only
+    its abstract was read, so no section is named; the rule is as the report on Covenant-72B states
+    it.
 """
 
 import torch
