@@ -113,6 +113,8 @@ class News:
                     else "to its beginning"
                 )
                 yield f"the run goes {to}: {body.reason}"
+                for peer in body.passed_over:
+                    yield f"{self._name(peer)} had it; another peer gives the first state"
 
     def _came(self, body: Join) -> str:
         is_new = body.peer not in self._names

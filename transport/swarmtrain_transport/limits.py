@@ -56,6 +56,17 @@ waits in its sockets when an op begins is then short."""
 JOINER_QUEUE = 2 * PIECE_WINDOW_MAX
 """Requests of one joiner that a donor remembers; it asks again for what is dropped."""
 
+FIRST_STATE_S = 60.0
+FIRST_STATE_BYTES_PER_S = 125_000
+STATE_VALUE_BYTES = 8
+FIRST_STATE_DOUBLINGS = 6
+"""A peer to which nothing of the first state comes for so long does not get it; nor does one that
+needs longer, beside that, than a link of 1 Mbit/s for weights and momentum in float32. Each giver
+that is passed over doubles these times, up to an hour for a model of any size."""
+
+OFFER_WAIT_S = 10.0
+"""Time for others to offer a first state, where all who have offered one were passed over."""
+
 SNAPSHOTS_LEASED = 1
 """Snapshots beyond the two newest that stay pinned while joiners ask for them."""
 

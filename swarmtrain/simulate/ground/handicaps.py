@@ -14,6 +14,7 @@ class Handicap:
         forges_results: so do the results of the slices that it owns.
         nonfinite_op: its difference for this op holds a NaN; 0 for none.
         boasts: it says to have trained on a billion samples with every step.
+        hoards: it gives nobody what is asked of it by hash: no state and no result.
     """
 
     slowness: float = 1.0
@@ -22,6 +23,7 @@ class Handicap:
     forges_results: bool = False
     nonfinite_op: int = 0
     boasts: bool = False
+    hoards: bool = False
 
 
 NO_HANDICAP = Handicap()

@@ -86,6 +86,7 @@ _GLANCE_S = 0.25
 """Pause between two looks of a leaving peer whether it still waits for anything, as sessions do."""
 
 _FLIP = 2.0**-6
+_ASKED_FOR = (FrameKind.BLOB, FrameKind.PIECE)
 
 
 def group_of(action: do.LoadState | do.ApplyResult | do.OpSkipped) -> int:
@@ -438,6 +439,8 @@ class SimPeer(Process):
                 self._host.control.to_coordinator(self, action.message)
             elif type(action) is do.SendFrame:
                 frame = action.frame
+                if self.handicap.hoards and frame.kind in _ASKED_FOR:
+                    continue
                 self.machine.stats.bytes_out += len(frame.body)
                 self._credit.send(action.peer, frame, self.now_s)
                 self.link.send(action.peer, self._forged(frame) if self.is_handicapped else frame)

@@ -108,13 +108,14 @@ class Download:
         shuffle: orders equally good donors, so that joiners do not all ask the same one.
 
     Attributes:
+        bytes_here: Bytes that have come of chunks, of this state and earlier ones.
         rounds: number of times that some chunk was lacking at every donor that answers.
         chunks: wanted chunks by hash.
         is_hasty: somebody waits for us: a donor that may be dead comes last, and costs little.
     """
 
     def __init__(self, shuffle: Callable[[Sequence[PeerId]], list[PeerId]]) -> None:
-        self.rounds = 0
+        self.rounds = self.bytes_here = 0
         self.is_hasty = False
         self._shuffle = shuffle
         self._donors: dict[PeerId, _Donor] = {}
@@ -179,6 +180,7 @@ class Download:
             chunk.data = bytearray(chunk.num_bytes)
         chunk.data[start : start + len(data)] = data
         chunk.here.add(key[1])
+        self.bytes_here += len(data)
         chunk.givers.add(peer)
         if key[1] in chunk.todo:
             chunk.todo.remove(key[1])

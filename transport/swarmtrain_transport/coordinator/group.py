@@ -16,6 +16,7 @@ from swarmtrain_transport.coordinator.members.group_peers import GroupPeers
 from swarmtrain_transport.coordinator.members.roster import LiveRoster, PeerLine
 from swarmtrain_transport.coordinator.members.validation import genesis_of
 from swarmtrain_transport.coordinator.ops.agreement import Agreement
+from swarmtrain_transport.coordinator.ops.first_state import WHY, FirstState
 from swarmtrain_transport.coordinator.ops.op_decider import OpDecider
 from swarmtrain_transport.coordinator.ops.planning import RunTerms, given_by, may_plan, next_plan
 from swarmtrain_transport.coordinator.ops.reports import Report, check_signed
@@ -45,6 +46,7 @@ class GroupCoordinator:
         chronicle: what people are told of it.
         operations: its ops under way, oldest first, by plan id.
         convictions: accusations of wrong sums.
+        first_state: its first state, and who gives it.
         givers: the peers that may give to the next op, and the most samples of each, 0 for any;
             where the group is a stage, of which books tell. None: all may.
     """
@@ -64,6 +66,7 @@ class GroupCoordinator:
         self._writer = writer
         self._live_roster = live_roster
         self._verify = verify
+        self.first_state = FirstState(view, self.group_peers)
         self._agreement = Agreement(writer, view, self.group_peers, self.chronicle)
         self._pace = Pace()
         self._slicing = Slicing()
@@ -118,13 +121,13 @@ class GroupCoordinator:
         for operation in self.operations.values():
             operation.reports.lose(peer)
 
-    def on_offer(self, message: Offer) -> None:
+    def on_offer(self, peer: PeerId, message: Offer) -> None:
         """A peer offers its state as the first one."""
         if self.view.genesis is None:
             genesis = genesis_of(
                 message, self.terms.block, self.terms.layout, self.terms.first_root
             )
-            self._writer.append(genesis)
+            self.first_state.offered(peer, genesis)
 
     def on_ready(self, peer: PeerId, message: Ready, now_s: float, *, may_attest: bool) -> None:
         """A peer has made the inner steps of an op."""
@@ -164,25 +167,45 @@ class GroupCoordinator:
     def pardon(self, absent_s: float) -> None:
         """This process was stopped for so long."""
         self.group_peers.pardon(absent_s)
+        self.first_state.pardon(absent_s)
         for operation in self.operations.values():
             operation.timers.pardon(absent_s)
 
     def wakeups(self) -> list[float]:
         """List when something may fall due."""
         times = list(self.group_peers.waits_until(self.terms.wait_ready_s))
-        times.append(self.keepers.next_wakeup_s)
+        times += [self.keepers.next_wakeup_s, *self.first_state.wakeups()]
         for operation in self.operations.values():
             times += operation.timers.wakeups()
         return times
 
     # ---- decisions
 
-    def settle(self, now_s: float) -> None:
-        """Decide what has fallen due."""
+    def settle(self, now_s: float, *, is_under_way: bool = False) -> None:
+        """Decide what has fallen due.
+
+        Args:
+            now_s: The time.
+            is_under_way: True if the state is in use before the first op, as a stage's is in rounds
+                of a pipeline.
+        """
         self._decide(now_s)
         self._agreement.attest(self.view.last_op, now_s)
         self._agreement.rewind(self.keepers.newest)
+        if not is_under_way:
+            self._begin(now_s)
         self._plan_next(now_s)
+
+    def _begin(self, now_s: float) -> None:
+        """Take a first state, or pass over those who give one that does not come through."""
+        passing = self.first_state.passes_over(now_s)
+        if passing is not None:
+            self._agreement.go_back(passing)
+            for peer in passing.passed_over:
+                self.chronicle.event(0, peer, "passed over", WHY)
+        genesis = self.first_state.next_genesis(now_s)
+        if genesis is not None:
+            self._writer.append(genesis)
 
     def _decide(self, now_s: float) -> None:
         if not self.operations:
@@ -233,6 +256,8 @@ class GroupCoordinator:
         if givers is not None:
             here = given_by(here, givers)
         if not may_plan(self.terms, self.view, here):
+            return
+        if givers is None and self.first_state.holds_back(now_s):
             return
         expected = self.group_peers.expected(now_s, None if givers is None else givers.keys())
         limit_s = self._pace.deadline_s(self.terms.deadline_floor_s, self.terms.deadline_cap_s)

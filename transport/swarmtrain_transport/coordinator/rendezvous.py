@@ -431,7 +431,7 @@ class Rendezvous:
         may_attest = not self.recovery.is_open
         match message:
             case Offer():
-                group.on_offer(message)
+                group.on_offer(peer, message)
             case Ready():
                 group.on_ready(peer, message, self._now_s, may_attest=may_attest)
             case Applied():
@@ -521,8 +521,9 @@ class Rendezvous:
         """Decide in all groups. Books of a pipeline's round open some of them."""
         is_open = True
         while is_open:
+            has_begun = self.stage_rounds is not None and self.stage_rounds.rounds.has_begun
             for group in self.groups.values():
-                group.settle(self._now_s)
+                group.settle(self._now_s, is_under_way=has_begun and group.view.genesis is not None)
             is_open = self.stage_rounds is not None and self.stage_rounds.settle(self._now_s)
 
     def _dismiss(self) -> None:

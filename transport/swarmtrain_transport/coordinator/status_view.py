@@ -235,7 +235,22 @@ def _waiting_for(coordinator: Coordinator, group: GroupCoordinator) -> tuple[str
     needed = needed_peers(terms, view)
     if len(alive) < needed:
         return _more_peers(needed - len(alive)), None
-    return "", None
+    return _first_state(coordinator, group, needed), None
+
+
+def _first_state(coordinator: Coordinator, group: GroupCoordinator, needed: int) -> str:
+    """Say who lacks the first state, and who has it, while op 1 waits for that."""
+    state, passed = group.first_state, group.view.passed_over
+    if group.view.genesis is None and passed:
+        return f"a first state: most peers did not get the one of {_named(coordinator, [*passed])}"
+    lacking, holders = state.lacking(), state.holders()
+    if not (state.is_open and holders and lacking):
+        return ""
+    if len(holders) >= needed and len(lacking) < len(holders):
+        return ""
+    who = _named(coordinator, lacking)
+    has = "alone has" if len(holders) == 1 else "have"
+    return f"{who} to get the first state, which {_named(coordinator, holders)} {has}"
 
 
 def _keepers_here(group: GroupCoordinator) -> list[PeerId]:

@@ -274,6 +274,8 @@ class GroupView(Lineage):
         rewinds: number of rewinds.
         standing: recent faults of the peers, counted in ops of this group.
         keepers: peers that keep its state and are not in it, with the boot of the newest JOIN.
+        passed_over: how often a peer's first state was given up for another's, until an op is
+            committed.
     """
 
     group: int = FIRST_GROUP
@@ -291,6 +293,7 @@ class GroupView(Lineage):
     checkpoint: Checkpoint | None = None
     rewinds: int = 0
     keepers: dict[PeerId, bytes] = field(default_factory=dict, metadata=LATER)
+    passed_over: dict[PeerId, int] = field(default_factory=dict, metadata=LATER)
 
     def text_at(self, op: int) -> TextPlace | None:
         """Place of the run in its text when the op was planned that made the state after `op`;
@@ -356,6 +359,7 @@ class GroupView(Lineage):
             self.commits[body.op] = op
             self.commits.pop(body.op - COMMITS_KEPT, None)
             self.committed += 1
+            self.passed_over.clear()
             self.samples.committed(op.plan, body)
             if self.goes_by_pairs:
                 self.exchanged(op.plan, body)
@@ -379,6 +383,10 @@ class GroupView(Lineage):
     def _rewind(self, record: Record, body: Rewind) -> None:
         if self.ops or not -1 <= body.op < self.last_op:
             raise RemoteFault("order", f"REWIND to op {body.op} after op {self.last_op}")
+        if body.passed_over and (body.op >= 0 or self.last_op):
+            raise RemoteFault("order", "REWIND passes over a first state that is the run's")
+        for peer in body.passed_over:
+            self.passed_over[peer] = self.passed_over.get(peer, 0) + 1
         if body.op < 0:
             self.genesis = None
         later = range(body.op + 1, self.last_op + 1)

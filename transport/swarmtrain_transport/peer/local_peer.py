@@ -43,7 +43,9 @@ def hello_of(
     )
 
 
-def progress_of(stats: LocalStats, ledger: Ledger, phase: str, replayed_ops: int) -> Progress:
+def progress_of(
+    stats: LocalStats, ledger: Ledger, phase: str, replayed_ops: int, state_bytes: int
+) -> Progress:
     """PROGRESS as of now; what was seen of contributions is told once."""
     gauged, stats.gauged = stats.gauged, None
     return Progress(
@@ -62,4 +64,5 @@ def progress_of(stats: LocalStats, ledger: Ledger, phase: str, replayed_ops: int
         down_bytes_per_s=stats.down_bytes_per_s,
         gauged=gauged,
         holds_from=ledger.first,
+        state_bytes=state_bytes,
     )

@@ -600,4 +600,5 @@ class Participant:
         is_syncing = any(group.states.is_syncing for group in groups)
         phase = "syncing" if is_syncing else self.stats.phase
         replayed = sum(group.place.replayed_ops for group in groups)
-        return progress_of(self.stats, self.ledger, phase, replayed)
+        state_bytes = sum(group.states.download.bytes_here for group in groups)
+        return progress_of(self.stats, self.ledger, phase, replayed, state_bytes)

@@ -256,7 +256,7 @@ class Gauged(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fields
 class Progress(Message, frozen=True, tag="progress", omit_defaults=True):
     """Every two seconds. `index` acknowledges records, the rates size slices (0 until something
     was measured; never above the peer's own caps), `holds_from` is the oldest record held without a
-    gap up to it, the rest is shown."""
+    gap up to it, `state_bytes` of states that this process has downloaded, the rest is shown."""
 
     index: int
     bytes_in: int
@@ -273,6 +273,7 @@ class Progress(Message, frozen=True, tag="progress", omit_defaults=True):
     down_bytes_per_s: int = 0
     gauged: Gauged | None = None
     holds_from: int = 0
+    state_bytes: int = 0
 
 
 class CheckpointWritten(Message, frozen=True, tag="checkpoint", omit_defaults=True):

@@ -308,6 +308,8 @@ class Rewind(Body, frozen=True, tag="REWIND", omit_defaults=True):
     op: int
     reason: str
     group: int = FIRST_GROUP
+    passed_over: tuple[bytes, ...] = ()
+    """Peers that had the first state, which most others did not get: another one gives it."""
 
 
 class Checkpoint(Body, frozen=True, tag="CHECKPOINT", omit_defaults=True):

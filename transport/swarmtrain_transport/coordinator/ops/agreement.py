@@ -196,10 +196,13 @@ class Agreement:
             return
         here = self._group_peers.here
         due = rewind_due(self._view, here, all_heard=self._group_peers.all_heard)
-        if due is None or kept > due.op:
-            return
+        if due is not None and kept <= due.op:
+            self.go_back(due)
+
+    def go_back(self, due: Rewind) -> None:
+        """Log a REWIND."""
         self._writer.append(due)
-        for one in here.values():
+        for one in self._group_peers.here.values():
             one.stranded_op = -1
             if one.applied_op > due.op:
                 # Its state is of a past that was cancelled; it takes another and says so.

@@ -1,0 +1,188 @@
+"""First state of a group: who gives it, and whether the others get it (protocol.md T18).
+
+Whoever offers first gives it. A giver that nobody can reach, or that serves nobody, would keep a
+run from its beginning for ever: so op 1 waits until half of the others have the state, and while
+most of them get no nearer to it those who say that they have it are passed over and another gives.
+No evidence is needed for that, because nothing was trained yet: what it costs is time.
+"""
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+from swarmtrain_transport import limits
+from swarmtrain_transport.coordinator.members.group_peers import GroupPeer, GroupPeers
+from swarmtrain_transport.ledger.fold import GroupView
+from swarmtrain_transport.links.link import PeerId
+from swarmtrain_transport.wire.records import Attest, Rewind
+
+WHY = "most peers did not get the first state"
+
+
+@dataclass(slots=True)
+class _Wait:
+    """One peer's wait for the first state.
+
+    Attributes:
+        since_s: Time from which on it waits.
+        moved_s: Time at which more of the state had come.
+        told_bytes: Bytes of it that have come, as the peer says.
+    """
+
+    since_s: float
+    moved_s: float
+    told_bytes: int
+
+
+class FirstState:
+    """The first state of one group, in this term.
+
+    Args:
+        view: The ledger's fold of the group.
+        group_peers: Its peers.
+    """
+
+    def __init__(self, view: GroupView, group_peers: GroupPeers) -> None:
+        self._view = view
+        self._group_peers = group_peers
+        self._offers: dict[PeerId, Attest] = {}
+        self._waits: dict[PeerId, _Wait] = {}
+        self._offered_s: float | None = None
+        self._genesis: Attest | None = None
+
+    def offered(self, peer: PeerId, genesis: Attest) -> None:
+        """A peer offers its state; the newest word counts, until there is a first state."""
+        if self._view.genesis is None:
+            self._offers[peer] = genesis
+
+    def next_genesis(self, now_s: float) -> Attest | None:
+        """Return the offer that is taken now: of a peer that was passed over least; at once if it
+        never was, else when another has had its time to offer."""
+        if self._view.genesis is not None:
+            self._offers.clear()
+            self._offered_s = None
+        alive = self._group_peers.alive(now_s)
+        offers = {peer: one for peer, one in self._offers.items() if peer in alive}
+        if not offers:
+            return None
+        if self._offered_s is None:
+            self._offered_s = now_s
+        passed = self._view.passed_over
+        peer = min(offers, key=lambda one: passed.get(one, 0))
+        if passed.get(peer, 0) and now_s < self._offered_s + limits.OFFER_WAIT_S:
+            return None
+        return offers[peer]
+
+    # ---- who has it
+
+    def holders(self) -> list[PeerId]:
+        """Peers that are here and say that they have the first state."""
+        return [peer for peer, one in self._here() if self._has(one)]
+
+    def lacking(self) -> list[PeerId]:
+        """Peers that are here and have none."""
+        return [peer for peer, one in self._here() if not self._has(one)]
+
+    def _here(self) -> Iterable[tuple[PeerId, GroupPeer]]:
+        here = self._group_peers.connected().items()
+        return [(peer, one) for peer, one in here if not one.line.is_leaving]
+
+    def _has(self, one: GroupPeer) -> bool:
+        genesis = self._view.genesis
+        return genesis is not None and (one.applied_op, one.state_root) == (0, genesis.state_root)
+
+    # ---- who does not get it
+
+    @property
+    def is_open(self) -> bool:
+        """True while the group has a first state, and no op after it."""
+        view = self._view
+        return view.genesis is not None and view.last_op == 0 and not view.ops
+
+    def holds_back(self, now_s: float) -> bool:
+        """Return True if op 1 waits for more peers to have the first state. Not for who has been
+        here for long and does not even ask for it, and not once everybody has had its turn to
+        give."""
+        if not self.is_open or self._have_all_given:
+            return False
+        self._look(now_s)
+        waiting = [
+            peer
+            for peer in self.lacking()
+            if _is_asking(self._group_peers.here[peer])
+            or now_s < self._waits[peer].since_s + limits.FIRST_STATE_S
+        ]
+        return self._are_most(waiting)
+
+    def passes_over(self, now_s: float) -> Rewind | None:
+        """Return the REWIND that passes over those who have the first state, if it is due."""
+        if not self.is_open:
+            self._waits.clear()
+            return None
+        self._look(now_s)
+        stalled = [peer for peer in self.lacking() if now_s >= self._stalls_s(peer)]
+        if not self._are_most(stalled):
+            return None
+        return Rewind(-1, WHY, self._view.group, tuple(sorted(self.holders())))
+
+    def wakeups(self) -> list[float]:
+        """List when something may fall due."""
+        times = [self._stalls_s(peer) for peer in self._waits if peer in self._group_peers.here]
+        times += [one.since_s + limits.FIRST_STATE_S for one in self._waits.values()]
+        if self._offered_s is not None:
+            times.append(self._offered_s + limits.OFFER_WAIT_S)
+        return times
+
+    def pardon(self, absent_s: float) -> None:
+        """The coordinator was stopped for so long: nobody has waited meanwhile."""
+        for one in self._waits.values():
+            one.since_s += absent_s
+            one.moved_s += absent_s
+
+    def _are_most(self, peers: list[PeerId]) -> bool:
+        """Return True if these are more than half of all others than one giver, and somebody gives.
+        Where nobody does T12 finds another."""
+        givers = len(self.holders())
+        return bool(givers) and 2 * len(peers) > givers + len(self.lacking()) - 1
+
+    @property
+    def _have_all_given(self) -> bool:
+        """True if everybody here was passed over before."""
+        return all(peer in self._view.passed_over for peer, _ in self._here())
+
+    @property
+    def _patience(self) -> int:
+        """Factor of the times: each turn lasts twice as long as the one before, so that the state
+        comes through in the end however slow the links are."""
+        turns = sum(self._view.passed_over.values())
+        return 1 << min(turns, limits.FIRST_STATE_DOUBLINGS)
+
+    def _look(self, now_s: float) -> None:
+        """Note who waits, and whether more has come."""
+        if self._genesis is not self._view.genesis:
+            self._genesis = self._view.genesis
+            self._waits.clear()
+        lacking = self.lacking()
+        for gone in self._waits.keys() - set(lacking):
+            del self._waits[gone]
+        for peer in lacking:
+            progress = self._group_peers.here[peer].line.progress
+            told = progress.state_bytes if progress is not None else 0
+            wait = self._waits.setdefault(peer, _Wait(now_s, now_s, told))
+            if told > wait.told_bytes or not _is_asking(self._group_peers.here[peer]):
+                wait.told_bytes, wait.moved_s = told, now_s
+
+    def _stalls_s(self, peer: PeerId) -> float:
+        """Time from which on a peer counts as one that does not get the state: nothing more of it
+        has come for long, or it takes longer than a slow link needs for all of it."""
+        wait, genesis = self._waits[peer], self._view.genesis
+        num_bytes = limits.STATE_VALUE_BYTES * (genesis.num_values if genesis is not None else 0)
+        whole_s = limits.FIRST_STATE_S + num_bytes / limits.FIRST_STATE_BYTES_PER_S
+        return min(
+            wait.moved_s + self._patience * limits.FIRST_STATE_S,
+            wait.since_s + self._patience * whole_s,
+        )
+
+
+def _is_asking(one: GroupPeer) -> bool:
+    progress = one.line.progress
+    return progress is not None and progress.phase == "syncing"
