@@ -201,7 +201,7 @@ def ask(state_dir: Path, question: str = STATUS_PATH) -> dict[str, Any]:
 
 
 def ask_coordinator(state_dir: Path) -> "CoordinatorStatus":
-    """The same of a coordinator, as a value.
+    """Ask a running coordinator for its status, as a value.
 
     Raises:
         UserError: as above.

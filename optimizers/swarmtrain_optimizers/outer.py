@@ -70,7 +70,7 @@ def nesterov_momentum(momentum: float) -> OuterTransform:
 
 
 def chain(*transforms: OuterTransform) -> OuterTransform:
-    """One transform after the other; the states are joined in order."""
+    """Apply one transform after the other; the states are joined in order."""
     names = tuple(name for transform in transforms for name in transform.state_names)
     if len(set(names)) != len(names):
         raise ValueError(f"two transforms of a chain share a state name: {names}")

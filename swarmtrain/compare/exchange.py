@@ -139,7 +139,7 @@ class Peer(Member):
         )
 
     def step(self, inner_step: Callable[[], int]) -> None:
-        """One inner step, which tells its samples."""
+        """Make an inner step and return its samples."""
         self.machine.begins_step(self._clock_s)
         samples = inner_step()
         self._clock_s += self._step_s

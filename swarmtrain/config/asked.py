@@ -98,7 +98,7 @@ def strategy_problems(config: RunConfig) -> Iterator[Problem]:
 
 
 def _wanted(facts: StrategyFacts) -> dict[str, tuple[Setting, str]]:
-    """By path, the only value that a setting can have, and the reason."""
+    """Return the only value that a setting can have and the reason, by its path."""
     unused = {
         f"outer.{key}": told
         for key, told in _UNUSED.items()

@@ -94,7 +94,7 @@ _EXCHANGES = {
 
 
 def page() -> str:
-    """All of docs/run-file.md."""
+    """Return the whole text of docs/run-file.md."""
     sections = [
         (field.name, field.type)
         for field in msgspec.structs.fields(RunConfig)

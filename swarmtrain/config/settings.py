@@ -43,7 +43,7 @@ def _said(what: str, span: str = "", default: str = "") -> Meta:
 
 
 def _between(low: float, high: float, what: str, why: str = "") -> Meta:
-    """From `low` to `high`, both included."""
+    """Declare a range from `low` to `high`, both included."""
     return Meta(ge=low, le=high, description=what, extra={"why": why})
 
 
@@ -52,7 +52,7 @@ def _above_zero(high: float, what: str) -> Meta:
 
 
 def _fading(what: str) -> Meta:
-    """From 0 to below 1: at 1 the past would never fade."""
+    """Declare a range from 0 to below 1: at 1 the past would never fade."""
     return Meta(ge=0, lt=1, description=what)
 
 
@@ -476,7 +476,7 @@ class RunConfig(_Section, frozen=True, dict=True):
 
     @cached_property  # packages take milliseconds to be searched
     def facts(self) -> StrategyFacts:
-        """Those of its strategy."""
+        """Facts of its strategy."""
         return facts_here(self.outer.strategy) or _NOT_HERE
 
     @property

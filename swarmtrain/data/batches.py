@@ -131,7 +131,7 @@ class LeasedStream:
 def validation_batches(
     pieces: Sequence[bytes], *, windows: int, batch: int, context: int, width: int = 1
 ) -> tuple[Batch, ...]:
-    """The same `windows` windows every time, spread evenly over the text.
+    """Return the same `windows` windows every time, spread evenly over the text.
 
     Every peer that evaluates the same weights on the same pieces gets the same loss, up to
     rounding that differs between machines.

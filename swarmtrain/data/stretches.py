@@ -47,7 +47,7 @@ class Stream:
         return b"".join(parts)
 
     def pieces(self, piece_bytes: int) -> Iterator[bytes]:
-        """All of it, cut."""
+        """Cut the whole text into pieces."""
         for start in range(0, len(self), piece_bytes):
             yield self.read(start, piece_bytes)
 

@@ -23,7 +23,7 @@ class PeerRoot(msgspec.Struct, frozen=True):
 
 
 class PeerRound(msgspec.Struct, frozen=True):
-    """Something happened to a peer in a round."""
+    """A peer, and a round in which something happened to it."""
 
     peer: str
     round: int

@@ -83,7 +83,7 @@ class _Demo:
         self._order0_loss = text.order0_loss
 
     def run(self) -> int:
-        """From the first process to the report."""
+        """Run the demo from its first process to its report."""
         self._lines(self._introduction())
         failure: story.Fail | None = None
         processes = Processes(self._place)

@@ -28,10 +28,10 @@ _QUEUE_S = 0.2
 
 
 class NoNamespaces(Exception):
-    """They cannot be had here; the text says why."""
+    """Network namespaces cannot be had here; the text says why."""
 
     def told(self) -> UserError:
-        """The same for people who asked for them."""
+        """Return the error for people who asked for namespaces."""
         return UserError(
             "SWT-E652",
             f"Network namespaces cannot be made: {self}.",

@@ -65,7 +65,7 @@ class Report(msgspec.Struct, frozen=True):
 def make_report(
     course: Course, *, is_paired: bool, links: str, seconds: float, state_dir: Path
 ) -> Report:
-    """Everything that was found.
+    """Report on an emulation that has ended.
 
     Args:
         course: the emulation's course, at its end.

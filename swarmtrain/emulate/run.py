@@ -81,7 +81,7 @@ class _Emulation:
         self._shown: Picture | None = None
 
     def run(self) -> Report:
-        """From the first process to the report."""
+        """Run the emulation from its first process to its report."""
         with noted() as self._signals:
             links = self._links()
             try:

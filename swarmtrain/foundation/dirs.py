@@ -58,7 +58,7 @@ def make_private(directory: Path) -> Path:
 
 
 def make_owned(directory: Path) -> None:
-    """The same for who has words of its own.
+    """Make them as `make_private` does, for callers that word errors themselves.
 
     Raises:
         OSError: it cannot be made or is a file.

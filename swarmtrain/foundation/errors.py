@@ -144,7 +144,7 @@ def wrong_key(host: str, port: int) -> UserError:
 
 
 def port_in_use(host: str, port: int) -> UserError:
-    """Somebody else listens there."""
+    """Another process listens at the port."""
     return UserError(
         "SWT-E201",
         f"Port {port} on {host} is already in use.",
@@ -191,10 +191,10 @@ def disk_full(path: str, *, at_coordinator: bool) -> UserError:
 
 
 def no_numbers(what: str) -> UserError:
-    """A model has gone astray.
+    """The model's values are no numbers any more.
 
     Args:
-        what: of it is infinite or not a number, in the plural.
+        what: values that are infinite or not numbers, in the plural.
     """
     return UserError(
         "SWT-E455",

@@ -148,7 +148,7 @@ def check() -> None:
 
 
 def _single_operations(num_values: int) -> dict[str, str]:
-    """Those that IEEE 754 fixes to the last bit, by torch and by numpy, in both precisions."""
+    """Operations that IEEE 754 fixes to the last bit, by torch and numpy, in both precisions."""
     singles = [probe_values(name, num_values, lowest_exponent=-20) for name in ("left", "right")]
     doubles = [_probe_doubles(name, num_values) for name in ("left", "right")]
     pairs = [(left, right, left.numpy(), right.numpy()) for left, right in (singles, doubles)]

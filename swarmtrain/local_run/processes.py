@@ -50,14 +50,14 @@ class Say:
 
 @dataclass(frozen=True, slots=True)
 class Start:
-    """Another one: start this peer's process."""
+    """Order to start this peer's process."""
 
     name: str
 
 
 @dataclass(frozen=True, slots=True)
 class Kill:
-    """Another one: end this peer's process as a power cut would."""
+    """Order to end this peer's process as a power cut would."""
 
     name: str
 
@@ -305,7 +305,7 @@ def _listen(
 def _follow(
     process: "subprocess.Popen[bytes]", tell: Callable[[Heard], None], *, path: Path, offset: int
 ) -> None:
-    """The same for a program that appends its events to a file."""
+    """Tell the events that a program appends to a file."""
     with path.open("rb") as events:
         events.seek(offset)
         rest, is_running = b"", True
@@ -340,7 +340,7 @@ def _end(
 def _wait(
     processes: list[subprocess.Popen[bytes]], wait_s: float, hurry: Callable[[], bool]
 ) -> list[subprocess.Popen[bytes]]:
-    """Those that still run after so many seconds, or when it has become urgent."""
+    """Return the processes that still run after so many seconds, or when it is urgent."""
     until_s = time.monotonic() + wait_s
     left = [process for process in processes if process.poll() is None]
     while left and time.monotonic() < until_s and not hurry():

@@ -98,7 +98,7 @@ class Relay:
         self.port = self._server.sockets[0].getsockname()[1]
 
     def aim(self, port: int) -> None:
-        """From now on new connections lead to this port; 0 for nowhere."""
+        """Lead new connections to this port from now on; 0 for nowhere."""
         self._target = port
 
     def cut(self) -> None:
@@ -192,7 +192,7 @@ class Relay:
     async def _pump_by(
         self, line: Line, reader: asyncio.StreamReader, writer: asyncio.StreamWriter, way: Way
     ) -> None:
-        """The same as fast and as late as the line lets it through."""
+        """Pass data on as fast and as late as the line lets it through."""
         now_s = asyncio.get_running_loop().time
         under_way: asyncio.Queue[tuple[float, bytes]] = asyncio.Queue()
 
@@ -219,7 +219,7 @@ class Relay:
 
 
 def _garbled(data: bytes) -> bytes:
-    """The same with its last byte changed: in the middle of what is encrypted, not in a length."""
+    """Change the last byte of data: it is in the middle of a ciphertext, not in a length."""
     return data[:-1] + bytes((data[-1] ^ 0x10,))
 
 

@@ -198,7 +198,7 @@ class CodecArithmetic:
         _check(codec_of(window), part, num_values, window)
 
     def check_result(self, chunk: Buffer, num_values: int, window: Window) -> None:
-        """The same of a result's chunk, which may be in another codec; raises as `check`."""
+        """Check a result's chunk, which may be in another codec; raises as `check` does."""
         _check(result_codec_of(window), chunk, num_values, window)
 
     def accumulator(

@@ -315,7 +315,7 @@ def _tensors(parts: Mapping[str, nn.Module]) -> Iterator[tuple[str, Tensor]]:
 
 
 def _own_tensors(path: str, module: nn.Module) -> Iterator[tuple[str, Tensor]]:
-    """Those that a module holds itself, by their whole names."""
+    """Yield the tensors that a module holds itself, by their whole names."""
     for name, tensor in (
         *module.named_parameters(recurse=False, remove_duplicate=False),
         *module.named_buffers(recurse=False, remove_duplicate=False),

@@ -29,7 +29,7 @@ _BYTES_UP_TO = 20_000_000
 
 @dataclass(frozen=True, slots=True)
 class Exchange:
-    """One exchange of a model.
+    """Cost of one exchange of a model.
 
     Attributes:
         peers: number of peers.

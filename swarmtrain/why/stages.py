@@ -155,7 +155,7 @@ def _shares(counts: Mapping[bytes, int], names: Names) -> str:
 
 
 def fields(booked: BookedRound, names: Names) -> dict[str, Any]:
-    """The same for programs."""
+    """Return the facts of a booking for programs."""
     books = booked.books
     return {
         "made": books.made,

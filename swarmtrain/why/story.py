@@ -81,7 +81,7 @@ class Story:
     booked: list[dict[str, Any]]
 
     def fields(self) -> dict[str, Any]:
-        """The same for programs."""
+        """Return the story for programs."""
         return {"story": self.lines, **({"stages": self.booked} if self.booked else {})}
 
 

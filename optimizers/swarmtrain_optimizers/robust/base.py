@@ -109,7 +109,7 @@ class RobustRule(Protocol):
         scalars: Tensor | None = None,
         previous: Tensor | None = None,
     ) -> Aggregate:
-        """One vector from all.
+        """Make one vector from all contributions.
 
         A contribution with NaN or an infinity is left out whole and counts no more: neither for
         medians nor for how many may be hostile. A rule of `COORDINATES` sees its own slice only

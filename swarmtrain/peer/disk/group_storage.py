@@ -277,7 +277,7 @@ def _bin_header(size: int) -> bytes:
 
 
 def parse_result(data: bytes) -> list[list[bytes]] | None:
-    """The same of a file's bytes, whatever they are."""
+    """Read a result from a file's bytes, whatever they are; None if they hold none."""
     try:
         slices = msgpack.unpackb(data, max_ext_len=0, strict_map_key=False)
     except (ValueError, TypeError, RecursionError, msgpack.UnpackException):

@@ -257,7 +257,7 @@ class LedgerLog:
         return found
 
     def _stretch(self, file: BinaryIO, position: int, first: int, stop: int) -> list[Record]:
-        """Those of these records that lie one after the other in the file from this place on."""
+        """Read these records as far as they follow each other in the file from this place on."""
         file.seek(position)
         found: list[Record] = []
         newest = _NOWHERE

@@ -52,7 +52,7 @@ class Patience:
         self.failed, self._due, self._is_endless = 0, 1, True
 
     def failure(self, error: Exception) -> bool:
-        """One more try has failed; whether to give up."""
+        """Count a failed try; return True to give up."""
         self.failed += 1
         if not self._is_endless and self.failed >= FIRST_TRIES:
             return True

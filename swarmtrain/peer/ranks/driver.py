@@ -196,7 +196,7 @@ class RankDriver(Driver):
             yield pieces
 
     def _own(self, result: OpResult) -> OpResult:
-        """The same result on the own vector, without its chunks."""
+        """Return the result on this rank's own vector, without its chunks."""
         me, places = self._ranks.rank, self._places
         slices = tuple(
             SliceResult(*places.own_range(me, piece.start, piece.stop), piece.contributors, ())

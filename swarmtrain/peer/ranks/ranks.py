@@ -69,7 +69,7 @@ class Ranks:
             dist.broadcast(_tensor_of(data), 0, group=self._group)
 
     def hear(self) -> tuple[int, bytes, int]:
-        """Another rank: what rank 0 says next."""
+        """Wait at another rank for the next word of rank 0."""
         head = torch.zeros(_HEAD, dtype=torch.int64)
         dist.broadcast(head, 0, group=self._group)
         word, num_bytes, steps = head.tolist()

@@ -241,7 +241,7 @@ class Driver:
         return image
 
     def stepped(self, samples: int) -> None:
-        """One inner step over so many samples was made."""
+        """Count an inner step over so many samples."""
         self.steps += 1
         self._samples += samples
 

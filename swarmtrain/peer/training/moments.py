@@ -67,7 +67,7 @@ def _trained(optimizer: torch.optim.Optimizer) -> Iterator[Tensor]:
 
 
 def _tensors(state: dict[str, Any]) -> Iterator[Tensor]:
-    """Those that can hold a NaN."""
+    """Yield the tensors of a state that can hold a NaN."""
     for value in state.values():
         if isinstance(value, Tensor) and value.is_floating_point():
             yield value

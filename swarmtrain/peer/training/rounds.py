@@ -31,7 +31,7 @@ class RoundReport:
     chain: bytes = b""
 
     def event(self, root: bytes, *, stage: int = 0, loss: float | None = None) -> RoundEnded:
-        """The same for programs.
+        """Return the event of the round's end for programs.
 
         Args:
             root: this peer's state root after the round.

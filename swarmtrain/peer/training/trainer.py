@@ -126,7 +126,7 @@ class BuiltinTrainer:
         return self.layout.read(self.model, out)
 
     def live_weights(self) -> Values:
-        """The same, each parameter when it is asked for."""
+        """Return the live weights, each parameter when it is asked for."""
         return live_values(self.model, self.layout)
 
     def write_weights(self, vector: Tensor) -> None:

@@ -66,12 +66,12 @@ class Kept:
         return data if length == self.num_bytes else memoryview(data)[start : start + length]
 
     def cool(self) -> None:
-        """They will hardly be asked for again."""
+        """Mark these bytes as hardly needed again."""
         if self._retention is not None and self._data is not None:
             self._retention.cooled(self)
 
     def release(self) -> None:
-        """They are not needed any more. Twice is allowed."""
+        """Let go of these bytes. Twice is allowed."""
         retention, self._retention = self._retention, None
         if retention is None:
             return
@@ -79,7 +79,7 @@ class Kept:
         self._data = b""
 
     def move(self, spill: Spill) -> bool:
-        """Out of memory, if there is room; to be called by the retention alone."""
+        """Move these bytes out of memory, if there is room; for the retention alone."""
         assert self._data is not None
         place = spill.put(self._data)
         if place is None:

@@ -282,7 +282,7 @@ class Exchange:
         return actions + taken
 
     def _take_own(self, most: int) -> list[PeerAction]:
-        """Some chunks of our own part."""
+        """Feed some chunks of our own part to our own reducers."""
         actions: list[PeerAction] = []
         for _ in range(min(most, len(self._own))):
             reducer, chunk = self._own.popleft()

@@ -116,7 +116,7 @@ class Publisher:
             )
 
     def push(self) -> list[tuple[int, Buffer]]:
-        """Some more chunks that may be pushed now."""
+        """Take some more chunks that may be pushed now."""
         if self.phase is not Publishing.PUSHING:
             return []
         chunks: list[tuple[int, Buffer]] = []

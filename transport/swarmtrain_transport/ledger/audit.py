@@ -150,7 +150,7 @@ class Proof(_Claim[Shown], frozen=True):
 
     @property
     def charge(self) -> Charge:
-        """The same claim without its parts."""
+        """Claim without its parts."""
         named = {peer: content_hash(shown.to_bytes()) for peer, shown in self.shown.items()}
         place = (self.op, self.slice_index, self.chunk)
         return Charge(*place, self.chunk_hashes, named, self.group)

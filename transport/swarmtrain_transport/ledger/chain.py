@@ -102,7 +102,7 @@ class Ledger:
         self.prepend(())
 
     def hold_from(self, oldest: Record, known: tuple[int, bytes]) -> None:
-        """From this record on all are here; before it comes a gap.
+        """Note that all records from this one on are here; before it comes a gap.
 
         Args:
             oldest: the record.

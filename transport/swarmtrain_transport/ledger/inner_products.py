@@ -108,7 +108,7 @@ class Table:
                 self._numbers.setdefault(pair_of(peer, other), number)
 
     def of(self, pair: Pair) -> float:
-        """One number that was reported."""
+        """Return a number that was reported."""
         return self._numbers[pair_of(*pair)]
 
     def fits(self, peer: PeerId, norm: float, others: Sequence[PeerId]) -> bool:

@@ -171,7 +171,7 @@ class Snapshots:
         self.indexes.append(record.index)
 
     def bytes_before(self, first: int) -> int:
-        """At least so many bytes of records lie between a record and the newest SNAPSHOT."""
+        """Lower bound on the bytes of records between a record and the newest SNAPSHOT."""
         count = len(self.indexes) - bisect_left(self.indexes, first)
         return max(0, count - (first > 0)) * limits.SNAPSHOT_EVERY_BYTES
 

@@ -180,7 +180,7 @@ class Odds:
     last: int = -1
 
     def word(self, op: int) -> None:
-        """One says again that the other's part is not there."""
+        """Hear once more that the other's part is not there."""
         if self.last >= 0:
             self.rounds = min(limits.BARRED_ROUNDS_MAX, max(limits.ODDS_ROUNDS, 2 * self.rounds))
             self.until = op + self.rounds
