@@ -21,7 +21,7 @@ from swarmtrain.pipeline.cut import stages_of
 from swarmtrain.pipeline.span import Span, dropout_seed
 from swarmtrain.pipeline.steps import StageSteps
 from swarmtrain_optimizers.schedule import warmup_cosine
-from swarmtrain_transport.pipeline.coordinator.rounds import whole_norm
+from swarmtrain_transport.pipeline.coordinator.step_under_way import whole_norm
 from swarmtrain_transport.pipeline.wire.route import MicroBatch as Name
 
 torch.set_num_threads(1)

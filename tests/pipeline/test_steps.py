@@ -7,7 +7,7 @@ from torch import nn
 from swarmtrain.config.settings import InnerSection
 from swarmtrain.pipeline.clipping import clip_factor
 from swarmtrain.pipeline.steps import StageSteps
-from swarmtrain_transport.pipeline.coordinator.rounds import whole_norm
+from swarmtrain_transport.pipeline.coordinator.step_under_way import whole_norm
 
 INNER = InnerSection(lr=0.1, weight_decay=0.0)
 

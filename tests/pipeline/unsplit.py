@@ -10,7 +10,7 @@ from swarmtrain.config.settings import InnerSection
 from swarmtrain.inner_optimizer import make_optimizer
 from swarmtrain.pipeline.clipping import clip_factor
 from swarmtrain.pipeline.span import block_seed
-from swarmtrain_transport.pipeline.coordinator.rounds import whole_norm
+from swarmtrain_transport.pipeline.coordinator.step_under_way import whole_norm
 
 
 @dataclass(frozen=True)

@@ -18,6 +18,7 @@ from unittest import mock
 from swarmtrain.simulate.pipelines.seeds import run_seed
 from swarmtrain_transport.pipeline.coordinator.moves import Moves
 from swarmtrain_transport.pipeline.coordinator.rounds import Rounds
+from swarmtrain_transport.pipeline.coordinator.shares import Shares
 from swarmtrain_transport.pipeline.peer.evaluation import Evaluation
 from swarmtrain_transport.pipeline.peer.guardian import Guardian
 from swarmtrain_transport.pipeline.peer.held import Phase
@@ -224,6 +225,32 @@ def permits_whoever_asks_first(self, micro_batch, secret, end):
 original_permits = Source.permits
 
 
+class NoMore(set):
+    """A set that nothing comes into."""
+
+    def add(self, process):
+        pass
+
+
+def closes_on_early_words(self):
+    self._under_way.more = NoMore()
+    return original_deal(self)
+
+
+original_deal = Rounds._deal
+
+
+def deals_again(self, present, able, busy, now_s):
+    size = self.size
+    self.size += max(0, self._missing(present))
+    more = original_shares_deal(self, present, able, busy, now_s)
+    self.size = size
+    return more
+
+
+original_shares_deal = Shares.deal
+
+
 @dataclass(frozen=True)
 class Mutant:
     """A broken rule.
@@ -290,6 +317,11 @@ MUTANTS = {
         changed(InFlight, may_count=lambda self, held: True), ("P1",)
     ),
     "lost-text-not-sent-again": Mutant(changed(Evaluation, fail=forgets_lost_text), ("P2",)),
+    "share-of-the-dead-lost": Mutant(changed(Rounds, _deal=lambda self: False), ("P11",)),
+    "share-dealt-twice": Mutant(changed(Shares, deal=deals_again), ("P11",)),
+    "drained-without-what-was-dealt": Mutant(
+        changed(Rounds, _deal=closes_on_early_words), ("P11",)
+    ),
     "receivers-believed": Mutant(changed(Source, has_permitted=lambda self, name: True), ("P8",)),
 }
 

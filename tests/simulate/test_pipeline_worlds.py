@@ -100,7 +100,7 @@ FIRST_FOUND = {
     "closed-round-counts": 96, "gradient-of-the-slot-before": 7, "moved-but-in-its-old-group": 5,
     "moved-before-its-part": 5, "two-moves": 50, "order-does-not-wait": 25,
     "next-step-counted-early": 10, "secret-not-asked-for": 48, "name-counts-for-each-slot": 96,
-    "receivers-believed": 40,
+    "receivers-believed": 40, "drained-without-what-was-dealt": 165,
 }  # fmt: skip
 """Seeds at which a hunt begins that found nothing in the worlds before."""
 

@@ -5,11 +5,13 @@ reason, and what is in a peer's steps is in its books; P3 memory stays within it
 steps are flushed, a step is of the same micro-batches in every stage; P6 one peer moves at a time,
 and none counts in a stage that it does not serve; P8 when the faults have stopped every micro-batch
 comes back, and rounds go on; beside a hostile member most of them do; P10 a source that compares
-routes suspects nobody who is honest. P7 is of the stages' groups (`keeper_checks`).
+routes suspects nobody who is honest; P11 a free round is as large as it was begun, whichever of its
+sources are gone, and each share is dealt anew once. P7 is of the stages' groups (`keeper_checks`).
 """
 
 from collections import Counter
 from collections.abc import Iterable, Mapping, Set
+from dataclasses import dataclass, field
 
 from swarmtrain.simulate.pipelines.process import JUDGED, Passed, SimProcess
 from swarmtrain_transport import limits
@@ -185,6 +187,42 @@ class Ledger:
             self.totals[how] += 1
             if reason is not None:
                 self.totals[f"lost: {reason}"] += 1
+
+
+@dataclass(slots=True)
+class Size:
+    """Shares of a round whose steps are free, as its sources are told them.
+
+    Attributes:
+        begun: shares that the round began with.
+        came: shares of sources that came later.
+        more: what was dealt anew to each.
+        drained: micro-batches that each has said that it has made.
+        left: sources that have left meanwhile, for good or not.
+        late: sources that have not drained in time.
+    """
+
+    begun: Counter[Process] = field(default_factory=Counter)
+    came: Counter[Process] = field(default_factory=Counter)
+    more: Counter[Process] = field(default_factory=Counter)
+    drained: Counter[Process] = field(default_factory=Counter)
+    left: set[Process] = field(default_factory=set)
+    late: set[Process] = field(default_factory=set)
+
+    def check(self, round: int, here: Set[Process]) -> None:
+        """The round is closed, with these members."""
+        size, asked = self.begun.total(), self.begun + self.came + self.more
+        gone = sum(count for one, count in asked.items() if one in self.left)
+        if self.more.total() > min(gone, size + self.came.total()):
+            story = f"{self.more.total()} were dealt anew for {gone} of the gone, of {size}"
+            raise BrokenInvariant("P11", f"round {round}: {story}")
+        stayed = {one for one in here if asked[one]} - self.left - self.late
+        made = sum(count for one, count in asked.items() if one in here | self.late)
+        early = [one for one in stayed if self.drained[one] < asked[one]]
+        if early:
+            raise BrokenInvariant("P11", f"round {round} is closed before {early[0]} has drained")
+        if stayed and made < size and self.more.total() < size:
+            raise BrokenInvariant("P11", f"round {round}: {made} of {size} are left to make")
 
 
 def check_memory(process: SimProcess) -> None:

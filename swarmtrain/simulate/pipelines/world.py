@@ -4,7 +4,7 @@ import hashlib
 import heapq
 import math
 import random
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Callable, Sequence
 from functools import partial
 
@@ -12,6 +12,7 @@ from swarmtrain.simulate.pipelines.checks import (
     BrokenInvariant,
     Key,
     Ledger,
+    Size,
     check_evaluation,
     check_invitations,
     check_loss,
@@ -91,6 +92,7 @@ class World:
         self._due_s = math.inf
         self._spans: dict[int, dict[Process, Span]] = {}
         self._arriving: PeerId | None = None
+        self._sizes: defaultdict[int, Size] = defaultdict(Size)
         self._flushed: set[tuple[int, int, int]] = set()
         conditions = self.conditions
         self.rules = Rules(
@@ -370,6 +372,7 @@ class World:
     def _reported(self, process: Process, report: orders.Report) -> None:
         self._note(f"{process.peer.decode()} -> coordinator", repr(report))
         if isinstance(report, orders.Drained):
+            self._sizes[report.round].drained[process] = report.made
             self._act(self.coordinator.drained(process, report, self.now_s))
         elif isinstance(report, orders.Weighed):
             self._act(self.coordinator.weighed(process, report, self.now_s))
@@ -385,6 +388,7 @@ class World:
                     self._booked(action)
                 case Late():
                     self.counts["late"] += 1
+                    self._sizes[self._round_told].late.add(action.process)
         if self.moves.released(self.coordinator) is not None:
             self._move()
         due_s = self.coordinator.due_s
@@ -392,6 +396,11 @@ class World:
             self._due_s = due_s
             if due_s < math.inf:
                 self._at(due_s, lambda: self._overdue(due_s))
+
+    @property
+    def _round_told(self) -> int:
+        """The newest round whose begin was told; what was said of it may be told after its end."""
+        return max(self._began_s, default=-1)
 
     def _move(self) -> None:
         """The ledger's MOVE: the process is given up, and its peer begins anew elsewhere."""
@@ -442,6 +451,16 @@ class World:
                     }
                     self._began_s[order.round] = self.now_s
                     self.counts["rounds"] += 1
+                size, is_first = self._sizes[order.round], process in self._spans[order.round]
+                (size.begun if is_first else size.came)[process] += order.share
+            case orders.More():
+                self._sizes[order.round].more[process] += order.share
+            case orders.Departed():
+                self._sizes[self._round_told].left.add(order.process)
+            case orders.Close() if order.round in self._sizes and not self.rules.flushes:
+                members = self.coordinator.members.items()
+                here = {Process(peer, member.boot) for peer, member in members}
+                self._sizes.pop(order.round).check(order.round, here)
             case orders.MakeStep():
                 self._check_step((order.round, order.step, order.attempt))
 

@@ -94,7 +94,8 @@ class StagedHall(Hall):
 
     def drain(self, *peers: PeerId, round: int = 0) -> None:
         for peer in peers:
-            self.report(peer, orders.Drained(round, 0, 0, SHARE, 0))
+            made = self.machine.stage_rounds.rounds._shares.given[Process(peer, BOOT)]
+            self.report(peer, orders.Drained(round, 0, 0, made, 0))
 
     def settle(self, round: int = 0, **counted: set[int]) -> None:
         """All say what they have counted: A and B of their own in stage 0, C of A's in stage 1."""
@@ -320,6 +321,7 @@ def test_a_stage_whose_only_giver_is_gone_has_no_op() -> None:
     hall.ready_in(1, 1, C)
     run_alone(hall, 1, C)
     hall.say(A, m.Leave("asked"))
+    hall.drain(B, round=1)  # what A was to make
     heard = hall.told(C)
     assert orders.Departed(Process(A, BOOT)) in heard and orders.Close(1) in heard
     assert not hall.plans(0)
@@ -372,6 +374,7 @@ def test_rounds_go_on_without_a_member_whose_connection_is_closed_until_it_is_ba
     hall.alive(hall.now_s + limits.AWAY_CLOSED_S - 0.5, A, C)
     assert not hall.told(C)
     hall.alive(hall.now_s + 1, A, C)
+    hall.drain(A)  # what B was to make
     assert kinds(hall.told(C)) == [orders.Departed, orders.Close, orders.Begin]
     assert B in hall.machine.view.roster, "the ledger waits longer"
     hall.take(hall.machine.connected(B, hello_of(B), hall.now_s))

@@ -8,6 +8,7 @@ from swarmtrain_transport import limits
 from swarmtrain_transport.errors import RemoteFault
 from swarmtrain_transport.pipeline.coordinator.books import record_of
 from swarmtrain_transport.pipeline.coordinator.rounds import Booked, Late, Rounds
+from swarmtrain_transport.pipeline.coordinator.shares import Shares
 from swarmtrain_transport.pipeline.wire import orders
 from swarmtrain_transport.pipeline.wire.messages import Reason
 from swarmtrain_transport.pipeline.wire.orders import Made, Member, Tell
@@ -44,9 +45,15 @@ def told(kind, actions):
     }
 
 
-def drained(rounds, process, lost=0):
+def drained(rounds, process, lost=0, now_s=NOW_S):
+    """The source says that it has made all that it was asked for."""
     fence = rounds.round, rounds.step, rounds.attempt
-    return rounds.drained(process, orders.Drained(*fence, 4, lost), NOW_S)
+    made = rounds._shares.given[process]
+    return rounds.drained(process, orders.Drained(*fence, made, lost), now_s)
+
+
+def dealt(actions):
+    return {process: order.share for process, order in told(orders.More, actions).items()}
 
 
 def settle(rounds, round=0):
@@ -69,7 +76,8 @@ def test_a_round_is_closed_for_all_when_its_last_living_source_has_drained():
     assert not rounds.drained(SECOND, orders.Drained(5, 0, 0, 4, 0), NOW_S)
     actions = rounds.departed(SECOND, NOW_S)
     assert set(told(orders.Departed, actions)) == {FIRST, SECOND, LAST}
-    assert set(told(orders.Close, actions)) == {FIRST, LAST}
+    assert dealt(actions) == {FIRST: 4} and not told(orders.Close, actions)
+    assert set(told(orders.Close, drained(rounds, FIRST))) == {FIRST, LAST}
 
 
 def test_the_next_round_begins_at_once_and_is_closed_after_the_outcome_of_this_one():
@@ -119,7 +127,7 @@ def test_a_step_is_void_if_a_micro_batch_is_lost_or_a_member_left():
     assert (void[FIRST].step, void[FIRST].attempt, void[FIRST].share) == (0, 0, 4)
     rounds.departed(SECOND, NOW_S)
     assert told(orders.Void, drained(rounds, FIRST))[LAST].attempt == 1
-    assert told(orders.MakeStep, drained(rounds, FIRST))[FIRST].share == 4
+    assert told(orders.MakeStep, drained(rounds, FIRST))[FIRST].share == 8
     actions = drained(rounds, FIRST)
     assert told(orders.MakeStep, actions)[FIRST].share == 0
     assert told(orders.Close, actions) and not told(orders.Begin, actions)
@@ -281,6 +289,7 @@ def test_nobody_leaves_a_stage_that_has_lost_its_other_member_meanwhile():
     rounds, _ = running()
     rounds.release(SECOND)
     rounds.departed(FIRST, NOW_S)
+    drained(rounds, SECOND)
     begun = told(orders.Begin, drained(rounds, SECOND))
     assert begun[SECOND].members[SECOND.peer].span == Span(0, 0)
     assert rounds.leaving is None
@@ -514,6 +523,7 @@ def test_the_others_go_on_without_a_member_that_is_away_and_it_is_told_everythin
     drained(rounds, FIRST)
     actions = rounds.away(SECOND, NOW_S)
     assert set(told(orders.Departed, actions)) == {FIRST, LAST}
+    actions = drained(rounds, FIRST)
     assert set(told(orders.Close, actions)) == {FIRST, SECOND, LAST}
     begun = told(orders.Begin, actions)[SECOND]
     assert begun.share == 0 and SECOND.peer not in begun.members
@@ -530,6 +540,7 @@ def test_a_member_that_is_back_goes_on_where_it_was():
     assert not drained(rounds, FIRST), "it makes what it was to make"
     rounds.away(SECOND, NOW_S)
     drained(rounds, SECOND)
+    assert told(orders.Close, drained(rounds, FIRST))
     settled = [rounds.settled(one, orders.Settled(0, (), NOTHING), NOW_S) for one in (FIRST, LAST)]
     (books,) = [action.books for action in settled[-1] if isinstance(action, Booked)]
     has_told = {one.peer: one.has_told for one in record_of(books).members}
@@ -583,10 +594,46 @@ def test_a_source_that_comes_in_the_midst_of_a_round_makes_what_goes_into_the_re
     assert begun[GONE].round == 1 and GONE.peer in begun[GONE].members
     with pytest.raises(RemoteFault, match="books"):
         rounds.drained(GONE, orders.Drained(1, 0, 0, 3, 0), now_s + 6.0)
-    rounds.drained(SECOND, orders.Drained(1, 0, 0, 4, 0), now_s + 10.0)
+    assert dealt(drained(rounds, SECOND, now_s=now_s + 10.0)) == {SECOND: 1, GONE: 1}
+    drained(rounds, SECOND, now_s=now_s + 13.0)
     assert rounds._under_way.awaited == {FIRST, GONE}
-    rounds.drained(GONE, orders.Drained(1, 0, 0, 2, 0), now_s + 10.0)
-    assert rounds._under_way.awaited == {FIRST}
+
+
+def test_a_round_keeps_its_size_when_a_source_dies_and_no_more_than_that():
+    rounds, now_s = after_a_round_of_10_s()
+    assert not dealt(rounds.departed(FIRST, now_s + 2.0)), "somebody may come in its place"
+    assert dealt(drained(rounds, SECOND, now_s=now_s + 10.0)) == {SECOND: 4}
+    unaware = orders.Drained(1, 0, 0, 4, 0)
+    assert not rounds.drained(SECOND, unaware, now_s + 10.1), "said before it heard of more"
+    rounds.joined(GONE, Member(BOOT, Span(0, 0)), now_s + 11.0)
+    assert rounds._shares.given[GONE] == 3, "as many as go into the time that is left"
+    assert not dealt(rounds.departed(SECOND, now_s + 12.0))
+    assert dealt(drained(rounds, GONE, now_s=now_s + 20.0)) == {GONE: 7}, "11 in all were asked for"
+    assert not drained(rounds, GONE, now_s=now_s + 30.0) and not rounds._under_way.awaited
+
+
+def test_sources_that_a_round_is_dealt_anew_to_are_done_together():
+    shares = Shares()
+    fast, slow, dead = (Process(name * 32, BOOT) for name in (b"f", b"s", b"x"))
+    shares.divide((fast, slow, dead), 8, 0.0)
+    for process, took_s in ((fast, 4.0), (slow, 8.0), (dead, 4.0)):
+        shares.drained(process, 8, took_s)
+    shares.divide((fast, slow, dead), 10, 10.0)
+    assert shares.given == {fast: 12, slow: 6, dead: 12}
+    here = (fast, slow)
+    assert shares.deal(here, here, {slow}, 15.0) == {fast: 9, slow: 3}, "slow is free at 16 s"
+    assert not shares.deal(here, here, (), 25.0)
+    assert shares.deal((slow,), (slow,), (), 25.0) == {slow: 18}, "as much again as the round has"
+    assert not shares.deal((), (slow,), (), 40.0)
+
+
+def test_a_source_that_is_back_after_its_share_was_dealt_makes_it_as_well():
+    rounds, _ = running()
+    rounds.away(SECOND, NOW_S)
+    assert dealt(drained(rounds, FIRST)) == {FIRST: 4}
+    rounds.back(SECOND, NOW_S)
+    assert not drained(rounds, FIRST)
+    assert not dealt(rounds.departed(SECOND, NOW_S)) and rounds.round == 1
 
 
 def test_nobody_has_to_make_what_no_time_is_left_for():

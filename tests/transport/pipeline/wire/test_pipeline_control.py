@@ -36,7 +36,7 @@ COUNTED = say.Counted(ME, 1, MARKS)
 SETTLED = say.Settled(4, (COUNTED,), say.Made(MARKS, {Reason.LATE: MARKS}), busy_s=0.5)
 ORDERS: tuple[say.Order, ...] = (
     say.Welcome(MEMBERS, 3, 2, 1, True), say.Joined(ME.peer, MEMBER), say.Departed(ME),
-    say.Begin(3, 7, MEMBERS), say.Weigh(3, 2, 1),
+    say.Begin(3, 7, MEMBERS), say.More(3, 2), say.Weigh(3, 2, 1),
     say.MakeStep(3, 2, 1, 7, 1.5), say.MakeStep(3, 2, 1, 7), say.Void(3, 2, 1, 7), say.Close(3),
     say.Evaluate((3, 3, 2), ME),
 )  # fmt: skip

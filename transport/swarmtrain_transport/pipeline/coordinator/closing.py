@@ -18,6 +18,7 @@ class Closing:
 
     Attributes:
         round: which.
+        size: micro-batches that those who stayed were to make.
         asked: micro-batches that each source was to make in it.
         spans: of who was there when it was closed.
         voided: micro-batches that were made again because their step was void.
@@ -29,6 +30,7 @@ class Closing:
     """
 
     round: int
+    size: int
     asked: Mapping[Process, int]
     spans: Mapping[Process, Span]
     voided: int

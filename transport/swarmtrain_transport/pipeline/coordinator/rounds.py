@@ -7,6 +7,9 @@ the outcome of the one before. Where steps are flushed, a step is made when all 
 have made came back and nobody left meanwhile; else it is void and made again. A gradient that is
 clipped is weighed before, as no peer knows all of it. The next round begins after the outcome.
 
+A round, or a step of it, is as large as it was begun: what a source that is gone or away was to
+make the others make (`shares`).
+
 BEGIN tells the round's pace: its place in the learning rate's schedule, which so is one for all
 stages, and how large each stage's part of the gradient was lately, to clip free steps by.
 
@@ -22,7 +25,7 @@ import math
 from collections import Counter
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
-from statistics import median_high, median_low
+from statistics import median_low
 
 import msgspec
 
@@ -33,6 +36,7 @@ from swarmtrain_transport.links.link import PeerId
 from swarmtrain_transport.pipeline.coordinator.books import Books
 from swarmtrain_transport.pipeline.coordinator.closing import Closing
 from swarmtrain_transport.pipeline.coordinator.shares import Shares
+from swarmtrain_transport.pipeline.coordinator.step_under_way import StepUnderWay, whole_norm
 from swarmtrain_transport.pipeline.wire import orders
 from swarmtrain_transport.pipeline.wire.orders import Member, Order, Tell
 from swarmtrain_transport.pipeline.wire.route import Process, Span
@@ -57,45 +61,6 @@ class Late(msgspec.Struct, frozen=True):
 
 
 Action = Tell | Booked | Late
-
-
-def whole_norm(squares: Iterable[float]) -> float:
-    """The norm of a gradient from the squared norms of its parts, added in their order.
-
-    >>> whole_norm([9.0, 16.0])
-    5.0
-    """
-    total = 0.0
-    for square in squares:  # in this order: sum() may have another last bit
-        total += square
-    return math.sqrt(total)
-
-
-@dataclass(slots=True)
-class _Step:
-    """A step that is under way; the whole round where steps are free.
-
-    Attributes:
-        awaited: sources that have not drained.
-        began_s: when they were told of it.
-        took_s: of those that have drained.
-        lost: micro-batches that did not come back.
-        losers: sources that have lost some of theirs.
-        left: whether a member left meanwhile.
-        unweighed: members that have not told the size of its gradient; None before they are asked.
-        asked_s: when they were asked for it.
-        squares: of the gradient by stage and member.
-    """
-
-    awaited: set[Process]
-    began_s: float
-    took_s: list[float] = field(default_factory=list)
-    lost: int = 0
-    losers: set[Process] = field(default_factory=set)
-    left: bool = False
-    unweighed: dict[Process, Span] | None = None
-    asked_s: float = 0.0
-    squares: dict[int, dict[Process, float]] = field(default_factory=dict)
 
 
 @dataclass(slots=True)
@@ -142,13 +107,14 @@ class Rounds:
     _is_running: bool = False
     _pace: orders.Pace = field(default_factory=orders.Pace)
     _norms: dict[int, float] = field(default_factory=dict)
-    _under_way: _Step = field(default_factory=lambda: _Step(set(), 0.0))
+    _under_way: StepUnderWay = field(default_factory=lambda: StepUnderWay(set(), 0.0))
     _shares: Shares = field(default_factory=Shares)
     _asked: dict[Process, int] = field(default_factory=dict)
     _closing: Closing | None = None
     _waits: dict[PeerId, Score] = field(default_factory=dict)
     _voided: int = 0
     _lost_alone: Counter[Process] = field(default_factory=Counter)
+    _given_up: set[Process] = field(default_factory=set)
     _now_s: float = 0.0
     _actions: list[Action] = field(default_factory=list)
 
@@ -241,6 +207,8 @@ class Rounds:
             share = self._shares.given[process]
             if not 0 <= report.lost <= report.made <= share:
                 raise RemoteFault("books", f"{report.lost} lost of {report.made}, not of {share}")
+            if report.made < share and process in self._under_way.more:
+                return ()  # said before it heard that there is more
             self._under_way.awaited.discard(process)
             self._under_way.lost += report.lost
             if report.lost:
@@ -332,7 +300,8 @@ class Rounds:
         """Time at which `overdue` is due if nobody says anything; infinity if never."""
         times = [math.inf]
         if self._under_way.awaited:
-            times += [self._drain_s(process) for process in self._under_way.awaited]
+            shares = self._shares.given
+            times += [self._under_way.drain_s(shares[one]) for one in self._under_way.awaited]
         if self._under_way.unweighed:
             times.append(self._under_way.asked_s + limits.ANSWER_S)
         if self._closing is not None and self._closing.unsettled:
@@ -349,10 +318,11 @@ class Rounds:
         self._now_s = now_s
         step, closing = self._under_way, self._closing
         for process in sorted(step.awaited):
-            if self._drain_s(process) <= now_s:
+            if step.drain_s(self._shares.given[process]) <= now_s:
                 step.awaited.discard(process)
                 step.lost += 1
                 self._shares.give_up(process)
+                self._given_up.add(process)
                 self._is_late(process, orders.Drained)
         if step.unweighed and step.asked_s + limits.ANSWER_S <= now_s:
             for process in sorted(self._waits_for(step.unweighed)):
@@ -371,20 +341,6 @@ class Rounds:
         self._began_s += absent_s
         if self._closing is not None:
             self._closing.closed_s += absent_s
-
-    def _drain_s(self, process: Process) -> float:
-        """Time by which a source is to have drained: each micro-batch is given up at its age at
-        last; long before that if most others have drained."""
-        step = self._under_way
-        least_s = limits.MICRO_BATCH_S * (self._shares.given[process] + 1)
-        if len(step.took_s) >= len(step.awaited):
-            others_s = limits.STRAGGLER * median_low(step.took_s)
-            least_s = min(least_s, max(2 * limits.MICRO_BATCH_S, others_s))
-        if len(step.took_s) > len(step.awaited):  # of three, one that says so at once is no measure
-            middle_s = median_high(step.took_s)
-            more_s = max((limits.STRAGGLER - 1) * middle_s, 2 * limits.MICRO_BATCH_LEAST_S)
-            least_s = min(least_s, middle_s + more_s)
-        return step.began_s + least_s
 
     def _is_late(self, process: Process, report: type[orders.Report]) -> None:
         self._actions.append(Late(process, report.__name__))
@@ -421,6 +377,8 @@ class Rounds:
             return True
         if self._is_running:
             step = self._under_way
+            if self._deal():
+                return True
             is_awaited = any(source.peer not in self.absent for source in step.awaited)
             is_awaited = is_awaited or bool(self._waits_for(step.unweighed or ()))
             return not is_awaited and self._step_is_over()
@@ -449,11 +407,12 @@ class Rounds:
         sources = set(self._waits_for(able)) or able
         self.step = self.attempt = self._voided = 0
         self._lost_alone.clear()
+        self._given_up.clear()
         self._is_running, self._began_s = True, self._now_s
         self._shares.divide(sources, self.share, self._now_s)
         shares = self._shares.given
-        self._asked = {one: share * max(1, self.steps) for one, share in shares.items()}
-        self._under_way = _Step(set(sources), self._now_s)
+        self._asked = dict(shares)
+        self._under_way = StepUnderWay(set(sources), self._now_s)
         self._pace = self._pace_of_round()
         for process in self._everybody():
             share = shares.get(process, 0)
@@ -463,30 +422,55 @@ class Rounds:
 
     def _begin_late(self, process: Process) -> None:
         """A source that comes in the midst of a round has a part of it."""
-        share = self._shares.come(process, self._now_s)
+        share = self._shares.come(process, self._sources, self._now_s)
         if share:
             self._asked[process] = share
             self._under_way.awaited.add(process)
             begin = orders.Begin(self.round, share, self._in_round, self._pace)
             self._actions.append(Tell(process, begin))
 
+    def _deal(self) -> bool:
+        """Deal what is missing of the round, where steps are free, once a source could make it;
+        False if nothing is."""
+        step, sources = self._under_way, self._sources
+        able = set(self._waits_for(sources)) - self._given_up
+        if self.steps or not able - step.awaited:
+            return False
+        more = self._shares.deal(sources, able, step.awaited, self._now_s)
+        for process, count in sorted(more.items()):
+            self._asked[process] = self._asked.get(process, 0) + count
+            step.awaited.add(process)
+            step.more.add(process)
+            self._actions.append(Tell(process, orders.More(self.round, count)))
+        if more:
+            step.took_s.clear()  # it is no measure of the others any more
+        return bool(more)
+
+    @property
+    def _sources(self) -> list[Process]:
+        """Members of the round that are here and make micro-batches."""
+        return [who for who, span in self._spans().items() if 0 in span]
+
     def _pace_of_round(self) -> orders.Pace:
         """The round that is closing counts for what was asked for it: its end is not told yet."""
-        closing = 0 if self._closing is None else self._length(self._closing.asked)
+        closing = 0 if self._closing is None else self._length(self._closing.size)
         shares: tuple[float, ...] = ()
         if len(self._norms) == self.num_stages:
             whole = whole_norm(norm * norm for _, norm in sorted(self._norms.items()))
             shares = tuple(min(1.0, norm / whole) for _, norm in sorted(self._norms.items()))
-        length = self._length(self._asked)
+        length = self._length(self._size)
         return orders.Pace(
             self.ended + closing, length, self.round_steps, self.share, shares
         )  # fmt: skip
 
-    def _length(self, asked: Mapping[Process, int]) -> int:
+    @property
+    def _size(self) -> int:
+        """Micro-batches of the round that is under way."""
+        return self._shares.size * max(1, self.steps)
+
+    def _length(self, size: int) -> int:
         """Steps of the schedule that so many micro-batches take."""
-        if not self.step_micro_batches:
-            return self.round_steps
-        return sum(asked.values()) // self.step_micro_batches
+        return size // self.step_micro_batches if self.step_micro_batches else self.round_steps
 
     def _leave_out(self) -> None:
         """A member that is to leave is not in the round that begins, unless a stage would have
@@ -514,7 +498,7 @@ class Rounds:
         self._under_way.awaited.clear()
         absent = {Process(peer, one.boot): one.span for peer, one in self.absent.items()}
         self._closing = Closing(
-            self.round, self._asked, self._spans() | absent, self._voided, self._now_s,
+            self.round, self._size, self._asked, self._spans() | absent, self._voided, self._now_s,
             self._now_s - self._began_s,
         )  # fmt: skip
         self._tell_all(orders.Close(self.round))
@@ -523,7 +507,7 @@ class Rounds:
     def _end_step(self) -> None:
         """STEP or VOID, where steps are flushed."""
         over = (self.round, self.step, self.attempt)
-        sources = self._shares.given.keys() & set(self._present())
+        sources = set(self._shares.sources) & set(self._present())
         is_whole = bool(sources) and not self._under_way.lost and not self._under_way.left
         norm = None
         if is_whole and self.clips:
@@ -531,18 +515,23 @@ class Rounds:
                 self._under_way.unweighed, self._under_way.asked_s = self._spans(), self._now_s
                 self._tell_all(orders.Weigh(*over))
                 return
-            norm = self._norm()
+            norm = self._under_way.whole_norm
         if is_whole:
             self.step, self.attempt = self.step + 1, 0
         elif sources and self.attempt + 1 < limits.VOIDS_MAX:
             sources -= self._void_by_themselves(sources)
             self.attempt += 1
-            self._voided += sum(self._shares.given[source] for source in sources)
+            self._voided += self._shares.size
         else:
             self.step = self.steps
         goes_on = self.step < self.steps
-        self._under_way = _Step(sources if goes_on else set(), self._now_s)
-        self._shares.again(self._now_s)
+        self._under_way = StepUnderWay(sources if goes_on else set(), self._now_s)
+        before = self._shares.given
+        if goes_on:
+            self._shares.again(sources, self._now_s)
+        for one, share in self._shares.given.items() if goes_on else ():
+            void = 0 if is_whole else before.get(one, 0)
+            self._asked[one] += max(0, share - void)
         for process in self._everybody():
             share = self._shares.given[process] if goes_on and process in sources else 0
             made = orders.MakeStep(*over, share, norm) if is_whole else orders.Void(*over, share)
@@ -556,14 +545,8 @@ class Rounds:
             self._lost_alone.update(step.losers)
         often = {one for one in sources if self._lost_alone[one] >= limits.VOIDS_ALONE}
         for process in often if sources - often else ():
-            del self._shares.given[process]
+            self._shares.give_up(process)
         return often if sources - often else set()
-
-    def _norm(self) -> float:
-        """The norm of the step's whole gradient. A stage has the low median of its members'
-        squares: no single one of several chooses how far the others step."""
-        squares = sorted(self._under_way.squares.items())
-        return whole_norm([median_low(stage.values()) for _, stage in squares])
 
     # ---- members
 

@@ -2,10 +2,15 @@
 
 A source that comes in the midst of a round gets as many as go into the time that the round still
 has. Without that a round in which a fast source is replaced would wait for the slow ones alone.
+
+A round keeps its size: what a source that is gone was to make is dealt anew to those that are here.
+All of it is, as its own gradients of the round are gone with it. It is done once one of them has
+nothing left to make: until then whoever comes in the place of the dead may take its part. A round
+deals no more than its size anew, so it ends however many die.
 """
 
 import math
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable, Mapping, Set
 from dataclasses import dataclass, field
 from statistics import median_high, median_low
 
@@ -18,14 +23,23 @@ class Shares:
     """Shares of the round that is under way, or of its step.
 
     Attributes:
-        given: to each source of the round.
+        given: to each source of the round or of the step, away or not.
+        size: micro-batches that those who are here are to make in all.
     """
 
     given: dict[Process, int] = field(default_factory=dict)
+    size: int = 0
+    _first: dict[Process, int] = field(default_factory=dict)
     _paces: dict[Process, float] = field(default_factory=dict)
     _began_s: dict[Process, float] = field(default_factory=dict)
     _usual: int = 0
     _ends_s: float = -math.inf
+    _dealt: int = 0
+
+    @property
+    def sources(self) -> Set[Process]:
+        """Sources of the round that have not been given up."""
+        return self._first.keys()
 
     def divide(self, sources: Iterable[Process], usual: int, now_s: float) -> None:
         """A round begins: share its micro-batches out, of which a source makes so many on average.
@@ -34,38 +48,66 @@ class Shares:
         own clock and as far as the middle source allows; one that has shown nothing counts as the
         middle one.
         """
-        self._usual = usual
         names = sorted(sources)
+        self._usual, self._dealt, self._ends_s = usual, 0, -math.inf
         self._began_s = dict.fromkeys(names, now_s)
-        known = self._known(names)
-        middle = median_low(known) if known else math.inf
-        if middle == math.inf:
-            self.given, self._ends_s = dict.fromkeys(names, usual), -math.inf
-            return
-        least, most = middle / limits.PACE_SPREAD, middle * limits.PACE_SPREAD
-        weights = {one: min(max(self._paces.get(one, middle), least), most) for one in names}
-        total, whole = usual * len(names), sum(weights.values())
-        parts = {one: total * weight / whole for one, weight in weights.items()}
-        self.given = {one: max(1, int(part)) for one, part in parts.items()}
-        by_rest = sorted(parts, key=lambda one: (self.given[one] - parts[one], one))
-        for one in by_rest[: max(0, total - sum(self.given.values()))]:
-            self.given[one] += 1
-        self._ends_s = now_s + total / whole
+        paces, total = self._bounded(names), usual * len(names)
+        whole = sum(paces.values())
+        self.given = _rounded({one: total * pace / whole for one, pace in paces.items()}, total, 1)
+        self._first, self.size = dict(self.given), sum(self.given.values())
+        if self._known(names):
+            self._ends_s = now_s + total / whole
 
-    def again(self, now_s: float) -> None:
-        """The next step of the round begins."""
+    def again(self, present: Collection[Process], now_s: float) -> None:
+        """The next step of the round begins, with those of its sources that are present: they make
+        as many as all of them."""
+        first = {one: share for one, share in self._first.items() if one in present}
+        whole = sum(first.values())
+        parts = {one: self.size * share / whole for one, share in first.items()}
+        self.given = _rounded(parts, self.size, 1)
         self._began_s = dict.fromkeys(self.given, now_s)
 
-    def come(self, process: Process, now_s: float) -> int:
+    def come(self, process: Process, present: Iterable[Process], now_s: float) -> int:
         """A source comes in the midst of the round; its share, which may be nothing. It counts as
-        the middle one of those who have shown their pace lately."""
+        the middle one of those who have shown their pace lately. What it makes beyond what is
+        missing makes the round larger."""
         known, left_s = self._known(self._paces), self._ends_s - now_s
         if not known or left_s <= 0 or process in self.given:
             return 0
         share = min(int(median_high(known) * left_s), self._usual)
         if share:
             self.given[process], self._began_s[process] = share, now_s
+            self.size = max(self.size, self.size - self._missing(present))
         return share
+
+    def deal(
+        self, present: Iterable[Process], able: Collection[Process], busy: Collection[Process],
+        now_s: float,
+    ) -> dict[Process, int]:  # fmt: skip
+        """Deal what is missing of the round to those of its sources that are able to make it, so
+        that all are done together. Returns how many each of them makes in addition.
+
+        Args:
+            present: sources that are here.
+            able: those of them that may be asked.
+            busy: those that have not drained.
+            now_s: the time.
+        """
+        missing = min(self._missing(present), self.size - self._dealt)
+        if missing <= 0:
+            return {}
+        paces = self._bounded(sorted(able))
+        free_s = dict.fromkeys(paces, now_s)
+        for one in paces.keys() & set(busy):
+            free_s[one] = max(now_s, self._began_s[one] + self.given[one] / paces[one])
+        self._ends_s = _level(free_s, paces, missing)
+        parts = {one: pace * max(0.0, self._ends_s - free_s[one]) for one, pace in paces.items()}
+        more = {one: count for one, count in _rounded(parts, missing, 0).items() if count}
+        for one, count in more.items():
+            self.given[one] = self.given.get(one, 0) + count
+            self._began_s.setdefault(one, now_s)
+        self._dealt += missing
+        return more
 
     def drained(self, process: Process, whole: int, now_s: float) -> float:
         """A source has made its share, of which so many came back; the seconds that it took."""
@@ -74,13 +116,47 @@ class Shares:
         return took_s
 
     def give_up(self, process: Process) -> None:
-        """A source has not drained in time: it makes nothing more of this round."""
-        del self.given[process]
+        """A source has not drained in time: it makes nothing more of this round, nor does anybody
+        else in its place, as nobody knows what is missing."""
+        self._first.pop(process, None)
+        self.size -= self.given.pop(process, 0)
         self._paces.pop(process, None)
 
     def forget(self, process: Process) -> None:
         """A source is gone for good."""
         self._paces.pop(process, None)
 
+    def _missing(self, present: Iterable[Process]) -> int:
+        return self.size - sum(self.given.get(one, 0) for one in present)
+
     def _known(self, sources: Iterable[Process]) -> list[float]:
         return [pace for one in sources if (pace := self._paces.get(one)) and pace < math.inf]
+
+    def _bounded(self, sources: Collection[Process]) -> dict[Process, float]:
+        """The pace of each, as far as the middle one allows; 1 where nobody has shown any."""
+        known = self._known(sources)
+        if not known:
+            return dict.fromkeys(sources, 1.0)
+        middle = median_low(known)
+        least, most = middle / limits.PACE_SPREAD, middle * limits.PACE_SPREAD
+        return {one: min(max(self._paces.get(one, middle), least), most) for one in sources}
+
+
+def _rounded(parts: Mapping[Process, float], total: int, least: int) -> dict[Process, int]:
+    """Whole numbers near the parts, of the same sum where each may have so few."""
+    given = {one: max(least, int(part)) for one, part in parts.items()}
+    by_rest = sorted(parts, key=lambda one: (given[one] - parts[one], one))
+    for one in by_rest[: max(0, total - sum(given.values()))]:
+        given[one] += 1
+    return given
+
+
+def _level(free_s: Mapping[Process, float], paces: Mapping[Process, float], count: int) -> float:
+    """The time at which so many are made, by sources that are free from then on."""
+    pace = made = 0.0
+    for one in sorted(free_s, key=lambda one: (free_s[one], one)):
+        if pace and made + count <= pace * free_s[one]:
+            break
+        pace += paces[one]
+        made += paces[one] * free_s[one]
+    return (made + count) / pace

@@ -59,6 +59,13 @@ class Source:
         self._todo = share
         self._is_drained = share == 0
 
+    def more(self, round: int, share: int) -> None:
+        """Make so many more of the round, whose steps are free."""
+        if self._fence != (round, 0, 0):
+            self.begin(round, 0, 0, 0)
+        self._todo += share
+        self._is_drained = self._is_drained and not share
+
     def stop(self) -> None:
         """Make no more: the round is closed."""
         self._todo = 0

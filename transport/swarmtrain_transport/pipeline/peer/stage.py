@@ -329,6 +329,8 @@ class StageMachine:
                     self._departed(order.process)
                 case orders.Begin():
                     self._begin(order)
+                case orders.More() if flight.is_open and flight.now[0] == order.round:
+                    flight.source.more(order.round, order.share)
                 case orders.Weigh():
                     fence = (order.round, order.step, order.attempt)
                     flight.requests.append(requests.Weigh(fence))

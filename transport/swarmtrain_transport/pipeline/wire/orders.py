@@ -102,6 +102,14 @@ class Begin(OrderOrReport, frozen=True, tag=5):
     pace: Pace = Pace()
 
 
+class More(OrderOrReport, frozen=True, tag=4):
+    """Make `share` more micro-batches of the round, as others that were to are gone. A DRAINED that
+    was said without them is void."""
+
+    round: Count
+    share: Count
+
+
 class Weigh(OrderOrReport, frozen=True, tag=6):
     """All micro-batches of the step are back: say WEIGHED."""
 
@@ -149,7 +157,7 @@ class Evaluate(OrderOrReport, frozen=True, tag=10):
     evaluator: Process
 
 
-Order = Welcome | Joined | Departed | Begin | Weigh | MakeStep | Void | Close | Evaluate
+Order = Welcome | Joined | Departed | Begin | More | Weigh | MakeStep | Void | Close | Evaluate
 
 
 class Tell(msgspec.Struct, frozen=True):
