@@ -36,8 +36,11 @@ def simulate(
     ] = 1,
     kind: Annotated[Kind, typer.Option(help="What ops do with contributions.")] = Kind.MEAN,
     groups: Annotated[
-        int, typer.Option(min=1, max=2, help="2: some peers are in a second group, too.")
-    ] = 1,
+        int | None,
+        typer.Option(
+            min=1, max=2, show_default="drawn", help="2: some peers are in a second group, too."
+        ),
+    ] = None,
     text: Annotated[
         int,
         typer.Option(min=0, max=10_000, metavar="PIECES", help="Peers also lease so much text."),
@@ -85,7 +88,7 @@ def simulate(
         raise typer.Exit(
             _simulate_pipelines(chosen, processes, budget_s, trace=trace, as_json=as_json)
         )
-    from swarmtrain.simulate.seeds import SeedResult, drawn_training, run_seed, run_seeds, until
+    from swarmtrain.simulate.seeds import SeedResult, drawn, run_seed, run_seeds, until
     from swarmtrain.simulate.seeds import simulate as run
 
     def tell(result: SeedResult) -> None:
@@ -93,12 +96,11 @@ def simulate(
             say(f"seed {result.seed}, at {found.time_s:.3f} s: {found.invariant}: {found.story}")
 
     drawn_with = {
-        "fragments": fragments, "kind": kind.value, "groups": groups, "text_pieces": text,
-        "extended": extended,
-    }  # fmt: skip
+        "fragments": fragments, "kind": kind.value, "text_pieces": text, "extended": extended
+    } | ({"groups": groups} if groups is not None else {})  # fmt: skip
     if trace and seed is not None:
-        training = drawn_training(seed, kind.value, fragments)
-        run_seed(seed, peers, ops, _show, training=training, **drawn_with)
+        others = drawn(seed, kind.value, fragments)
+        run_seed(seed, peers, ops, _show, **(others | drawn_with))
     results = until(run_seeds(chosen, peers, ops, processes, **drawn_with), budget_s)
     summary = run(results, tell)
     _say_next(chosen, summary.seeds)

@@ -15,6 +15,7 @@ from typing import Any, TypeVar
 import torch
 
 from swarmtrain.simulate.faults.plan import Strike
+from swarmtrain.simulate.faults.troubles import BESIDE
 from swarmtrain.simulate.faults.weather import DrawnWeather, RepeatedWeather
 from swarmtrain.simulate.ground import narrow
 from swarmtrain.simulate.ground.conditions import Conditions, Extension
@@ -33,6 +34,9 @@ BLOCK = 64
 _MIXED = "simulated world %d"
 _KEPT_EVERY = 5
 """Of so many worlds with two groups, in one the second group's state is kept by others."""
+
+_WITH_KEEPERS = 0.15
+"""Part of the worlds of which nothing else is said: they have a second group with keepers."""
 
 _NARROW_EVERY = 8
 """Worlds of which one is narrow."""
@@ -76,6 +80,20 @@ def drawn_training(seed: int, kind: str, fragments: int) -> Training:
         return Training(name, leaves_in_turn=leaves_in_turn)
     parts = fragments if fragments > 1 else rng.randint(1, 3)
     return Training(name, parts, rng.randint(1, parts), leaves_in_turn)
+
+
+def drawn(seed: int, kind: str = MEAN, fragments: int = 1) -> dict[str, Any]:
+    """Draw what `world_of` does not: how peers train, what happens beside all else, and if there is
+    a second group whose state others keep. Each is drawn from a generator of its own."""
+    rng = random.Random(f"beside in world {seed}")
+    kinds = rng.sample(BESIDE, rng.choice((0, 0, 1, 2)))
+    has_keepers = rng.random() < _WITH_KEEPERS
+    return {
+        "training": drawn_training(seed, kind, fragments),
+        "beside": tuple(kinds),
+        "groups": 1 + has_keepers,
+        "is_kept": has_keepers,
+    }
 
 
 def drawn_extension(seed: int, rounds: int) -> Extension:
@@ -149,6 +167,8 @@ def world_of(
     training: Training = PLAIN,
     text_pieces: int = 0,
     extended: bool = False,
+    beside: tuple[str, ...] = (),
+    is_kept: bool = False,
 ) -> World:
     """The world of a seed, with its weather, not yet started.
 
@@ -165,6 +185,8 @@ def world_of(
         training: of its peers.
         text_pieces: of the text that they lease; 0 for none.
         extended: the organiser adds rounds, to the running or the finished run.
+        beside: kinds of `BESIDE` that happen, too.
+        is_kept: others keep the state of a second group, as they do in some worlds anyway.
     """
     fragments = training.fragments or fragments
     digest = hashlib.sha256((_MIXED % seed).encode()).digest()
@@ -173,6 +195,7 @@ def world_of(
     is_sparse = training.strategy_name == "sparseloco"
     if kind == GATHER and (is_sparse or digest[8] % 2):
         codec = f"topk-{BLOCK // 4}"
+    is_kept = groups > 1 and (is_kept or digest[30] % _KEPT_EVERY == 0)
     is_narrow = digest[11] % _NARROW_EVERY == _NARROW_EVERY // 2 - 1
     chunk_values = narrow.CHUNK_VALUES if is_narrow else CHUNK_VALUES
     world = World(
@@ -196,7 +219,7 @@ def world_of(
         codec=codec,
         rule=rule,
         groups=groups,
-        stage_holders=0 if groups == 1 or digest[30] % _KEPT_EVERY else limits.HOLDERS,
+        stage_holders=limits.HOLDERS if is_kept else 0,
         is_narrow=is_narrow,
         strategy_name=training.strategy_name,
         ops_at_once=training.ops_at_once,
@@ -204,7 +227,7 @@ def world_of(
         text_pieces=text_pieces,
         extension=drawn_extension(seed, ops) if extended else None,
     )
-    world.scene.weather = DrawnWeather(world.swarm, world.invariants, rng, kinds)
+    world.scene.weather = DrawnWeather(world.swarm, world.invariants, rng, kinds, beside)
     return world
 
 
@@ -260,7 +283,7 @@ def _outcome(seed: int, world: World, weather: RepeatedWeather) -> SeedResult:
 def run_seeds(
     seeds: Iterable[int], peers: int, ops: int, processes: int = 1, **drawn_with: Any
 ) -> Iterator[SeedResult]:
-    """Run many worlds, drawn as by `world_of`, and how their peers train is drawn too; results
+    """Run many worlds, drawn as by `world_of`, and what is not said of them is drawn, too; results
     come in the order of the seeds."""
     one = partial(_run_drawn, peers=peers, ops=ops, **drawn_with)
     if processes == 1:
@@ -298,10 +321,9 @@ def in_processes(
 
 
 def _run_drawn(seed: int, peers: int, ops: int, **drawn_with: Any) -> SeedResult:
-    """Run one world whose peers train as is drawn, unless it is said."""
-    kind, fragments = drawn_with.get("kind", MEAN), drawn_with.get("fragments", 1)
-    drawn = {"training": drawn_training(seed, kind, fragments)}
-    return run_seed(seed, peers, ops, **(drawn | drawn_with))
+    """Run one world of which all is drawn that is not said."""
+    others = drawn(seed, drawn_with.get("kind", MEAN), drawn_with.get("fragments", 1))
+    return run_seed(seed, peers, ops, **(others | drawn_with))
 
 
 def _begin_process() -> None:

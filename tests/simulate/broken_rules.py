@@ -298,6 +298,7 @@ class Mutant:
         kinds: faults of the random worlds; all of them if it is empty.
         kind: of the ops.
         groups: 2 for worlds with a second one.
+        peers: of the random worlds.
     """
 
     rule: str
@@ -307,6 +308,7 @@ class Mutant:
     kinds: tuple[str, ...] = ()
     kind: str = MEAN
     groups: int = 1
+    peers: int = 4
 
 
 MUTANTS = {

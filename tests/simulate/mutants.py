@@ -1,9 +1,9 @@
 """Broken rules, one at a time: a simulator that does not find them is not testing.
 
-Each mutant of `broken_rules.py`, `blind_audits.py`, `lone_partners.py`, `credulous.py` and
-`unchecked.py` replaces one rule of the production machines by what a looser reading of the protocol
-would do. Random worlds, which are clean without the mutant, must then show a violation, and of the
-kind that the rule is there to prevent:
+Each mutant of `broken_rules.py`, `blind_audits.py`, `lone_partners.py`, `credulous.py`,
+`membership_mutants.py` and `unchecked.py` replaces one rule of the production machines by what a
+looser reading of the protocol would do. Random worlds, which are clean without the mutant, must
+then show a violation, and of the kind that the rule is there to prevent:
 
     python tests/simulate/mutants.py M1 --seeds 2000 --json
 
@@ -25,13 +25,15 @@ from broken_rules import MUTANTS as RULE_MUTANTS
 from broken_rules import Mutant
 from credulous import WORD_MUTANTS
 from lone_partners import PAIR_MUTANTS
+from membership_mutants import MEMBERSHIP_MUTANTS
 from unchecked import UNCHECKED_MUTANTS
 
 from swarmtrain.simulate.enumeration import Case, cases, run_case
 from swarmtrain.simulate.ground.scene import Violation
 from swarmtrain.simulate.seeds import run_seed
 
-MUTANTS = RULE_MUTANTS | WORD_MUTANTS | AUDIT_MUTANTS | PAIR_MUTANTS | UNCHECKED_MUTANTS
+MUTANTS = RULE_MUTANTS | WORD_MUTANTS | AUDIT_MUTANTS | PAIR_MUTANTS
+MUTANTS |= UNCHECKED_MUTANTS | MEMBERSHIP_MUTANTS
 
 _STEP = 37
 """Cases are taken with this stride, then with the next offset: all kinds come early."""
@@ -91,8 +93,9 @@ def hunt_seeds(name: str, seeds: range) -> SeedCatch:
     """Run random worlds with the mutant until one shows what its rule prevents."""
     mutant = MUTANTS[name]
     run = partial(
-        run_seed, peers=PEERS, ops=OPS, kinds=mutant.kinds, kind=mutant.kind, groups=mutant.groups
-    )
+        run_seed, peers=mutant.peers, ops=OPS, kinds=mutant.kinds, kind=mutant.kind,
+        groups=mutant.groups,
+    )  # fmt: skip
     for runs, seed in enumerate(seeds, start=1):
         with mutant.patch():
             found = symptom(mutant, run(seed).violations)

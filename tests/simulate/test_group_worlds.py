@@ -39,7 +39,7 @@ def test_a_run_that_went_back_to_its_beginning_goes_on_with_those_who_are_left()
 @pytest.mark.parametrize("seed", [1000631, 1001151, 1001314, 1002205])
 def test_who_joins_again_is_in_the_groups_it_was_moved_to(seed: int) -> None:
     # As the command runs them: how their peers train is drawn too.
-    assert not next(run_seeds([seed], 4, 3, groups=2)).violations
+    assert not next(run_seeds([seed], 4, 3, groups=2, is_kept=False, beside=())).violations
 
 
 @pytest.mark.parametrize("groups", [(0,), (1,), (0, 1)])
@@ -57,7 +57,7 @@ def test_checks_know_the_groups_of_who_joins_again(groups: tuple[int, ...]) -> N
 
 
 def test_who_cannot_make_a_flipped_state_that_is_the_run_s_waits_and_does_not_spin() -> None:
-    (result,) = run_seeds([3001517], peers=4, ops=3, groups=2)
+    (result,) = run_seeds([3001517], peers=4, ops=3, groups=2, is_kept=False, beside=())
     assert not result.violations
 
 
@@ -66,7 +66,7 @@ def test_a_flipped_state_that_comes_from_its_peer_s_own_disk_is_not_healed_yet()
 
 
 def test_a_run_does_not_go_back_behind_a_state_on_the_disk_of_who_comes_back() -> None:
-    (result,) = run_seeds([1004656], peers=4, ops=3, groups=2)
+    (result,) = run_seeds([1004656], peers=4, ops=3, groups=2, is_kept=False, beside=())
     assert not result.violations
 
 

@@ -47,29 +47,29 @@ def test_a_world_of_overlapping_ops_that_once_failed_is_clean(
 
 
 def test_for_those_who_are_leaving_when_the_faults_end_others_come():
-    (result,) = run_seeds([300079], peers=4, ops=3)
+    (result,) = run_seeds([300079], peers=4, ops=3, groups=1, beside=())
     assert not result.violations and result.commits == 3
 
 
 def test_an_op_that_is_attested_after_the_next_one_counts_who_is_further_by_then():
-    (result,) = run_seeds([300071], peers=4, ops=10)
+    (result,) = run_seeds([300071], peers=4, ops=10, groups=1, beside=())
     assert not result.violations
 
 
 def test_a_planned_peer_that_was_started_again_is_counted_where_a_state_is_attested():
-    (result,) = run_seeds([600260], peers=4, ops=3, kind=GATHER)
+    (result,) = run_seeds([600260], peers=4, ops=3, groups=1, beside=(), kind=GATHER)
     assert not result.violations
 
 
 @pytest.mark.parametrize("seed", [801837, 900029])
 def test_a_hostile_peer_that_is_alone_and_believes_its_own_forgery_is_replaced(seed: int):
-    (result,) = run_seeds([seed], peers=4, ops=3)
+    (result,) = run_seeds([seed], peers=4, ops=3, groups=1, beside=())
     assert not result.violations and result.commits >= 3
 
 
 @pytest.mark.parametrize("seed", [902992, 903090])
 def test_work_that_begins_anew_was_not_left_out_before(seed: int):
-    (result,) = run_seeds([seed], peers=4, ops=3)
+    (result,) = run_seeds([seed], peers=4, ops=3, groups=1, beside=())
     assert not result.violations
 
 
@@ -134,5 +134,5 @@ def test_an_outcome_that_comes_early_waits_for_its_step(
 
 @pytest.mark.parametrize("seed", [1006600, 1006952, 1006960, 1007712, 1018324])
 def test_few_are_left_and_what_they_cannot_know_is_not_demanded(seed: int):
-    (result,) = run_seeds([seed], peers=4, ops=3)
+    (result,) = run_seeds([seed], peers=4, ops=3, groups=1, beside=())
     assert not result.violations

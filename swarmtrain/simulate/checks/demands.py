@@ -166,7 +166,8 @@ class Demands:
     def promises(self, op_kind: str, planned: int) -> bool:
         """Return True if anything is promised to the honest contributors of an op: where hostile
         members are not few nothing is."""
-        return not self._scene.deeds or planned >= (4 if op_kind == PAIR else 3)
+        num_hostile = len(self._scene.deeds)
+        return not num_hostile or planned > 2 * num_hostile + (op_kind == PAIR)
 
 
 def _name_of(op: int, seen: Decided) -> str:

@@ -8,7 +8,7 @@ rule is not in protocol.md's list its name says so.
 """
 
 from swarmtrain.simulate.checks.decided import Decided
-from swarmtrain.simulate.checks.demands import Demands
+from swarmtrain.simulate.checks.demands import GRACE_S, Demands
 from swarmtrain.simulate.checks.holding import holds
 from swarmtrain.simulate.checks.idle_members import IdleMembers
 from swarmtrain.simulate.checks.later_group import LaterGroup
@@ -20,11 +20,14 @@ from swarmtrain.simulate.processes.peer import SimPeer
 from swarmtrain.simulate.processes.reading import WINDOWS
 from swarmtrain.simulate.processes.swarm import Swarm
 from swarmtrain_transport import actions as do
+from swarmtrain_transport.coordinator.members.departures import REMOVED
 from swarmtrain_transport.errors import RemoteFault
 from swarmtrain_transport.kinds import GATHER, PAIR
 from swarmtrain_transport.links.link import PeerId
 from swarmtrain_transport.wire.messages import Leased
 from swarmtrain_transport.wire.records import (
+    BANNED,
+    AnyBody,
     Attest,
     BodyReader,
     Commit,
@@ -39,6 +42,7 @@ from swarmtrain_transport.wire.records import (
     Rewind,
     Skip,
     SliceFreeze,
+    Unban,
 )
 
 _RETRY_S = 1.0
@@ -61,6 +65,7 @@ class Invariants:
         limit_s: when the first of the ops under way must have ended.
         later: what is checked of each group beside the first.
         leases: what is checked of text.
+        sent_away: peers that the organiser has removed or banned once.
     """
 
     def __init__(self, swarm: Swarm) -> None:
@@ -87,6 +92,8 @@ class Invariants:
         self._roots: dict[int, bytes] = {}
         self._flipped: set[tuple[PeerId, int, bytes]] = set()
         self._overruled: set[int] = set()
+        self._banned: set[PeerId] = set()
+        self.sent_away: set[PeerId] = set()
         self._deadline_s = 0.0
 
     # ---- the coordinator
@@ -103,6 +110,7 @@ class Invariants:
             self._violated("I1", f"record {record.index} is decided a second time")
         self.decided.log.append(record)
         body = self._reader.read(record)
+        self._admitted(body)
         if isinstance(body, Join | Move | Gone):
             for decided in self._all_decided:
                 decided.peopled(body)
@@ -146,6 +154,36 @@ class Invariants:
     def staged(self, peer: SimPeer, group: int, op: int, root: bytes) -> None:
         """A peer has this state root after an op of a group beside the first."""
         self.later[group].rooted(peer, op, root)
+
+    def _admitted(self, body: AnyBody) -> None:
+        """Note whom the organiser does not want: nobody who is banned joins."""
+        if isinstance(body, Gone) and body.reason in (BANNED, REMOVED):
+            self.sent_away.add(body.peer)
+            if body.reason == BANNED:
+                self._banned.add(body.peer)
+        elif isinstance(body, Unban):
+            self._banned.discard(body.peer)
+        elif isinstance(body, Join) and body.peer in self._banned:
+            self._violated("ban", f"{self._scene.name_of(body.peer)} joins, and is banned")
+
+    def released(self, peer: PeerId) -> None:
+        """RELEASED: of those who stay somebody holds what this one holds, or nobody stays. Who has
+        died just now may have held it."""
+        leaver, now_s = self._swarm.peers[peer], self._scene.clock.now_s
+        lines = self._swarm.coordinator.lines
+        stay = {one for one, line in lines.items() if not line.is_leaving} - {peer}
+        staying = [one for one in self._swarm.survivors if one.peer_id in stay]
+        staying = [one for one in staying if self._swarm.is_connected(one)]
+        if self.demands.deaths_since(now_s - GRACE_S) or leaver.peer_id in self._scene.hostile:
+            return
+        for number, group in leaver.machine.groups.items():
+            view = group.view
+            here = [one.machine.groups.get(number) for one in staying]
+            states = [view.commit_at(one.place.applied_op) for one in here if one is not None]
+            own = view.commit_at(group.place.applied_op)
+            if states and max(states) < own:
+                story = f"peer {leaver.number} may go, which alone holds the state after op {own}"
+                self._violated("RELEASED", story if not number else f"group {number}: {story}")
 
     def is_told(self, index: int) -> bool:
         """Return True if somebody with whom nothing is wrong holds this record."""
@@ -361,10 +399,15 @@ class Invariants:
             self._violated("fault", f"the coordinator refuses {name}: {fault}")
 
     def halted(self, peer: SimPeer, halt: do.Halt) -> bool:
-        """Only who came, or came back, after the end may be sent away, and who was convicted: for
-        that one somebody else comes."""
+        """Only who came, or came back, after the end may be sent away, who was convicted, whom the
+        organiser does not want, and who has no copy of a ledger that is lost: for these somebody
+        else comes."""
         is_convicted = self._scene.is_convicted and peer.peer_id == self._scene.liar
         if halt.code == "SWT-E563" and is_convicted:
+            return True
+        is_out = halt.code == "SWT-E702" and peer.peer_id in self.sent_away
+        is_early = halt.code == "SWT-E706" and self._swarm.coordinator.has_lost_ledger
+        if is_out or is_early:
             return True
         was_over = self.decided.commits >= self._scene.conditions.rounds
         if halt.code != "SWT-E705" or not was_over:
@@ -386,6 +429,10 @@ class Invariants:
         deaf = [peer.number for peer in survivors if not peer.is_finished]
         if deaf and not stuck:
             self._violated("L2", f"peers {deaf} do not hear that the run is over")
+        for peer in survivors:
+            is_informed = peer.machine.ledger.head_index == len(self.decided.log) - 1
+            if is_informed and peer.machine.view.banned != self._banned:
+                self._violated("ban", f"peer {peer.number} knows of other bans than were decided")
         ill = [peer.peer_id for peer in survivors if peer.peer_id in self._scene.flipped]
         if ill and self.decided.group not in stuck:
             names = ", ".join(sorted(map(self._scene.name_of, ill)))

@@ -7,6 +7,7 @@ as far as nothing was wrong with those on whose word it went.
 import hashlib
 import statistics
 from collections import Counter
+from collections.abc import Mapping
 
 import msgspec
 
@@ -91,7 +92,17 @@ class Rules:
                 self._violated("rule 2", f"weights of op {plan.op} are not those of the samples")
         for peer in weights:
             self._check_state(plan, peer, boots[peer])
+        self._check_known({m.peer: m.boot for m in plan.members if m.peer not in plan.keepers})
         self._check_attested(plan, {(peer, boots[peer]) for peer in weights})
+
+    def _check_known(self, boots: Mapping[PeerId, bytes]) -> None:
+        """ZAP: each member has the keys of all others in its allow-list, or it would refuse what
+        they send."""
+        for peer in self._swarm.survivors:
+            unknown = boots.keys() - peer.machine.view.roster.keys()
+            if unknown and boots.get(peer.peer_id) == peer.machine.card.boot:
+                names = ", ".join(sorted(map(self._scene.name_of, unknown)))
+                self._violated("ZAP", f"{names} are planned with peer {peer.number}: no key there")
 
     def _check_state(self, plan: Plan, peer: PeerId, boot: bytes) -> None:
         if plan.kind == PAIR:

@@ -15,11 +15,19 @@ from swarmtrain.simulate.ground.handicaps import NO_HANDICAP, Handicap
 from swarmtrain.simulate.processes.peer import SimPeer
 from swarmtrain.simulate.processes.peer_disk import PeerDisk
 from swarmtrain.simulate.processes.swarm import Swarm
+from swarmtrain_transport import limits
+from swarmtrain_transport.coordinator.members.departures import Ban, Pardon, Removal
 from swarmtrain_transport.kinds import PAIR, WHOLE
 
 _BACKUP_RECORDS_MIN = 8
 _LOOK_S = 0.2
 _PEERS_MAX_EXTRA = 2
+_SENT_AWAY_MAX = 6
+"""Peers of one world that the organiser does not want: each comes again in vain."""
+
+_COLLUDERS_AMONG = 6
+"""Peers among whom two are few."""
+
 
 HOSTILE_OWNER = "hostile owner"
 HOSTILE_WORDS = "hostile words"
@@ -33,7 +41,11 @@ LATE = "late frames"
 ADDED = (FORGERY, FLIP, LATE)
 """Other worlds have one of these, beside what they have always had."""
 
-OWNERS_DEEDS = (HOSTILE_OWNER, HOSTILE_WORDS, FORGERY)
+HAND_OVER, BAN, LOST_LEDGER, COLLUSION = "hand-over", "ban", "lost ledger", "collusion"
+BESIDE = (HAND_OVER, BAN, LOST_LEDGER, COLLUSION)
+"""Kinds that are drawn beside all others, so that worlds without them stay what they were."""
+
+OWNERS_DEEDS = (HOSTILE_OWNER, HOSTILE_WORDS, FORGERY, COLLUSION)
 """Kinds that need owners; where contributions stay whole there are none."""
 
 LONGEST_S = 400.0
@@ -90,6 +102,10 @@ class Troubles:
             FORGERY: lambda: self._hostile_member(deeds.FORGERIES),
             FLIP: self._flip,
             LATE: self._late,
+            HAND_OVER: self._hand_over,
+            BAN: self._ban,
+            LOST_LEDGER: self._lose_ledger,
+            COLLUSION: self._collude,
         }
 
     @property
@@ -211,6 +227,59 @@ class Troubles:
             peer.leave()
         self._scene.clock.after(replaced_s, self._replace)
         return story
+
+    def _hand_over(self) -> str | None:
+        """Have anybody leave, also who alone holds the newest state: it goes when others hold it,
+        and comes back with all that it has if none does in time."""
+        peer = self._peer()
+        if peer is None or peer.is_stopped or peer.peer_id in {*self._scene.hostile}:
+            return None
+        if peer.peer_id in self._scene.flipped or not self._swarm.is_connected(peer):
+            return None
+        back_s = self._seconds(0.5, 60.0)
+
+        def left(is_released: bool) -> None:
+            if is_released and self._can_lose(peer):  # nobody stayed: it is the run
+                self._scene.clock.after(back_s, self._replace)
+            else:
+                back = partial(self._swarm.come_back, peer, peer.disk)
+                self._scene.clock.after(back_s, back)
+
+        peer.hand_over(left)
+        return f"peer {peer.number} hands over and leaves"
+
+    def _ban(self) -> str | None:
+        """Have the organiser send a peer away, or ban it. It tries to come back all the same, and a
+        banned one is pardoned in half of all cases."""
+        peer, coordinator = self._expendable(), self._swarm.coordinator
+        if peer is None or not coordinator.is_alive or coordinator.is_stopped:
+            return None
+        if len(self._checks.sent_away) >= _SENT_AWAY_MAX:
+            return None
+        back_s, is_ban = self._seconds(0.5, 30.0), self._rng.random() < 0.7
+        self._trouble(peer, back_s)
+        words = "The organiser does not want it."
+        coordinator.order((Ban if is_ban else Removal)(peer.peer_id, words))
+        after, come_back = self._scene.clock.after, self._swarm.come_back
+        after(back_s, partial(come_back, peer, peer.disk))
+        if is_ban and self._rng.random() < 0.5:
+            after(2 * back_s, partial(coordinator.order, Pardon(peer.peer_id)))
+            after(3 * back_s, partial(come_back, peer, peer.disk))
+        return f"the organiser {'bans' if is_ban else 'removes'} peer {peer.number}"
+
+    def _collude(self) -> str | None:
+        """Two members say the same of the same others, in a run that is large enough for it."""
+        scene = self._scene
+        if scene.conditions.num_peers < _COLLUDERS_AMONG or scene.liar or scene.deeds:
+            return None
+        one = self._expendable()
+        two = self._expendable(beside=one) if one is not None else None
+        if one is None or two is None:
+            return None
+        deed = deeds.Deed(self._rng.choice(deeds.WORDS), wanders=self._rng.random() < 0.5)
+        for peer in (one, two):
+            scene.misbehave(peer.peer_id, deed)
+        return f"peers {one.number} and {two.number} {deed.kind} from now on"
 
     def _newcomer(self) -> str | None:
         most = self._scene.conditions.all_peers + _PEERS_MAX_EXTRA
@@ -354,6 +423,23 @@ class Troubles:
         invariants.restored = True
         invariants.demands.trouble_all(back_s)
         return f"the coordinator's disk is a backup without the last {lost} records"
+
+    def _lose_ledger(self) -> str | None:
+        """The coordinator has its key left and nothing else: it gets its ledger from a peer."""
+        coordinator, invariants = self._swarm.coordinator, self._checks
+        last = len(coordinator.disk) - 1
+        if not coordinator.is_alive or last < _BACKUP_RECORDS_MIN or not invariants.is_told(last):
+            return None
+        if not any(peer.machine.ledger.first == 0 for peer in self._swarm.survivors):
+            return None
+        back_s = self._seconds(0.05, 5.0)
+        waits_s = back_s + 2 * limits.LEDGER_WAIT_S
+        self._swarm.crash_coordinator(back_s)
+        coordinator.lose_ledger()
+        invariants.restored = True
+        invariants.coordinator_fell(waits_s)
+        invariants.demands.trouble_all(waits_s)
+        return "the coordinator's ledger is lost"
 
     def _stop_coordinator(self) -> str | None:
         if not self._swarm.coordinator.is_alive:

@@ -17,6 +17,7 @@ from swarmtrain.simulate.checks.invariants import Invariants
 from swarmtrain.simulate.faults.plan import Strike
 from swarmtrain.simulate.faults.troubles import (
     ADDED,
+    BESIDE,
     FLIP,
     FORGERY,
     HOSTILE,
@@ -68,6 +69,9 @@ for minutes, and show nothing new."""
 
 _NARROW_STRIKES_MAX = 200
 """In a narrow world, where who comes hears many messages, of which each may be a fault's moment."""
+
+_BESIDE_SHARE = 0.3
+"""Of the faults of a world that has some beside the others."""
 
 _NEVER = 1 << 62
 _CALM_OPS = 2
@@ -170,6 +174,7 @@ class DrawnWeather(RepeatedWeather):
         checks: to be told who is in trouble.
         rng: of this weather.
         kinds: names of what may happen; everything if it is empty.
+        beside: kinds of `BESIDE` that happen, too.
     """
 
     def __init__(
@@ -178,11 +183,15 @@ class DrawnWeather(RepeatedWeather):
         checks: Invariants,
         rng: random.Random,
         kinds: tuple[str, ...] = (),
+        beside: tuple[str, ...] = (),
     ) -> None:
         super().__init__(swarm, checks, (), reckless=rng.random() < 0.25)
         conditions = swarm.scene.conditions
         self._draw = rng
-        names = [name for name in self.kinds if not kinds or name in kinds]
+        known = kinds or tuple(name for name in self.kinds if name not in BESIDE)
+        names = [name for name in self.kinds if name in known]
+        self._beside = beside
+        self._draw_beside = random.Random(f"beside {conditions.seed}")
         if conditions.kind in WHOLE:
             names = [name for name in names if name not in OWNERS_DEEDS]  # nobody sums
         is_cut = conditions.fragments > 1 or conditions.strategy_name == "streaming"
@@ -231,6 +240,8 @@ class DrawnWeather(RepeatedWeather):
             and (self._added_kind != FORGERY or self._may_lie())
         ):
             kind = self._added_kind
+        if self._beside and self._draw_beside.random() < _BESIDE_SHARE:
+            kind = self._draw_beside.choice(self._beside)
         self._do(Strike(number, kind, self._draw.getrandbits(32)))
 
     def _may_lie(self) -> bool:

@@ -12,14 +12,17 @@ from swarmtrain.simulate.ground.process import Process
 from swarmtrain.simulate.ground.scene import Scene
 from swarmtrain.simulate.processes.reading import service_of
 from swarmtrain_transport import actions as do
+from swarmtrain_transport.coordinator.members.departures import Order
+from swarmtrain_transport.coordinator.members.roster import PeerLine
 from swarmtrain_transport.coordinator.ops.planning import RunTerms
 from swarmtrain_transport.coordinator.rendezvous import Rendezvous
 from swarmtrain_transport.errors import RemoteFault
 from swarmtrain_transport.links.link import PeerId
-from swarmtrain_transport.wire.messages import Hello, LeaseRequest, PeerMessage
+from swarmtrain_transport.wire.messages import Hello, LeaseRequest, PeerMessage, Released
 from swarmtrain_transport.wire.records import Record, Sign, Verify
 
 _NEVER_S = float("inf")
+_INVITE = "invite"
 
 
 class CoordinatorWatch(Protocol):
@@ -33,6 +36,9 @@ class CoordinatorWatch(Protocol):
 
     def refused(self, peer: PeerId, fault: RemoteFault) -> None:
         """Hear that it refuses a peer's message."""
+
+    def released(self, peer: PeerId) -> None:
+        """Hear that it lets a leaving peer go."""
 
     @property
     def leases(self) -> LeaseChecks:
@@ -79,6 +85,8 @@ class SimCoordinator(Process):
         """Counts starts; terms do not, for a restored disk may give one a second time."""
         self._has_begun = False
         """A record was on the disk: from then on an empty one has lost the ledger."""
+        self.has_lost_ledger = False
+        """The ledger was lost. Newcomers name an invite then: its copy may not know them."""
         self.wanted_rounds = 0
         """Rounds that the organiser has asked for, 0 before."""
         self.text_uses: dict[bytes, int] = {}
@@ -106,6 +114,11 @@ class SimCoordinator(Process):
             self.machine.reads(self._texts.progress)
         self._act(self.machine.start(self.now_s))
 
+    @property
+    def lines(self) -> Mapping[PeerId, PeerLine]:
+        """Peers of whom this life has heard."""
+        return self.machine.lines if self.machine is not None else {}
+
     def extend(self, rounds: int) -> None:
         """The organiser wants so many rounds, now or when it is started again."""
         self.wanted_rounds = rounds
@@ -114,6 +127,19 @@ class SimCoordinator(Process):
     def _extend(self) -> None:
         if self.machine is not None:
             self._act(self.machine.extend(self.wanted_rounds, self.now_s))
+
+    def order(self, order: Order) -> None:
+        """Hear the organiser's word on a peer."""
+        self.hear(self._ordered, order)
+
+    def _ordered(self, order: Order) -> None:
+        if self.machine is not None:
+            self._act(self.machine.ordered(order, self.now_s))
+
+    def lose_ledger(self) -> None:
+        """Lose all that a dead coordinator had on its disk but for its key."""
+        self.disk.clear()
+        self.term, self.has_lost_ledger = 0, True
 
     def _keep_uses(self, uses: Mapping[bytes, int]) -> None:
         self.text_uses.update(uses)
@@ -145,7 +171,8 @@ class SimCoordinator(Process):
         """A peer is at the door."""
         assert self.machine is not None
         try:
-            let_in = self.machine.connected(peer, hello, self.now_s)
+            invite_id = _INVITE if self.has_lost_ledger else ""
+            let_in = self.machine.connected(peer, hello, self.now_s, invite_id=invite_id)
             self._act([*let_in, *self._placed(self.machine)])
         except RemoteFault as fault:
             self.watch.refused(peer, fault)
@@ -220,6 +247,8 @@ class SimCoordinator(Process):
                 self.term = action.term
                 self.watch.coordinator_fell()  # the op goes on with full timers
             elif isinstance(action, do.SendToPeer):
+                if isinstance(action.message, Released):
+                    self.watch.released(action.peer)
                 self._control.to_peer(action.peer, action.message)
             else:
                 self._control.close(action.peer)

@@ -13,6 +13,7 @@ from functools import partial
 from ipaddress import IPv6Address
 from typing import Protocol
 
+from swarmtrain.peer.network.thread import HAND_OVER_S
 from swarmtrain.peer.training.machine import (
     Action,
     Applied,
@@ -23,7 +24,7 @@ from swarmtrain.peer.training.machine import (
     TrainingMachine,
     tell,
 )
-from swarmtrain.peer.training.state_image import StateImage
+from swarmtrain.peer.training.state_image import StateImage, image_of
 from swarmtrain.simulate.ground.conditions import SNAPSHOT_ROUNDS
 from swarmtrain.simulate.ground.control import RECONNECT_S, ControlLanes
 from swarmtrain.simulate.ground.handicaps import NO_HANDICAP, Handicap
@@ -57,6 +58,8 @@ from swarmtrain_transport.wire.messages import (
     Hello,
     Leased,
     LeaseGrant,
+    Leaving,
+    Released,
     Welcome,
 )
 from swarmtrain_transport.wire.records import Record
@@ -226,6 +229,7 @@ class SimPeer(Process):
             self.watch,
         )  # fmt: skip
         self.stages: dict[int, Stage] = {}
+        self._hands_over: Callable[[bool], None] | None = None
         self._ended: set[int] = set()
         self._turn = 0
         self._begin_training()
@@ -363,6 +367,36 @@ class SimPeer(Process):
         self._act(self.machine.leave("asked to", self.now_s))
         self.later(_GOODBYE_S, self.kill)
 
+    def hand_over(self, left: Callable[[bool], None]) -> None:
+        """Leave as a session does: save, train no more, and wait for a while until somebody else
+        holds the newest state.
+
+        Args:
+            left: hears whether somebody does, once the process has gone.
+        """
+        self.is_leaving, self._hands_over = True, left
+        self._turn += 1
+        self._has_left_first = True
+        if self.driver.op >= 0 and self.is_in_first:
+            image = image_of(
+                self.strategy, bytes(32), self._scene.conditions.num_values, self.driver.op,
+                copy=True,
+            )  # fmt: skip
+            self.disk.save(image, self.strategy.local_arrays(), is_last=True)
+        for stage in self.stages.values():
+            stage.leave()
+        if self._host.control.is_open(self, self.connection):
+            self._host.control.to_coordinator(self, Leaving())
+            self.later(HAND_OVER_S, partial(self._go, is_released=False))
+        else:
+            self._go(is_released=False)
+
+    def _go(self, *, is_released: bool) -> None:
+        left, self._hands_over = self._hands_over, None
+        if left is not None:
+            self.leave()
+            self.clock.after(2 * _GOODBYE_S, partial(left, is_released))
+
     def leave_in_turn(self, *, gives_now: bool) -> None:
         """Leave when the round under way has ended, or as soon as what there is has an outcome."""
         self.is_leaving = True
@@ -407,6 +441,9 @@ class SimPeer(Process):
         self.hear(self._control, message)
 
     def _control(self, message: CoordinatorMessage) -> None:
+        if isinstance(message, Released):
+            self._go(is_released=True)
+            return
         if self._reading is not None and isinstance(message, LeaseGrant):
             self._reading.granted(message)
             return
@@ -422,6 +459,7 @@ class SimPeer(Process):
         self.hear(self._control_down)
 
     def _control_down(self) -> None:
+        self._go(is_released=False)
         self._act(self.machine.control_down(self.now_s))
         self.later(RECONNECT_S, partial(self._host.control.connect, self))
         self._train()
@@ -457,7 +495,7 @@ class SimPeer(Process):
             case do.LoadState() | do.ApplyResult() | do.OpSkipped() if group_of(action):
                 index, group = self.machine.ledger.head_index, group_of(action)
                 self.later(_APPLY_S, partial(self._stage_hears, group, action, index))
-            case do.Moved():
+            case do.Moved() if self._hands_over is None:
                 self._moved(action.groups)
             case do.LoadState() | do.ApplyResult() | do.OpSkipped():
                 index = self.machine.ledger.head_index
