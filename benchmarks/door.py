@@ -42,6 +42,9 @@ LOOK_S = 0.5
 FLOOD_BYTES = (4 << 20) - 1024
 """Nearly the largest message that the control lane has for members."""
 
+CUT = ("flood", "fault")
+"""Events of `status` that name who was cut off."""
+
 PAUSE_S = 0.05
 """Pause of a flooding connection that was broken before it comes again."""
 
@@ -326,7 +329,7 @@ def measure_run(kind: str, seconds: float) -> dict[str, Any]:
 
     with tempfile.TemporaryDirectory(prefix="swarmtrain-door-") as folder:
         place = Place.make(Path(folder) / "run", what="door")
-        write_run_file(place, 1, len(PEERS), 2)
+        write_run_file(place, 1, len(PEERS), 2, 3.0)
         processes = Processes(place)
         run = Counted(place, processes)
         try:
@@ -343,7 +346,7 @@ def measure_run(kind: str, seconds: float) -> dict[str, Any]:
                 flooded = run.count(seconds)
             after = run.count(SETTLE_S)
             status = ask_coordinator(place.coordinator)
-            marks = {one.event: one.reason for one in status.events if one.event == "flood"}
+            marks = {one.event: one.reason for one in status.events if one.event in CUT}
         finally:
             processes.close()
     return {

@@ -262,7 +262,7 @@ def _door(
     return Door(
         store, keys.cert_sha256, peers_max=config.admission.peers_max,
         others_in=shell.others_in, is_banned=machine.view.banned.__contains__,
-        wall_clock=wall_clock, takes_copies=lambda: machine.recovery.takes_copies,
+        wall_clock=wall_clock, proves=machine.recovery.proves_membership,
         misfit=refusal,
     )  # fmt: skip
 
@@ -292,7 +292,7 @@ def _resumed(
             terms, keys.run_key_public, store.replay(), keys.sign, verify, store.term, now_s,
             is_lost=keys.have_begun and first is None, more_groups=more,
             needs=stage_needs(config) if more else (), pipeline=pipeline_terms(config),
-            archive=store, rounds=rounds,
+            archive=store, rounds=rounds, places=config.admission.peers_max,
         )  # fmt: skip
     except RemoteFault as exc:
         raise damaged(LOG, str(exc)) from exc

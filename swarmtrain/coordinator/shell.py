@@ -93,6 +93,8 @@ class Outlet:
 
     def __init__(self, abort: Callable[[], None]) -> None:
         self._abort = abort
+        self.was_in = False
+        """True for a peer that needed no invite, as it was let in before."""
         self.told = ""
         """Text last sent to this connection about what the run waits for."""
         self._waiting: asyncio.Queue[bytes | None] = asyncio.Queue()
@@ -180,7 +182,7 @@ class Shell:
     def connect(self, peer: PeerId, outlet: Outlet, hello: Hello, invite_id: str) -> None:
         """The peer came through the door; an older connection of it is cut."""
         older = self._outlets.get(peer)
-        self._outlets[peer] = outlet
+        self._outlets[peer], outlet.was_in = outlet, not invite_id
         if older is not None:
             older.abort()
         self._step(
@@ -235,10 +237,13 @@ class Shell:
         """True if the shell stopped for good."""
         return self.failure.done()
 
-    def others_in(self, peer: PeerId) -> int:
+    def others_in(self, peer: PeerId, by_invite: bool) -> int:
         """Count the peers other than this one that are in, or wait to come in: a coordinator that
-        has just started lets nobody new in for some seconds."""
-        return len({*self._roster(), *self._outlets} - {peer})
+        has just started lets nobody new in for some seconds. Whoever is in the roster has a place,
+        and whoever has no JOIN yet takes none of those who have one."""
+        roster = self._roster()
+        waiting = [one for one, outlet in self._outlets.items() if by_invite or outlet.was_in]
+        return len({*roster} - {peer}) if peer in roster else len({*roster, *waiting} - {peer})
 
     def status(self) -> msgspec.Struct:
         """The run as people see it, now."""

@@ -431,7 +431,8 @@ _ROWS = (
     ),
     ErrorKind(
         "SWT-E701", "The run is full", EXIT_TRY_LATER,
-        "It has as many peers as its organiser allows (admission.peers_max). Try again later.",
+        "It has as many peers as its organiser allows (admission.peers_max). Try again later; a\n"
+        "peer that was in before waits for its place by itself.",
     ),
     ErrorKind(
         "SWT-E702", "You were removed from this run", EXIT_NOT_ALLOWED,

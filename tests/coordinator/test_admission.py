@@ -1,6 +1,7 @@
 from collections.abc import Iterator
 from pathlib import Path
 
+import msgspec
 import pytest
 
 from swarmtrain.config.settings import AdmissionSection
@@ -43,7 +44,7 @@ class Scene:
         self.banned: set[bytes] = set()
         self.wall_s = WALL_S
         self.door = Door(
-            self.store, CERT, peers_max=4, others_in=lambda peer: self.num_in,
+            self.store, CERT, peers_max=4, others_in=lambda peer, by_invite: self.num_in,
             is_banned=self.banned.__contains__,
             wall_clock=lambda: self.wall_s,
         )  # fmt: skip
@@ -337,3 +338,14 @@ def test_passers_by_are_forgotten() -> None:
         crowd.step.leave(crowd.came, was_let_in=False)
     assert len(crowd.step._arrivals) <= ADDRESSES_MAX and not len(crowd.step)
     assert not crowd.step._numbers
+
+
+def test_who_proves_that_it_was_in_needs_no_invite_and_who_claims_a_copy_does(scene: Scene) -> None:
+    """The ledger is lost, and with it whom the store had let in."""
+    scene.door._proves = lambda peer, hello: peer == ALICE.peer_id
+    hello = encode(msgspec.structs.replace(hello_of(BOB), head_index=10**9, head_hash=bytes(32)))
+    invite_id = scene.invite()
+    assert scene.lets_in(ALICE, b"") == ""
+    signature = BOB.sign(knock_payload(NONCE, CERT, hello))
+    assert scene.refuses(BOB, b"", hello=hello, signature=signature) == "SWT-E313"
+    assert scene.lets_in(BOB, hello=hello, signature=signature) == invite_id

@@ -1,3 +1,4 @@
+import asyncio
 import hashlib
 import ssl
 from collections.abc import AsyncIterator, Awaitable, Callable
@@ -27,13 +28,16 @@ from swarmtrain_transport.wire.messages import (
     Progress,
     Ready,
     Refused,
+    Welcome,
     decode_from_coordinator,
     encode,
 )
 from swarmtrain_transport.wire.records import Record
 from tests.coordinator.rig import (
     SECRET,
+    Listener,
     Rig,
+    client_of,
     connected,
     hello_of,
     join_body,
@@ -164,6 +168,30 @@ def test_a_full_run_is_told_apart(tmp_path: Path) -> None:
                 async with connected(rig.invite(), BOB):
                     pass
             assert (caught.value.code, caught.value.exit_status) == ("SWT-E701", 75)
+
+    run(scene())
+
+
+def test_a_member_that_finds_the_run_full_waits_for_its_place(tmp_path: Path) -> None:
+    async def scene() -> None:
+        pauses: asyncio.Queue[float] = asyncio.Queue()
+
+        async def pause(seconds: float) -> None:
+            pauses.put_nowait(seconds)
+            await asyncio.sleep(0.01)
+
+        async with serving(tmp_path, peers_max=1) as rig:
+            listener = Listener()
+            async with connected(rig.invite(), ALICE):
+                bob = client_of(rig.invite(), BOB, listener, pause=pause, waits=True)
+                running = asyncio.create_task(bob.run())
+                for _ in range(3):
+                    await pauses.get()
+                assert not running.done() and not bob.is_up
+            rig.machine.members.clear()
+            await listener.hears(Welcome)
+            await bob.close()
+            await running
 
     run(scene())
 

@@ -20,7 +20,7 @@ from swarmtrain_transport import limits
 from swarmtrain_transport.wire.identity import Identity
 from swarmtrain_transport.wire.invite import Invite
 from swarmtrain_transport.wire.messages import Hello, History, Records, Tell, Welcome
-from swarmtrain_transport.wire.records import Record, record_from_bytes
+from swarmtrain_transport.wire.records import Join, Record, bodies_of, record_from_bytes
 from tests.coordinator.rig import Listener, client_of, connected, hello_of, run
 from tests.coordinator.test_service import CONFIG, fails, living
 
@@ -45,7 +45,12 @@ async def begun(directory: Path, *peers: Identity) -> tuple[Invite, list[Record]
 
 def with_copy(peer: Identity, records: list[Record]) -> Hello:
     newest = records[-1]
-    return msgspec.structs.replace(hello_of(peer), head_index=newest.index, head_hash=newest.hash)
+    joins = [record for record, body in zip(records, bodies_of(records), strict=True)
+             if isinstance(body, Join) and body.peer == peer.peer_id]  # fmt: skip
+    return msgspec.structs.replace(
+        hello_of(peer), head_index=newest.index, head_hash=newest.hash,
+        joined=joins[-1].to_bytes() if joins else b"",
+    )  # fmt: skip
 
 
 async def refusal(invite: Invite, peer: Identity, hello: Hello | None = None) -> DoorRefused:
@@ -121,6 +126,9 @@ def test_whom_the_lost_log_had_let_in_needs_no_use_of_an_invite(tmp_path: Path) 
             blank = Invite(
                 "127.0.0.1", life.invite.port, "tests", life.invite.cert_sha256, b"-" * 16
             )
+            # Nor is it asked for its copy, however long that is said to be.
+            longer = msgspec.structs.replace(with_copy(EVE, records), head_index=10**9)
+            assert (await refusal(blank, EVE, longer)).code == "SWT-E313"
             await brings(blank, ALICE, records)
             with pytest.raises(DoorRefused) as caught:
                 # A stranger with a copy of the log is no member for that.

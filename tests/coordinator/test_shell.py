@@ -257,7 +257,25 @@ def test_the_run_is_over_when_it_is_finished_and_nobody_is_in() -> None:
 def test_others_in_counts_everybody_but_the_one_who_asks() -> None:
     def test(shell: Shell, machine: FakeMachine, disk: Disk) -> None:
         joined(shell, ALICE)
-        assert (shell.others_in(ALICE.peer_id), shell.others_in(BOB.peer_id)) == (0, 1)
+        assert shell.others_in(ALICE.peer_id, False) == 0
+        assert shell.others_in(BOB.peer_id, True) == 1
+
+    in_a_scene(test)
+
+
+def test_who_waits_with_an_invite_takes_no_place_of_those_who_were_in() -> None:
+    """Without a ledger the roster is empty, and all of them wait."""
+
+    def test(shell: Shell, machine: FakeMachine, disk: Disk) -> None:
+        machine.connected = lambda *what, **more: ()  # type: ignore[method-assign]
+        shell.connect(BOB.peer_id, Outlet(lambda: None), hello_of(BOB), "an invite")
+        assert shell.others_in(ALICE.peer_id, False) == 0
+        assert shell.others_in(ALICE.peer_id, True) == 1
+        shell.connect(ALICE.peer_id, Outlet(lambda: None), hello_of(ALICE), "")
+        assert shell.others_in(bytes(32), False) == 1
+        assert shell.others_in(bytes(32), True) == 2
+        machine.members.update((ALICE.peer_id, bytes(32)))
+        assert shell.others_in(ALICE.peer_id, False) == 1, "it is in the roster: it has a place"
 
     in_a_scene(test)
 

@@ -5,6 +5,7 @@ from typing import Any
 
 import msgspec
 
+from swarmtrain_transport import limits
 from swarmtrain_transport.actions import Adopt, Append, ClosePeer, SendToPeer
 from swarmtrain_transport.coordinator.rendezvous import Rendezvous
 from swarmtrain_transport.ledger.chain import Archive
@@ -13,6 +14,7 @@ from swarmtrain_transport.links.link import PeerId
 from swarmtrain_transport.wire import messages as m
 from swarmtrain_transport.wire.records import (
     Body,
+    Join,
     Plan,
     Record,
     bodies_of,
@@ -60,6 +62,7 @@ class Hall:
         *,
         is_lost: bool = False,
         archive: Archive | None = None,
+        places: int = limits.PEERS_MAX,
         **terms: Any,
     ) -> None:
         self.now_s = 0.0
@@ -76,6 +79,7 @@ class Hall:
             self.now_s,
             is_lost=is_lost,
             archive=archive,
+            places=places,
         )
         self.take(self.machine.start(0.0))
 
@@ -193,3 +197,10 @@ def opened(*peers: PeerId, **terms: Any) -> Hall:
     hall = Hall(**{"start_peers": len(peers), **terms})
     hall.open_run(*peers)
     return hall
+
+
+def join_of(first: Hall, peer: bytes) -> bytes:
+    """The peer's JOIN, as it keeps it; b"" if it was never in."""
+    joins = [one for one, body in zip(first.records, bodies_of(first.records), strict=True)
+             if isinstance(body, Join) and body.peer == peer]  # fmt: skip
+    return joins[-1].to_bytes() if joins else b""

@@ -179,12 +179,13 @@ class Door:
         store: who was let in before, and the invites.
         cert_sha256: of the certificate that peers see.
         peers_max: peers that may be in at once.
-        others_in: how many peers other than the given one are in now.
+        others_in: how many peers other than the given one have the places that it might take; True
+            for one that comes by an invite.
         is_banned: whether the ledger shuts this key out.
         wall_clock: seconds since 1970, for invites that expire.
         misfit: error id and words for who brings another model, data or run's name than the run's.
-        takes_copies: whether the ledger was lost and with it whom the store had let in: until it is
-            back, whoever claims a copy comes in with that, and the machine judges the copy.
+        proves: whether the ledger was lost, and with it whom the store had let in, and this HELLO
+            proves that the key was.
     """
 
     def __init__(
@@ -193,11 +194,11 @@ class Door:
         cert_sha256: bytes,
         *,
         peers_max: int,
-        others_in: Callable[[PeerId], int],
+        others_in: Callable[[PeerId, bool], int],
         is_banned: Callable[[PeerId], bool],
         wall_clock: Callable[[], float],
         misfit: Callable[[Brings], tuple[str, str] | None] = lambda brings: None,
-        takes_copies: Callable[[], bool] = lambda: False,
+        proves: Callable[[PeerId, Hello], bool] = lambda peer, hello: False,
     ) -> None:
         self._store = store
         self._cert_sha256 = cert_sha256
@@ -206,7 +207,7 @@ class Door:
         self._is_banned = is_banned
         self._wall_clock = wall_clock
         self._misfit = misfit
-        self._takes_copies = takes_copies
+        self._proves = proves
         self._failed = FailedKnocks()
         self._promised: dict[PeerId, str] = {}
         """New keys that were let in, with their invites: until JOIN the store counts no use."""
@@ -233,16 +234,14 @@ class Door:
             hello = self._prove(knock, nonce)
             if is_banned:
                 raise DoorClosed("SWT-E702", ban_words(self._store.ban_reason(knock.peer_id)))
-            brings_copy = hello.head_index >= 0 and self._takes_copies()
-            invite_id = (
-                "" if is_known or brings_copy else self._invite_for(knock.token, knock.peer_id)
-            )
+            was_in = is_known or self._proves(knock.peer_id, hello)
+            invite_id = "" if was_in else self._invite_for(knock.token, knock.peer_id)
         except DoorClosed:
             self._failed.note(address, now_s)
             raise
         if (why_not := self._misfit(hello.brings)) is not None:
             raise DoorClosed(*why_not)
-        if self._others_in(knock.peer_id) >= self._peers_max:
+        if self._others_in(knock.peer_id, bool(invite_id)) >= self._peers_max:
             raise DoorClosed(
                 "SWT-E701", f"The run has its {self._peers_max} peers. Try again later."
             )

@@ -21,6 +21,7 @@ from swarmtrain.foundation.control_lane import (
     CONTROL_PATH,
     HEARTBEAT_S,
     LENGTH_BYTES,
+    MEMBERS_WAIT,
     PEER_HEADER,
     PIECE_PATH,
     SIGNATURE_HEADER,
@@ -350,7 +351,8 @@ class ControlClient:
             )
         self.bytes_in += frame_bytes(len(received.data), is_masked=False)
         message = decode_from_coordinator(received.data)
-        if isinstance(message, Refused) and message.code == SLOW_DOWN:
+        waits_for = MEMBERS_WAIT if self._trying.is_endless else (SLOW_DOWN,)
+        if isinstance(message, Refused) and message.code in waits_for:
             raise AskedToWait(cleaned(message.text))
         if isinstance(message, Refused):
             base = refused(message.code, message.text)

@@ -41,7 +41,7 @@ class Patience:
     def __init__(self, host: str, port: int, rng: random.Random, *, is_endless: bool) -> None:
         self._where = f"{host}:{port}"
         self._rng = rng
-        self._is_endless = is_endless
+        self.is_endless = is_endless
         self._due = 1
         self.failed = 0
 
@@ -49,17 +49,17 @@ class Patience:
         """Note that it was reached, so from now on it is worth waiting for."""
         if self.failed:
             logger.info("The coordinator %s answers.", self._where)
-        self.failed, self._due, self._is_endless = 0, 1, True
+        self.failed, self._due, self.is_endless = 0, 1, True
 
     def failure(self, error: Exception) -> bool:
         """Count a failed try; return True to give up."""
         self.failed += 1
-        if not self._is_endless and self.failed >= FIRST_TRIES:
+        if not self.is_endless and self.failed >= FIRST_TRIES:
             return True
         if self.failed >= self._due:
             self._due = self.failed * SAID_EVERY
             what = "Waiting until it does; Ctrl+C gives up."
-            if not self._is_endless:
+            if not self.is_endless:
                 what = f"Trying {FIRST_TRIES - self.failed} times more; --wait would go on."
             how = "asks to wait" if isinstance(error, AskedToWait) else "does not answer"
             logger.warning(

@@ -25,7 +25,7 @@ from swarmtrain_transport.wire.records import (
     outline_of,
     tag_of,
 )
-from tests.transport.hall import Hall, opened
+from tests.transport.hall import Hall, join_of, opened
 from tests.transport.ledger.test_groups import grouped_chain
 from tests.transport.plain_arithmetic import PlainArithmetic
 from tests.transport.rig import (
@@ -351,10 +351,10 @@ def test_a_coordinator_that_lost_its_ledger_waits_for_who_holds_all_of_it() -> N
     newest = hall.records[-1]
     hello = {"head_index": newest.index, "head_hash": newest.hash}
     again = Hall((), term=1, is_lost=True)
-    again.join(B, **hello)
+    again.join(B, **hello, joined=join_of(hall, B))
     again.say(B, m.History(newest.index, ()))
     assert not any(isinstance(message, m.Refused) for message in again.sent[B])
-    again.join(A, **hello)
+    again.join(A, **hello, joined=join_of(hall, A))
     while len(again.records) < len(hall.records):
         index = [told for told in again.sent[A] if isinstance(told, m.Tell)][-1].first_index
         again.say(A, m.History(index, (hall.records[index].to_bytes(),)))

@@ -20,7 +20,7 @@ from swarmtrain_transport.coordinator.members.validation import shown
 from swarmtrain_transport.errors import RemoteFault
 from swarmtrain_transport.links.link import PeerId
 from swarmtrain_transport.wire.messages import FIRST_GROUP, Hello, History, PeerMessage, Tell
-from swarmtrain_transport.wire.records import Join, Run, body_of, record_from_bytes
+from swarmtrain_transport.wire.records import Join, Run, Verify, body_of, record_from_bytes
 
 _LATE_S = 0.25
 """A tick that is later than this was held up."""
@@ -48,6 +48,7 @@ class LedgerRecovery:
         writer: the ledger as the disk has it.
         live_roster: who is still to come back.
         now_s: start of this life.
+        verify: checks a signature.
         lost_key: the run key, where the ledger that it has signed is lost.
     """
 
@@ -56,8 +57,10 @@ class LedgerRecovery:
         writer: LedgerWriter,
         live_roster: LiveRoster,
         now_s: float,
+        verify: Verify,
         lost_key: bytes | None = None,
     ) -> None:
+        self._verify = verify
         self._writer = writer
         self._live_roster = live_roster
         self._lost_key = lost_key
@@ -93,13 +96,33 @@ class LedgerRecovery:
         """True if the ledger was lost, and a copy, or a longer one, may still come."""
         return self._lost_key is not None and self.is_open
 
+    def proves_membership(self, peer: PeerId, hello: Hello) -> bool:
+        """Return True if the ledger is lost and HELLO shows that this run has let that key in, by a
+        JOIN that the run key has signed."""
+        if self._lost_key is None or not self.is_open or not hello.joined:
+            return False
+        try:
+            record = record_from_bytes(hello.joined)
+            is_signed = self._verify(self._lost_key, record.signature, record.hash)
+            body = body_of(record) if is_signed else None
+        except RemoteFault:
+            return False
+        return isinstance(body, Join) and body.peer == peer
+
+    def may_tell(self, peer: PeerId, guest: Guest) -> bool:
+        """Return True if the peer may bring newer records. Without a ledger nobody is known, so it
+        has to prove that it was in, or to have an invite: or strangers would hold the run up."""
+        is_known = bool(guest.invite_id) or peer in self._writer.view.ever_members
+        is_trusted = self._lost_key is None or is_known or self.proves_membership(peer, guest.hello)
+        return self.may_grow and is_trusted
+
     def refusal(self, peer: PeerId, guest: Guest) -> tuple[str, str] | None:
         """Error id and words for who has no place in the history that we hold."""
         if self.is_missing:
             return "SWT-E706", "The coordinator has lost its ledger and waits for a copy of it."
         if not self._writer.knows_history(guest.hello):
             return FORK
-        # To get a copy the door lets in whoever claims one: it has forgotten its members.
+        # To get a copy the door lets in whoever was in once: it has forgotten who is.
         is_known = guest.invite_id or peer in self._writer.view.ever_members
         if self._lost_key is not None and not is_known:
             return "SWT-E313", "This run has never let that key in."

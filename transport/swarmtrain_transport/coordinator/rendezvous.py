@@ -89,6 +89,7 @@ class Rendezvous:
         pipeline: terms of its rounds, where groups are stages.
         archive: where older records are, None to keep all in memory.
         rounds: after which the run shall be over, if that is more than it was.
+        places: peers that may be in the roster at once.
 
     Attributes:
         groups: what is exchanged, by the groups' numbers.
@@ -114,7 +115,9 @@ class Rendezvous:
         pipeline: PipelineTerms | None = None,
         archive: Archive | None = None,
         rounds: int = 0,
+        places: int = limits.PIPELINE_MEMBERS_MAX,
     ) -> None:
+        self._places = places
         self.terms = terms
         self.writer = LedgerWriter(records, sign, verify, term, archive)
         self.view = self.writer.view
@@ -140,7 +143,7 @@ class Rendezvous:
         self._begin_known_groups()
         self.holdings = Holdings(self.writer, self.lines, sign)
         self.recovery = LedgerRecovery(
-            self.writer, self.live_roster, now_s, run_key if is_lost else None
+            self.writer, self.live_roster, now_s, verify, run_key if is_lost else None
         )
         self.departures = Departures(
             self.writer, self.live_roster, self.first.chronicle, self._lost
@@ -176,7 +179,7 @@ class Rendezvous:
     def _let_in(self, peer: PeerId, guest: Guest) -> None:
         hello = guest.hello
         join = self.view.roster.get(peer)
-        if self.writer.is_behind(hello) and self.recovery.may_grow:
+        if self.writer.is_behind(hello) and self.recovery.may_tell(peer, guest):
             self.recovery.ask(peer, guest, self._now_s)
         elif refusal := self.recovery.refusal(peer, guest) or self.departures.refusal(peer):
             self.writer.refuse(peer, *refusal)
@@ -186,6 +189,11 @@ class Rendezvous:
             self._welcome(peer, hello)
         elif self.recovery.is_open:
             self.recovery.wait(peer, guest)
+        elif join is None and len(self.view.roster) >= self._places:
+            # The door has counted whom it knew of: that is not everybody where the ledger was lost.
+            self.writer.refuse(
+                peer, "SWT-E701", f"The run has its {self._places} peers. Try again later."
+            )
         else:
             is_new = peer not in self.view.ever_members
             self.writer.append(card_of(peer, hello, guest.invite_id))

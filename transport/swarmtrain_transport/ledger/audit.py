@@ -172,7 +172,7 @@ def _decoded(data: Buffer, kind: type[T], reason: str, most: int = limits.FRAME_
         raw = unpack_limited(data, bytes_max=most)
         return msgspec.convert(raw, type=kind, builtin_types=(bytes,), str_keys=False)
     except (msgspec.ValidationError, TypeError, RemoteFault) as exc:
-        raise RemoteFault(reason, "does not decode") from exc
+        raise RemoteFault(reason, f"does not decode: {exc}") from exc
 
 
 def is_shown(view: OpView, drawn: Drawn, peer: PeerId, shown: Shown) -> bool:

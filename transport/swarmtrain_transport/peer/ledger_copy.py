@@ -14,11 +14,13 @@ from swarmtrain_transport.ledger.plan_rules import check_centre, check_plan, val
 from swarmtrain_transport.ledger.signed_roots import is_signature, result_payload
 from swarmtrain_transport.ledger.snapshots import Snapshots, become, from_image
 from swarmtrain_transport.ledger.transfers import NOTHING_SUMMED
+from swarmtrain_transport.links.link import PeerId
 from swarmtrain_transport.wire.messages import Image
 from swarmtrain_transport.wire.records import (
     AnyBody,
     BodyReader,
     Freeze,
+    Join,
     Plan,
     Record,
     Run,
@@ -93,6 +95,10 @@ class LedgerCopy:
         records: the copy of an earlier life; after the SNAPSHOT that it begins with, if it does.
         archive: store of older records, None to keep all in memory.
         begins: the SNAPSHOT that it begins with.
+        me: peer whose copy it is, b"" if it is nobody's.
+
+    Attributes:
+        joined: newest JOIN of that peer that was folded here, b"" before one.
 
     Raises:
         RemoteFault: the records are not a legal chain.
@@ -104,8 +110,11 @@ class LedgerCopy:
         records: Iterable[Record],
         archive: Archive | None = None,
         begins: Beginning | None = None,
+        *,
+        me: PeerId = b"",
     ) -> None:
-        self._verify, self._archive = verify, archive
+        self._verify, self._archive, self._me = verify, archive, me
+        self.joined = b""
         self.ledger = Ledger(verify, archive)
         self.view = LedgerView()
         self._snapshots = Snapshots(self.ledger, self.view)
@@ -117,8 +126,13 @@ class LedgerCopy:
             self._begin(begins.run, begins.snapshot, begins.image, begins.known)
             self.ledger.hold_from(begins.oldest, begins.known)
         for record in records:
-            self.ledger.append(record, self._snapshots.apply)
+            self._note(record, self.ledger.append(record, self._snapshots.apply))
             self.ledger.trim()
+
+    def _note(self, record: Record, body: AnyBody) -> None:
+        """Remember a JOIN of ours, which outlives the records that we may free."""
+        if isinstance(body, Join) and body.peer == self._me:
+            self.joined = record.to_bytes()
 
     def take(self, raw: bytes) -> tuple[Record, AnyBody] | None:
         """The next record, or None for one that is here already.
@@ -129,7 +143,9 @@ class LedgerCopy:
         record = record_from_bytes(raw)
         if record.index <= self.ledger.head_index:
             return None
-        return record, self.ledger.append(record, self._judge)
+        body = self.ledger.append(record, self._judge)
+        self._note(record, body)
+        return record, body
 
     def take_piece(self, piece: Image) -> tuple[Record, Record, bytes] | None:
         """A piece of an image. With the last one the copy begins with it: record 0, the SNAPSHOT

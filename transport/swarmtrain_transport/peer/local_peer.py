@@ -5,6 +5,7 @@ from dataclasses import dataclass
 from swarmtrain_transport.collective.local_stats import LocalStats
 from swarmtrain_transport.ledger.chain import Ledger
 from swarmtrain_transport.links.link import PeerId
+from swarmtrain_transport.peer.ledger_copy import LedgerCopy
 from swarmtrain_transport.wire.messages import UNSAID, Applied, Brings, Hello, Progress
 
 
@@ -23,9 +24,15 @@ class Card:
 
 
 def hello_of(
-    card: Card, stats: LocalStats, ledger: Ledger, states: tuple[Applied, ...], *, takes_image: bool
+    card: Card,
+    stats: LocalStats,
+    copy: LedgerCopy,
+    states: tuple[Applied, ...],
+    *,
+    takes_image: bool,
 ) -> Hello:
     """HELLO as of now."""
+    ledger = copy.ledger
     return Hello(
         boot=card.boot,
         name=card.name,
@@ -40,6 +47,7 @@ def hello_of(
         brings=card.brings,
         states=states,
         takes_image=takes_image,
+        joined=copy.joined,
     )
 
 

@@ -90,7 +90,7 @@ class Participant:
         shelf: Shelf | None = None,
     ) -> None:
         self.card = card
-        self._copy = LedgerCopy(verify, records, archive, begins)
+        self._copy = LedgerCopy(verify, records, archive, begins, me=card.peer_id)
         self.view, self.ledger = self._copy.view, self._copy.ledger
         self.stats = LocalStats()
         self.groups: dict[int, GroupPeer] = {}
@@ -149,7 +149,7 @@ class Participant:
     def hello(self) -> say.Hello:
         """HELLO as of now; the door signs it."""
         states = tuple(held for part in self._parts if (held := part.held) is not None)
-        return hello_of(self.card, self.stats, self.ledger, states, takes_image=self._takes_image)
+        return hello_of(self.card, self.stats, self._copy, states, takes_image=self._takes_image)
 
     @property
     def _takes_image(self) -> bool:

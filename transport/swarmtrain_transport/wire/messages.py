@@ -97,12 +97,13 @@ class Brings(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defau
 UNSAID = Brings()
 
 
-class Hello(Message, frozen=True, tag="hello"):
+class Hello(Message, frozen=True, tag="hello", omit_defaults=True):
     """First message of every connection; the shell has checked its signature and invite.
 
     head_index and head_hash are the newest ledger record held (-1 and b"" for none), `states` the
     newest state of each group of which one is held, in place or on the disk. A process that has
-    just begun may be given the newest SNAPSHOT in the place of records (takes_image).
+    just begun may be given the newest SNAPSHOT in the place of records (takes_image). `joined` is
+    the peer's newest JOIN record: it proves to a coordinator without its ledger that it was let in.
     """
 
     boot: bytes
@@ -118,6 +119,7 @@ class Hello(Message, frozen=True, tag="hello"):
     brings: Brings = UNSAID
     states: tuple["Applied", ...] = ()
     takes_image: bool = False
+    joined: bytes = b""
 
 
 class Offer(Message, frozen=True, tag="offer", omit_defaults=True):
