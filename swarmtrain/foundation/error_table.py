@@ -50,7 +50,7 @@ _ROWS = (
     ),
     ErrorKind(
         "SWT-E102", "An optional part is not installed", EXIT_MUST_CHANGE,
-        "What was asked for needs a package that swarmtrain alone does not bring. The message\n"
+        "This needs a package that swarmtrain alone does not bring. The message\n"
         "names it and the command that installs it; everything else works without it.",
     ),
     ErrorKind(
@@ -66,11 +66,10 @@ _ROWS = (
     ),
     ErrorKind(
         "SWT-E203", "The coordinator does not answer", EXIT_UNREACHABLE,
-        "No connection to the address in the invite came about. The run may be down, or over,\n"
+        "No connection to the address in the invite could be made. The run may be down, or over,\n"
         "for then its coordinator ends; a firewall may block the port, or the invite names an\n"
-        "address that only its maker can reach\n"
-        "(127.0.0.1 is always the machine that reads it). Nothing is lost: join again later with\n"
-        "the same state directory.",
+        "address that only its maker can reach (127.0.0.1 is always the machine that reads it).\n"
+        "Nothing is lost: join again later with the same state directory.",
     ),
     ErrorKind(
         "SWT-E204", "Nothing is running there", EXIT_UNREACHABLE,
@@ -140,7 +139,7 @@ _ROWS = (
     ),
     ErrorKind(
         "SWT-E401", "A disk is full at this peer", EXIT_CANNOT_WRITE,
-        "What was written last is left out, what was complete before is intact. Free some space\n"
+        "The last write is left out; all that was complete before is intact. Free some space\n"
         "and join again with the same state directory: the peer catches up.",
     ),
     ErrorKind(
@@ -187,7 +186,7 @@ _ROWS = (
     ),
     ErrorKind(
         "SWT-E450", "The model cannot be built here", EXIT_MUST_CHANGE,
-        "Its weights are there, and what they are weights of is not: peers brought the model from\n"
+        "Its weights are there, but the code of the model is not: peers brought the model from\n"
         "their own program, or it needs a package that is not installed. Load model.safetensors\n"
         "into that program's model.",
     ),
@@ -227,7 +226,7 @@ _ROWS = (
     ),
     ErrorKind(
         "SWT-E501", "The other side broke the protocol", EXIT_PROTOCOL,
-        "A message was refused because it could not be meant so. Usually the two sides run\n"
+        "A message was refused because no correct build sends it. Usually the two sides run\n"
         "different builds; else somebody sends hostile data. Compare `swarmtrain --version`.",
     ),
     ErrorKind(
@@ -250,8 +249,8 @@ _ROWS = (
     ErrorKind(
         "SWT-E563", "This peer has published a wrong sum", EXIT_PROTOCOL,
         "An audit has summed a chunk of this peer's once more, and most peers have checked the\n"
-        "proof. Its key is out of the run for good. Nobody wants it to be so: suspect the memory\n"
-        "or the processor of this machine, or an altered build.",
+        "proof. Its key is out of the run for good. If you did not intend this, suspect the\n"
+        "memory or the processor of this machine, or an altered build.",
     ),
     ErrorKind(
         "SWT-E601", "Unknown key in the run file", EXIT_MUST_CHANGE,
@@ -365,9 +364,10 @@ _ROWS = (
     ),
     ErrorKind(
         "SWT-E631", "This model cannot be exchanged as it is", EXIT_MUST_CHANGE,
-        "What has requires_grad when swarmtrain.join is called is exchanged. It must be there\n"
-        "with its values, not lazy and not on the meta device, and of a real floating type.\n"
-        "Freeze what is not, and unfreeze what the run should train, before joining.",
+        "Parameters that have requires_grad when swarmtrain.join is called are exchanged. They\n"
+        "must be there with their values, not lazy and not on the meta device, and of a real\n"
+        "floating type. Before joining, freeze those that are not, and unfreeze those that the\n"
+        "run should train.",
     ),
     ErrorKind(
         "SWT-E632", "A loop of one's own cannot give what the run exchanges", EXIT_MUST_CHANGE,
@@ -427,7 +427,8 @@ _ROWS = (
     ),
     ErrorKind(
         "SWT-E653", "There is no such program", EXIT_INPUT_MISSING,
-        "What follows -- is looked for as a shell would do it, from the directory that you are in.",
+        "The program after -- is looked for as a shell would do it, from the directory that you\n"
+        "are in.",
     ),
     ErrorKind(
         "SWT-E701", "The run is full", EXIT_TRY_LATER,
