@@ -361,7 +361,7 @@ def _not_running(state_dir: Path, why: str) -> NotRunning:
     return NotRunning(
         "SWT-E204",
         f"Not running: {state_dir}. {why}",
-        "What it saved is intact.",
+        "All that it saved is intact.",
         "Start it again with `swarmtrain up` or `swarmtrain join` and the same --state-dir.",
     )
 

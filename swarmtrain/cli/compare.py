@@ -28,7 +28,7 @@ ATTACK = Attack.SIGN_FLIP
 Strategies = Annotated[
     str, typer.Option(help="Names with commas between; diloco:codec=none has its own setting.")
 ]
-Codec = Annotated[str, typer.Option(help="Of every exchange.", show_default="the strategy's own")]
+Codec = Annotated[str, typer.Option(help="Codec of exchanges.", show_default="the strategy's own")]
 Peers = Annotated[int, typer.Option(min=1, max=64, help="Replicas of a run.")]
 Steps = Annotated[int, typer.Option(min=1, help="Inner steps of each peer.")]
 Seed = Annotated[int, typer.Option(min=0, max=2**62, help="The first seed.")]
@@ -41,15 +41,15 @@ InnerRate = Annotated[
     typer.Option(help="Highest rate of the inner optimizer.", show_default="the strategy's own"),
 ]
 OuterSetting = Annotated[
-    float | None, typer.Option(help="Of the outer step.", show_default="the strategy's own")
+    float | None, typer.Option(help="Rate of the outer step.", show_default="the strategy's own")
 ]
-Speeds = Annotated[str, typer.Option(help="Of each peer, 1,1,0.5,0.25.", show_default="all equal")]
+Speeds = Annotated[str, typer.Option(help="Peers' speeds: 1,1,0.5,0.25.", show_default="all equal")]
 Dynamic = Annotated[
     bool, typer.Option("--dynamic", help="Slow peers make fewer steps; nobody waits.")
 ]
 NonIid = Annotated[bool, typer.Option("--noniid", help="Each peer reads other files.")]
 Hostile = Annotated[int, typer.Option(min=0, help="Peers that attack.")]
-AttackName = Annotated[Attack, typer.Option(help="What they give instead of a difference.")]
+AttackName = Annotated[Attack, typer.Option(help="Vector that they give instead of a difference.")]
 Robust = Annotated[
     str,
     typer.Option(

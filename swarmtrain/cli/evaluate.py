@@ -20,7 +20,7 @@ def evaluate(
         ),
     ],
     field: Annotated[
-        str, typer.Option("--field", help="Of JSONL and datasets, that has the text.")
+        str, typer.Option("--field", help="Field of JSONL and datasets that has the text.")
     ] = "text",
     windows: Annotated[
         int, typer.Option("--windows", min=0, help="Stop after so many windows; 0: read all.")

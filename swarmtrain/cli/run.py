@@ -33,6 +33,6 @@ _door(
 _door(
     "open",
     "Let newcomers in again, with an invite.",
-    "Whoever has an open invite is let in again.",
+    "A peer with an open invite is let in again.",
     closed=False,
 )

@@ -34,7 +34,7 @@ def simulate(
     fragments: Annotated[
         int, typer.Option(min=1, max=16, help="Parts of the vector that rounds move in turn.")
     ] = 1,
-    kind: Annotated[Kind, typer.Option(help="What ops do with contributions.")] = Kind.MEAN,
+    kind: Annotated[Kind, typer.Option(help="Kind of op: mean, gather or pair.")] = Kind.MEAN,
     groups: Annotated[
         int | None,
         typer.Option(

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 def verify(
     context: typer.Context,
-    state_dir: Annotated[Path, typer.Argument(help="Of a peer or a coordinator that has stopped.")],
+    state_dir: Annotated[Path, typer.Argument(help="Directory of a stopped peer or coordinator.")],
     as_json: AsJson = False,
     verbose: Verbose = False,
 ) -> None:

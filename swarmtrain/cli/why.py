@@ -21,7 +21,7 @@ def why(
     verbose: Verbose = False,
     group: Annotated[
         int | None,
-        typer.Option(help="Whose round: one group of peers, or one stage of a model.", min=0),
+        typer.Option(help="Group of peers, or stage of a model, whose round it is.", min=0),
     ] = None,
 ) -> None:
     """Say what happened in a round: who was in it, who was left out and why, how it ended. For a

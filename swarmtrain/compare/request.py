@@ -405,7 +405,7 @@ def _check_together(plan: Plan) -> None:
     if plan.robust and plan.peers < TELLABLE:
         raise misuse(
             f"{label!r} cannot be made robust with {plan.peers} peers.",
-            f"Of two that differ, either may be the hostile one: take {TELLABLE} or more.",
+            f"If two differ, either may be the hostile one: take {TELLABLE} or more.",
         )
     if plan.pace is Pace.APART and (strategy.overlaps or strategy.kind is OpKind.PAIR):
         raise misuse(

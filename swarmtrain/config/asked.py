@@ -28,7 +28,7 @@ _NAME = re.compile(r"[A-Za-z][A-Za-z0-9_.-]{0,63}")
 
 _UNUSED: MappingProxyType[str, tuple[Setting, str]] = MappingProxyType(
     {
-        "error_feedback": (False, "What a codec loses there is not owed later."),
+        "error_feedback": (False, "A codec's loss there is not owed later."),
         "fragments": (1, "It exchanges the whole model at once."),
         "delay_steps": (0, "Its results have their place when they come."),
         "mixing": (0.0, "Its results have their place when they come."),
@@ -106,7 +106,7 @@ def _wanted(facts: StrategyFacts) -> dict[str, tuple[Setting, str]]:
     }
     robust = {
         OpKind.GATHER: "Every peer makes the mean of what it gathers; nobody else could follow it.",
-        OpKind.PAIR: "Of two that differ, either may be the hostile one.",
+        OpKind.PAIR: "If two differ, either may be the hostile one.",
     }
     if facts.kind in robust:
         unused["outer.robust"] = ("none", robust[facts.kind])

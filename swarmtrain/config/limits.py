@@ -89,7 +89,7 @@ def _schedule_problems(config: RunConfig) -> Iterator[Problem]:
         yield Problem(
             "inner.schedule",
             "must be steps with model.kind custom, it is tokens",
-            "Who brings a model steps its learning rate too.",
+            "A program that brings a model steps its learning rate too.",
         )
     if inner.schedule_tokens and inner.schedule != "tokens":
         yield Problem(

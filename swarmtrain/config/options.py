@@ -357,7 +357,7 @@ def parse_advertised(text: str) -> Endpoint:
         raise UserError(
             "SWT-E611",
             f"Others cannot dial {text}.",
-            "What is advertised must be one address and one port, as others reach them.",
+            "An advertised place must be one address and one port, as others reach them.",
             "For instance --advertise home.example.org:9000, where a router forwards port 9000.",
         )
     return endpoint

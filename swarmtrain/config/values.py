@@ -76,5 +76,5 @@ def _robust_problems(config: RunConfig) -> Iterator[Problem]:
             "exchange.min_contributors",
             f"must be at least {TELLABLE} with outer.robust {robust}, it is "
             f"{config.exchange.min_contributors}",
-            "Of two that differ, either may be the hostile one.",
+            "If two differ, either may be the hostile one.",
         )

@@ -249,7 +249,7 @@ def _translate_one(fault: BaseException, *, at_coordinator: bool) -> UserError |
         return UserError(
             "SWT-E407",
             "Memory ran out: the system, or a limit on this process, gave no more.",
-            "What was complete on the disk is intact.",
+            "All that was complete on the disk is intact.",
             "In a run whose model is in stages, join with fewer: --span 1, or --memory 4GB for "
             "what fits. Else end other programs, or allow more.",
         )

@@ -190,7 +190,7 @@ class OwnWork:
         if found is None:
             raise misuse(
                 "There is no micro-batch to train on.",
-                "Whoever serves the first stage gives join_stages batches that can be gone through "
+                "A peer of the first stage gives join_stages batches that can be gone through "
                 "again, such as a DataLoader, or that never end.",
             )
         given, labels = found

@@ -98,7 +98,7 @@ def measured(directory: Path, config: RunConfig) -> Measured:
     if found_hash != config_hash(config):
         raise UserError(
             "SWT-E606",
-            f"What ran in {directory} was not a run of this file.",
+            f"The run in {directory} was not one of this file.",
             "A forecast of other settings says nothing of it.",
             "Name the run file that it began with.",
         )

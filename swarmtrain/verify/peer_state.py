@@ -363,7 +363,7 @@ def _unused(directory: Path) -> Iterator[None]:
             raise UserError(
                 "SWT-E404",
                 f"A peer runs on {directory}.",
-                "What is proved must not change meanwhile.",
+                "The directory must not change during the proof.",
                 "Stop it first, or verify a copy of the directory.",
             ) from error
         yield

@@ -416,7 +416,7 @@ class PeerShell:
         raise UserError(
             GIVEN_UP,
             what,
-            "What it had counted in the round is not in the run.",
+            "Its counts of the round are not in the run.",
             "`swarmtrain join` begins anew by itself.",
         )
 

@@ -147,10 +147,10 @@ def own_arrays(data: bytes | None, facts: checkpoint.RunFacts) -> dict[str, Tens
         header = json.loads(data[8 : 8 + int.from_bytes(data[:8], "little")])
         said = json.loads(header["__metadata__"][_KEY])
     except (SafetensorError, ValueError, KeyError, TypeError) as error:
-        logger.warning("What only this peer knew is lost, its file is damaged: %s", error)
+        logger.warning("State of this peer alone is lost, its file is damaged: %s", error)
         return None
     if said != {**_said(facts), "sha256": _digest(tensors)}:
-        logger.info("What only this peer knew is not of round %d: left aside.", facts.op)
+        logger.info("State of this peer alone is not of round %d: left aside.", facts.op)
         return None
     return tensors
 

@@ -47,7 +47,7 @@ Actions = tuple[do.PeerAction, ...]
 _OF_FETCHES = frozenset({FrameKind.PIECE, FrameKind.MISSING}) | AUDIT_FRAMES
 """Frames that say by what they name, not by their plan, for which group they are."""
 
-_OTHER_HISTORY = "What the coordinator says of the run's past is not what its records say"
+_OTHER_HISTORY = "The coordinator's word on the run's past is not that of its records"
 
 
 class Participant:
