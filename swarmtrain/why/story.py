@@ -274,6 +274,7 @@ def _told(
             )
         case Commit() if op is not None and op.plan.kind == PAIR:
             yield from why_pairs.committed(op, body, names)
+            yield from why_words.waits(body, names)
         case Commit():
             yield f"Committed: result {body.result_root.hex()[:16]}."
             if any(not outcome.contributors for outcome in body.slices):
@@ -282,9 +283,11 @@ def _told(
                     "held by enough peers; they keep it."
                 )
             yield from why_words.waited(body, names)
+            yield from why_words.waits(body, names)
         case Skip():
             yield f"Skipped: {body.reason}. Nobody lost anything: all train on from where they are."
             yield from why_words.waited(body, names)
+            yield from why_words.waits(body, names)
         case Attest() if body.roots:
             yield why_pairs.attested(body, names)
         case Attest():

@@ -5,11 +5,14 @@ Pure: what was decided in, sentences out. `why` tells the rest of a round.
 
 from collections.abc import Iterable, Iterator, Mapping
 
-from swarmtrain_transport.ledger.exclusion_rule import in_words
-from swarmtrain_transport.ledger.standing import Standing
+from swarmtrain_transport.ledger import exclusion_rule
+from swarmtrain_transport.ledger.standing import Standing, in_words
 from swarmtrain_transport.wire.records import Commit, Gone, Plan, Reassign, Skip
 
 Names = Mapping[bytes, str]
+
+_TOLD_MS = 1000
+"""Waits that are shorter are told by nobody."""
 
 _BLAMED = {
     "owner silent": "did not publish its sum",
@@ -35,7 +38,7 @@ def moved(body: Reassign, before: bytes, names: Names) -> str:
     said: dict[str, list[str]] = {}
     for peer, word in body.lacked.items():
         said.setdefault(word, []).append(name_of(peer, names))
-    told = "; ".join(in_words(word, listed(peers)) for word, peers in said.items())
+    told = "; ".join(exclusion_rule.in_words(word, listed(peers)) for word, peers in said.items())
     return (
         f"{name_of(before, names)} says that {told}. Nobody is left out for that: slice "
         f"{body.slice_index} went to {name_of(body.owner, names)} (attempt {body.attempt})."
@@ -63,8 +66,18 @@ def waited(outcome: Commit | Skip, names: Names) -> Iterator[str]:
             yield f"{name_of(peer, names)} {_BLAMED.get(reason, reason)}."
 
 
+def waits(outcome: Commit | Skip, names: Names) -> Iterator[str]:
+    """For whom the others have waited, and for how long."""
+    for peer, ms in outcome.waited.items():
+        if ms >= _TOLD_MS:
+            yield f"The others waited {ms / 1000:.1f} s for {name_of(peer, names)}."
+
+
 def resting(plan: Plan, standing: Standing, names: Names) -> Iterator[str]:
     """Yield sentences on peers that give or own nothing for what they did in earlier rounds."""
+    for peer in plan.unawaited:
+        clause = in_words(standing.lateness, peer)
+        yield f"Nobody waited for {name_of(peer, names)}: {clause}."
     sidelined = standing.sidelined(plan.op, {member.peer for member in plan.members})
     for member in plan.members:
         name = name_of(member.peer, names)

@@ -7,6 +7,7 @@ import msgspec
 from swarmtrain.chaos.siege.report import Extent, PhaseReport, losses
 from swarmtrain.chaos.siege.standing import (
     evicted,
+    first_unawaited,
     marks_in_ledger,
     marks_in_log,
     marks_in_status,
@@ -114,6 +115,20 @@ def test_what_one_member_may_cost_the_others_is_bounded_and_it_must_be_named():
     assert names_of(losses(quiet, Extent(10.0, 0.5, 0.4), 4.05, True)) == ["share"]
     assert names_of(losses(quiet, Extent(10.0, 0.5, 0.5), 85.0, True)) == ["weight"]
     assert names_of(losses(quiet, Extent(10.0, 0.5, 0.5), 4.05, False)) == ["named"]
+
+
+def test_each_phase_is_judged_by_itself_once_nobody_waits_for_the_offender():
+    quiet, offended = Extent(10.0, 1.0, 1.0), Extent(10.0, 0.8, 1.0)
+    phases = [
+        PhaseReport("undisturbed", 10.0, 10, 10, "", {}, {}),
+        PhaseReport("drag", 40.0, 8, 8, "all", {}, {}, found_s=4.0, judged_per_s=0.6),
+        PhaseReport("ready-late", 40.0, 8, 8, "all", {}, {}, found_s=4.0, judged_per_s=0.4),
+    ]
+    (found,) = losses(quiet, offended, 1.0, True, phases)
+    assert found.invariant == "rate" and found.story.startswith("ready-late: 0.40 rounds")
+    late = msgspec.structs.replace(plan(3), unawaited=(A,))
+    assert first_unawaited([plan(1), late], {A}, 0) == 3
+    assert first_unawaited([plan(1), late], {A}, 3) == first_unawaited([late], {B}, 0) == -1
 
 
 def test_the_share_is_that_of_the_peer_which_had_the_least():

@@ -484,6 +484,18 @@ RETAIN_MEMORY_BYTES = 32 << 20
 results of 16 ops of 2 M values fit, so nothing is written for smaller models; of a stage of 20 M
 values it is the memory of two fifths of a float32 vector."""
 
+LATE_WINDOW_S = 3600
+LATE_SHARE = 0.1
+LATE_LEAST_S = 20.0
+"""A peer for whom the others have waited in the last hour for more than a tenth of its time is not
+waited for in the next rounds. A run that has just begun has loaded and compiled, too: 20 s are
+nobody's fault."""
+
+LATE_GRACE = 0.5
+LATE_GRACE_S = 0.1
+"""It is given half as much time again as the others have needed for their contributions, so that
+one that is as fast as they are is in, even if it is the last."""
+
 VOICES = 8
 """Owners whose words leave a contributor out, however many there are: one that is merely slow is
 missing at most of 64 owners at once, and must not cost as many slices."""

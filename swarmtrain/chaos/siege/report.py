@@ -9,7 +9,11 @@ from swarmtrain.chaos.report import Outcome
 from swarmtrain.console.lines import fact
 
 RATE_MIN = 0.5
-"""One member of a few may not cost the others more than half of their rounds."""
+"""One member of a few may not cost the others more than half of their rounds; in each phase from
+when it has had three times what it took until nobody waited for it."""
+
+FOUND_TIMES = 3.0
+"""See RATE_MIN."""
 
 SHARE_MIN = 0.5
 """Nor may it keep anybody's work out of more than half of those that are left."""
@@ -29,6 +33,8 @@ class PhaseReport(msgspec.Struct, frozen=True):
         victims: "one" or "all" others, "" without offence.
         offended: how often the hostile member did what, as it counts itself.
         marks: where and how often it was named: in the ledger, in `status`.
+        found_s: after so many seconds nobody waited for it, -1 if that never came.
+        judged_per_s: committed rounds a second after three times that, -1 if no time was left.
     """
 
     name: str
@@ -38,6 +44,8 @@ class PhaseReport(msgspec.Struct, frozen=True):
     victims: str
     offended: dict[str, int]
     marks: dict[str, int]
+    found_s: float = -1.0
+    judged_per_s: float = -1.0
 
 
 class Extent(msgspec.Struct, frozen=True):
@@ -111,7 +119,11 @@ class SiegeReport(Outcome, frozen=True, kw_only=True):
 
 
 def losses(
-    undisturbed: Extent, offended: Extent, weight: float, is_named: bool
+    undisturbed: Extent,
+    offended: Extent,
+    weight: float,
+    is_named: bool,
+    phases: Sequence[PhaseReport] = (),
 ) -> Iterator[Violation]:
     """Yield violations: a hostile member cost the others, or counted, too much, or is not named.
 
@@ -120,11 +132,16 @@ def losses(
         offended: from the first offence to the last.
         weight: the hostile member's largest, in low medians of the others'.
         is_named: whether anything shows who it was, where anything should.
+        phases: judged one by one.
     """
     if offended.per_s < RATE_MIN * undisturbed.per_s:
         with_it, without = offended.per_s, undisturbed.per_s
         story = f"{with_it:.2f} rounds a second with a hostile member, {without:.2f} without"
         yield Violation("rate", story)
+    for phase in phases:
+        if 0 <= phase.judged_per_s < RATE_MIN * undisturbed.per_s:
+            story = f"{phase.judged_per_s:.2f} rounds a second, {undisturbed.per_s:.2f} without"
+            yield Violation("rate", f"{phase.name}: {story}")
     if offended.share < SHARE_MIN:
         story = f"an honest peer's work was in {100 * offended.share:.0f} % of the results"
         yield Violation("share", story)
@@ -137,6 +154,10 @@ def losses(
 def _row(phase: PhaseReport, undisturbed: float) -> str:
     per_s = phase.rounds / phase.seconds
     share = f"{100 * per_s / undisturbed:4.0f} %" if undisturbed else ""
+    if phase.judged_per_s >= 0 and undisturbed:
+        share += f", judged {100 * phase.judged_per_s / undisturbed:.0f} %"
+    if phase.found_s > 0:
+        share += f" after {FOUND_TIMES:.0f} times {phase.found_s:.0f} s"
     return (
         f"{phase.name:<17}{phase.seconds:6.1f} s {phase.rounds:5} rounds {per_s:6.2f}/s {share}"
         f" {phase.merged:5} merged by all  {phase.victims:<4}{_counted(phase.offended)}"

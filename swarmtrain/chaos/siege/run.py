@@ -14,9 +14,16 @@ import msgspec
 from swarmtrain.chaos.run import Chaos, Say
 from swarmtrain.chaos.siege.offences import BOUNDED, WAIT_READY_S, Offence, Order
 from swarmtrain.chaos.siege.phases import CALM, UNDISTURBED, Phase, draw_phases
-from swarmtrain.chaos.siege.report import Extent, PhaseReport, SiegeReport, losses
+from swarmtrain.chaos.siege.report import (
+    FOUND_TIMES,
+    Extent,
+    PhaseReport,
+    SiegeReport,
+    losses,
+)
 from swarmtrain.chaos.siege.standing import (
     evicted,
+    first_unawaited,
     marks_in_ledger,
     marks_in_log,
     marks_in_status,
@@ -30,12 +37,16 @@ from swarmtrain.local_run.place import Place
 from swarmtrain.local_run.processes import Ended, Heard
 from swarmtrain.peer.disk import ledger_file
 from swarmtrain.status import ask_coordinator
-from swarmtrain_transport.wire.records import bodies_of
+from swarmtrain_transport.wire.records import AnyBody, bodies_of
 
 _MODULE = "swarmtrain.chaos.siege.hostile"
 
 _OVERTIME_S = 30.0
 """A phase is so much longer at most, where its offence has not been committed before."""
+
+_JUDGED_S = 20.0
+"""A phase is judged by so many seconds at least, where that takes no more overtime than the
+above."""
 
 _LIVES_MAX = 3
 """Within a phase it comes back so often; to start a process takes much of a small machine."""
@@ -117,6 +128,7 @@ class Siege(Chaos):
         """Let the phase's time go by, and wait for the offence if there was none yet: an owner
         can lie only in a round that has come so far, and a coordinator may be down."""
         offended, began_s, marks = self._hostile.total, self._now_s, self._marked()
+        newest = max(self._commits, default=0)
         self._wait(troupe, phase.lasts_s, lambda: False)
 
         def has_offended() -> bool:
@@ -124,20 +136,40 @@ class Siege(Chaos):
 
         offences = phase.order.offences if not phase.order.is_mixed else ()
         self._wait(troupe, _OVERTIME_S, has_offended)
+        found_s = self._found_s(newest, began_s)
+        judged_s = began_s + FOUND_TIMES * max(0.0, found_s) + _JUDGED_S
+        if offences and self._now_s < judged_s:
+            self._wait(troupe, min(judged_s - self._now_s, _OVERTIME_S), lambda: False)
         done, marks = self._hostile.total - offended, self._marked() - marks
         self._marks += marks
-        self._reports.append(self._report_of(phase, began_s, done, marks))
+        self._reports.append(self._report_of(phase, began_s, found_s, done, marks))
+
+    def _found_s(self, newest: int, began_s: float) -> float:
+        """Return after how many seconds nobody waited for the hostile member any more: 0 where that
+        was so before, -1 if it never was."""
+        found = first_unawaited(self._ledger(), self._hostile.keys, newest)
+        ended = [at_s for number, at_s in self._commits.items() if number >= found >= 0]
+        return max(0.0, min(ended) - began_s) if ended else -1.0
 
     def _report_of(
-        self, phase: Phase, began_s: float, done: Counter[str], marks: Counter[str]
+        self,
+        phase: Phase,
+        began_s: float,
+        found_s: float,
+        done: Counter[str],
+        marks: Counter[str],
     ) -> PhaseReport:
-        def count(times: Iterable[float]) -> int:
-            return sum(at_s >= began_s for at_s in times)
+        def count(times: Iterable[float], since_s: float = began_s) -> int:
+            return sum(at_s >= since_s for at_s in times)
 
+        since_s = began_s + FOUND_TIMES * max(0.0, found_s)
+        rest_s, judged_per_s = self._now_s - since_s, -1.0
+        if phase.order.offences and rest_s >= _JUDGED_S / 2:
+            judged_per_s = round(count(self._commits.values(), since_s) / rest_s, 3)
         return PhaseReport(
             phase.name, round(self._now_s - began_s, 1), count(self._commits.values()),
             min(count(merged.values()) for merged in self._merged.values()),
-            _victims(phase), dict(done), dict(marks),
+            _victims(phase), dict(done), dict(marks), round(found_s, 1), judged_per_s,
         )  # fmt: skip
 
     # ---- the hostile member
@@ -203,11 +235,15 @@ class Siege(Chaos):
 
     # ---- judgement
 
+    def _ledger(self) -> list[AnyBody]:
+        """An honest peer's ledger as it is now."""
+        copy = ledger_file.read(self._place.peer(self._founders[0]) / ledger_file.FILE_NAME)
+        return bodies_of(copy.records)
+
     def _marked(self) -> Counter[str]:
         """Find the places that name the hostile member now: a peer's ledger, `status`, logs."""
         keys = self._hostile.keys
-        copy = ledger_file.read(self._place.peer(self._founders[0]) / ledger_file.FILE_NAME)
-        marks = marks_in_ledger(bodies_of(copy.records), keys)
+        marks = marks_in_ledger(self._ledger(), keys)
         for name in self._founders:
             with self._place.log(name).open(encoding="utf-8", errors="replace") as lines:
                 marks["refused in a log"] += marks_in_log(lines, keys)
@@ -225,7 +261,8 @@ class Siege(Chaos):
         undisturbed, offended = self._extent()
         weight = most_weight(verdict.bodies, self._hostile.keys)
         must_be_named = not BOUNDED.issuperset(self._options.hostile)
-        found += losses(undisturbed, offended, weight, bool(self._marks) or not must_be_named)
+        is_named = bool(self._marks) or not must_be_named
+        found += losses(undisturbed, offended, weight, is_named, self._reports)
         return SiegeReport(
             **self._outcome(troupe, verdict, found),
             phases=tuple(self._reports), undisturbed=undisturbed, offended=offended,

@@ -46,6 +46,7 @@ def marks_in_ledger(bodies: Iterable[AnyBody], hostile: Collection[bytes]) -> Co
     for body in bodies:
         match body:
             case Plan():
+                found["not waited for"] += sum(peer in hostile for peer in body.unawaited)
                 owners = [spec.owner for spec in body.slices]
             case Reassign():
                 if owners[body.slice_index] in hostile:
@@ -68,6 +69,12 @@ def marks_in_ledger(bodies: Iterable[AnyBody], hostile: Collection[bytes]) -> Co
             case Gone() if body.peer in hostile and body.evicted and body.reason != _SILENT:
                 found[f"evicted: {body.reason}"] += 1
     return +found
+
+
+def first_unawaited(bodies: Iterable[AnyBody], hostile: Collection[bytes], after: int) -> int:
+    """Return the first round after one for which nobody waited for these keys, -1 for none."""
+    plans = (body for body in bodies if isinstance(body, Plan) and body.op > after)
+    return next((plan.op for plan in plans if {*hostile} & {*plan.unawaited}), -1)
 
 
 def marks_in_status(view: CoordinatorStatus, hostile: Collection[bytes]) -> Counter[str]:

@@ -16,7 +16,7 @@ from swarmtrain_transport import actions as do
 from swarmtrain_transport.ledger.fold import OpView
 from swarmtrain_transport.links.link import PeerId
 from swarmtrain_transport.wire.frames import Frame, FrameKind
-from swarmtrain_transport.wire.messages import Got, Have, PeerMessage, Roots, SliceDone
+from swarmtrain_transport.wire.messages import Got, Have, PeerMessage, Ready, Roots, SliceDone
 
 REFUSES, DENIES, OMITS, WITHHOLDS = "refuses", "denies", "omits", "withholds"
 """An owner says that a part is illegal, or not as it was signed, or says nothing of it; or a
@@ -25,12 +25,18 @@ contributor sends nothing to one owner."""
 MUTE, UNSENT, GREEDY = "mute", "unsent", "greedy"
 """READY and nothing else; all but the parts; all but the word that a result is held."""
 
+LATE_READY, LATE_PARTS, LATE_SUMS, LATE_WORD = "late ready", "late parts", "late sums", "late word"
+SUMLESS = "sumless"
+"""READY, its parts, the slices that it owns, or the word that it holds a result, in the last
+moment; or an owner that never publishes."""
+
 FORGES, DIPS, BENDS, SPOILS = "forges", "dips", "bends", "spoils"
 """A contributor sends one owner other bytes than it has signed, or a scale below the window; an
 owner pushes to one peer other bytes than it has published, or publishes what nobody can decode."""
 
 WORDS = (REFUSES, DENIES, OMITS, WITHHOLDS)
 DRAGS = (MUTE, UNSENT, GREEDY)
+LATE = (LATE_READY, LATE_PARTS, LATE_SUMS, LATE_WORD, SUMLESS)
 FORGERIES = (FORGES, DIPS, BENDS, SPOILS)
 
 _MANTISSA_BITS = 7
@@ -39,6 +45,15 @@ _DIP = 12
 
 _GIVEN = (FrameKind.PART, FrameKind.RESULT, FrameKind.RANGES, FrameKind.CREDIT, FrameKind.AHEAD)
 _SAID = (Roots, Got, SliceDone, Have)
+
+_DELAYED: dict[str, tuple[float, tuple[type[PeerMessage] | FrameKind, ...]]] = {
+    LATE_READY: (4.5, (Ready,)),
+    LATE_PARTS: (8.0, (FrameKind.PART, Roots)),
+    LATE_SUMS: (15.0, (SliceDone, FrameKind.RESULT)),
+    LATE_WORD: (15.0, (Have,)),
+}
+"""Seconds by which messages and frames are delayed: of 5 s for READY, 10 for parts and 18 for
+results, where a deadline is 20 s."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,6 +93,14 @@ class Deed:
                 frame = _forged(self.kind, action.frame, op, is_victim=action.peer == victim)
                 yield do.SendFrame(action.peer, frame)
 
+    def delay_s(self, action: do.PeerAction) -> float:
+        """Return by how many seconds an action is put off."""
+        delay_s, late = _DELAYED.get(self.kind, (0.0, ()))
+        if isinstance(action, do.SendFrame):
+            return delay_s if action.frame.kind in late else 0.0
+        said = type(action.message) if isinstance(action, do.SendControl) else None
+        return delay_s if said in late else 0.0
+
     def _victim(self, op: OpView | None, accomplices: Container[PeerId]) -> PeerId:
         """Choose of whom it says so: the first of the honest in the plan, or another one each
         time."""
@@ -90,6 +113,8 @@ class Deed:
 def _said(kind: str, message: PeerMessage, victim: PeerId) -> PeerMessage | None:
     """Return a hostile member's version of a message, or None if it sends nothing."""
     if kind == MUTE and isinstance(message, _SAID):
+        return None
+    if kind == SUMLESS and isinstance(message, SliceDone):
         return None
     if kind == GREEDY and isinstance(message, Have):
         return None
@@ -124,5 +149,7 @@ def _keeps(kind: str, frame: FrameKind, *, is_victim: bool) -> bool:
     passed over, and a peer that alone holds a state and gives it to nobody stops any run."""
     if kind == MUTE:
         return frame in _GIVEN
+    if kind == SUMLESS:
+        return frame is FrameKind.RESULT
     is_part = frame in (FrameKind.PART, FrameKind.AHEAD)
     return is_part and (kind == UNSENT or (kind == WITHHOLDS and is_victim))

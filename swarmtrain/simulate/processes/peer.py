@@ -473,18 +473,24 @@ class SimPeer(Process):
         if deed is not None:
             actions = tuple(deed.done(actions, self.machine.view.first.op, self._scene.deeds))
         for action in actions:
-            if type(action) is do.SendControl:
-                self._host.control.to_coordinator(self, action.message)
-            elif type(action) is do.SendFrame:
-                frame = action.frame
-                if self.handicap.hoards and frame.kind in _ASKED_FOR:
-                    continue
-                self.machine.stats.bytes_out += len(frame.body)
-                self._credit.send(action.peer, frame, self.now_s)
-                self.link.send(action.peer, self._forged(frame) if self.is_handicapped else frame)
+            if deed is not None and (delay_s := deed.delay_s(action)):
+                self.later(delay_s, partial(self._do, action))
             else:
-                self._do_rarely(action)
+                self._do(action)
         self._sleep()
+
+    def _do(self, action: do.PeerAction) -> None:
+        if type(action) is do.SendControl:
+            self._host.control.to_coordinator(self, action.message)
+        elif type(action) is do.SendFrame:
+            frame = action.frame
+            if self.handicap.hoards and frame.kind in _ASKED_FOR:
+                return
+            self.machine.stats.bytes_out += len(frame.body)
+            self._credit.send(action.peer, frame, self.now_s)
+            self.link.send(action.peer, self._forged(frame) if self.is_handicapped else frame)
+        else:
+            self._do_rarely(action)
 
     def _do_rarely(self, action: do.PeerAction) -> None:
         match action:

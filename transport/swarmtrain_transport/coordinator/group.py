@@ -5,6 +5,7 @@ that everybody applies them alike; an op that could end early waits for its turn
 ops go on side by side, as long as no two of them move the same values (protocol.md rule 9).
 """
 
+from collections.abc import Set as AbstractSet
 from dataclasses import replace
 
 import msgspec
@@ -15,6 +16,7 @@ from swarmtrain_transport.coordinator.members.convictions import Convictions
 from swarmtrain_transport.coordinator.members.group_peers import GroupPeers
 from swarmtrain_transport.coordinator.members.roster import LiveRoster, PeerLine
 from swarmtrain_transport.coordinator.members.validation import genesis_of
+from swarmtrain_transport.coordinator.members.waits import Waits, add
 from swarmtrain_transport.coordinator.ops.agreement import Agreement
 from swarmtrain_transport.coordinator.ops.first_state import WHY, FirstState
 from swarmtrain_transport.coordinator.ops.op_decider import OpDecider
@@ -70,6 +72,8 @@ class GroupCoordinator:
         self._agreement = Agreement(writer, view, self.group_peers, self.chronicle)
         self._pace = Pace()
         self._slicing = Slicing()
+        self._ended_s = now_s
+        self._ready_waits: dict[int, Waits] = {}
         self._take_up(now_s)
 
     @property
@@ -82,12 +86,18 @@ class GroupCoordinator:
 
     def _take_up(self, now_s: float) -> None:
         """Go on with what the ledger says is under way."""
+        self._ready_waits.clear()
         self.operations = {plan_id: OpDecider(op, now_s) for plan_id, op in self.view.ops.items()}
 
     @property
     def operation(self) -> OpDecider | None:
         """The oldest op under way, if any."""
         return next(iter(self.operations.values()), None)
+
+    @property
+    def hurries(self) -> bool:
+        """True if an op under way does not wait for somebody."""
+        return any(operation.view.plan.unawaited for operation in self.operations.values())
 
     @property
     def is_finished(self) -> bool:
@@ -134,6 +144,8 @@ class GroupCoordinator:
         group_peer = self.group_peers.here[peer]
         if group_peer.ready is None or group_peer.ready.op != message.op:
             group_peer.ready_s = now_s
+        if not group_peer.active:
+            group_peer.active_s = now_s
         group_peer.ready, group_peer.active = message, True
         state = Applied(message.applied_op, message.state_root, group=self.view.group)
         self._agreement.reported(peer, state, now_s, may_attest=may_attest)
@@ -168,6 +180,7 @@ class GroupCoordinator:
         """This process was stopped for so long."""
         self.group_peers.pardon(absent_s)
         self.first_state.pardon(absent_s)
+        self._ended_s += absent_s
         for operation in self.operations.values():
             operation.timers.pardon(absent_s)
 
@@ -176,7 +189,7 @@ class GroupCoordinator:
         times = list(self.group_peers.waits_until(self.terms.wait_ready_s))
         times += [self.keepers.next_wakeup_s, *self.first_state.wakeups()]
         for operation in self.operations.values():
-            times += operation.timers.wakeups()
+            times += operation.wakeups()
         return times
 
     # ---- decisions
@@ -223,7 +236,20 @@ class GroupCoordinator:
                     break  # asked again in its turn: who holds a result now may be gone then
                 if isinstance(decision, Commit) and self.keepers.lacks(operation, decision, now_s):
                     break
+                if isinstance(decision, Commit | Skip):
+                    decision = self._timed(operation, decision, alive, now_s)
                 self._log(operation, decision, now_s)
+
+    def _timed(
+        self, operation: OpDecider, outcome: Commit | Skip, alive: AbstractSet[PeerId], now_s: float
+    ) -> Commit | Skip:
+        """The same outcome with how long the group has waited for whom since the last one."""
+        waits = operation.waits(alive, now_s)
+        for peer, seconds in self._ready_waits.pop(operation.view.plan_id, {}).items():
+            add(waits, peer, seconds)
+        waited = {p: ms for p, wait_s in sorted(waits.items()) if (ms := int(1000 * wait_s))}
+        took, self._ended_s = int(1000 * (now_s - self._ended_s)), now_s
+        return msgspec.structs.replace(outcome, waited=waited, took=max(0, took))
 
     def _log(self, operation: OpDecider, decision: OpDecision, now_s: float) -> None:
         if self.view.group:
@@ -271,10 +297,11 @@ class GroupCoordinator:
         if self.givers is not None:
             self.givers = {}
             plan = msgspec.structs.replace(plan, evaluate_by=self._judge(plan))
-        self.group_peers.planned(plan, expected)
+        waits = self.group_peers.planned(plan, expected, now_s, self.terms.wait_ready_s)
         self._writer.append(plan)
         op = self.view.op
         assert op is not None
+        self._ready_waits[op.plan_id] = waits
         self.operations[op.plan_id] = OpDecider(op, now_s)
         self._decide(now_s)  # one that stands alone waits for nobody
 

@@ -68,8 +68,8 @@ from swarmtrain_transport.wire.text_place import TextPlace
 Actions = tuple[CoordinatorAction, ...]
 
 _TIMELESS = (Got, Have, SliceDone, Progress)
-"""Messages that bring no deadline forward, unless something is decided on them or the peer is
-found idle."""
+"""Messages that bring no deadline forward, unless something is decided on them, the peer is found
+idle, or an op hurries: then the last of those who are waited for ends its time."""
 
 
 class Rendezvous:
@@ -246,7 +246,9 @@ class Rendezvous:
         is_news = is_idle or not was_alive or line.acked_index != acked_index
         if isinstance(message, Progress) and not is_news and now_s < self._due_s:
             return self.writer.take()
-        return self._settle(shifts_timers=is_idle or not isinstance(message, _TIMELESS))
+        is_timeless = isinstance(message, _TIMELESS) and not is_idle
+        hurries = any(group.hurries for group in self.groups.values())
+        return self._settle(shifts_timers=hurries or not is_timeless)
 
     def disconnected(self, peer: PeerId, now_s: float) -> Actions:
         """A control connection closed, for whatever reason."""

@@ -10,7 +10,9 @@ class PeerStatus(msgspec.Struct, frozen=True):
     into stages. `norm` is the length of what
     it gave lately by the median contributor's and `cosine` its likeness to what the others gave, as
     owners say (`gauges`) in the first of its groups where they say so, None where nobody does.
-    `left_out` is how often it was in all groups, and `accused_by` on whose word how often."""
+    `left_out` is how often it was in all groups, and `accused_by` on whose word how often.
+    `waited_s` is for how long the others have waited for it in the last hour, in that group in
+    which it is longest."""
 
     peer: str
     name: str
@@ -31,6 +33,7 @@ class PeerStatus(msgspec.Struct, frozen=True):
     cosine: float | None = None
     left_out: int = 0
     accused_by: dict[str, int] = {}
+    waited_s: float = 0.0
     stages: tuple[int, ...] | msgspec.UnsetType = msgspec.UNSET
 
 

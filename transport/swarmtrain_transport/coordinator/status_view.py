@@ -26,6 +26,7 @@ from swarmtrain_transport.coordinator.status import (
     StageStatus,
 )
 from swarmtrain_transport.ledger.fold import GroupView, LedgerView
+from swarmtrain_transport.ledger.standing import in_words
 from swarmtrain_transport.links.link import PeerId
 from swarmtrain_transport.wire.messages import FIRST_GROUP
 
@@ -370,6 +371,7 @@ def _peer(peer: PeerId, line: PeerLine, coordinator: Coordinator, now_s: float) 
         norm=likeness.length if likeness else None,
         cosine=likeness.cosine if likeness else None,
         left_out=conduct.left_out.total(),
+        waited_s=round(max(one.view.standing.lateness.seconds(peer) for one in own or [first]), 1),
         accused_by={owner.hex(): count for owner, count in conduct.accused_by.items()},
         stages=tuple(group.view.group for group in own)
         if coordinator.stage_rounds is not None
@@ -396,6 +398,8 @@ def _rests(peer: PeerId, view: GroupView) -> str:
         told.append(f"gives nothing up to round {until}: at fault too often")
     elif peer in standing.sidelined(op, view.members.keys()):
         told.append("gives nothing for a while: too many owners have lacked its part")
+    if standing.lateness.is_beyond(peer):
+        told.append(f"is not waited for: {in_words(standing.lateness, peer)}")
     if (until := standing.owns_nothing_until(peer, op)) >= 0:
         told.append(f"owns nothing up to round {until}: its slices had to be moved")
     apart = sorted(other.hex()[:8] for other in standing.at_odds_with(peer, op))

@@ -341,6 +341,8 @@ class GroupView(Lineage):
             raise RemoteFault("order", f"PLAN of op {body.op} names another history")
         if not set(body.keepers) <= self.keepers.keys():
             raise RemoteFault("order", f"PLAN of op {body.op} names a keeper that is none")
+        if not all(map(self.standing.lateness.is_beyond, body.unawaited)):
+            raise RemoteFault("order", f"PLAN of op {body.op} leaves out somebody who was on time")
         unfit = self.standing.unfit(body.op, [member.peer for member in body.members])
         self.op = OpView.of(body, record.hash, unfit)
         self.op.bodies.append(record.body)

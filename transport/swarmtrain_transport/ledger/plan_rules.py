@@ -94,6 +94,7 @@ def check_plan(plan: Plan, num_values: int) -> None:
         "a keeper gives or owns": not set(plan.keepers)
         & {*(m.peer for m in plan.members if m.weight), *(spec.owner for spec in plan.slices)},
         "a keeper is not a member": set(plan.keepers) <= set(peers),
+        "who is not waited for is no member": set(plan.unawaited) <= set(peers),
         "no text has such a place": plan.text is None
         or (plan.text.number >= 1 and 0 <= plan.text.used <= plan.text.pieces),
         "a weight is more than is believed": weights_are_believed(plan),

@@ -40,6 +40,9 @@ less."""
 _CONDUCTS_KEPT = 1024
 """Peers of whom `status` can tell how they have behaved: more than a roster has."""
 
+_LATER = {"is_later": True}
+"""As `fold.LATER`."""
+
 Pair = tuple[PeerId, PeerId]
 """(contributor, owner): the owner says that the contributor's part is not there, or not legal."""
 
@@ -188,6 +191,53 @@ class Odds:
 
 
 @dataclass(slots=True)
+class Lateness:
+    """Time of the last hour for which a group has waited for its peers, in milliseconds.
+
+    What came before a span of time counts less by the hour over the hour and that span: whole
+    numbers, so that everybody has the same.
+
+    Attributes:
+        run: the hour itself, less while the run is younger.
+        of: waits for each peer, beyond what most needed; the newest behind.
+    """
+
+    run: int = field(default=0, metadata=_LATER)
+    of: dict[PeerId, int] = field(default_factory=dict, metadata=_LATER)
+
+    def passed(self, took: int, waited: Mapping[PeerId, int]) -> None:
+        """Count an op that took so long since the one before."""
+        hour = 1000 * limits.LATE_WINDOW_S
+        self.run = self.run * hour // (hour + took) + took
+        self.of = {
+            peer: left for peer, ms in self.of.items() if (left := ms * hour // (hour + took))
+        }
+        self.waited(waited)
+
+    def waited(self, waited: Mapping[PeerId, int]) -> None:
+        """Add for how long some were waited for."""
+        for peer, ms in waited.items():
+            self.of[peer] = self.of.pop(peer, 0) + ms
+        _shorten(self.of, _CONDUCTS_KEPT)
+
+    def seconds(self, peer: PeerId) -> float:
+        """Return for how long the others have waited for a peer."""
+        return self.of.get(peer, 0) / 1000
+
+    def is_beyond(self, peer: PeerId) -> bool:
+        """Return True if the others have waited for a peer for more than its share."""
+        share = max(1000 * limits.LATE_LEAST_S, limits.LATE_SHARE * self.run)
+        return self.of.get(peer, 0) > share
+
+    def unawaited(self, present: AbstractSet[PeerId]) -> set[PeerId]:
+        """Return those present for whom nobody waits: the worst that are beyond their share, as
+        long as most remain. Of two it is one."""
+        beyond = [peer for peer in present & self.of.keys() if self.is_beyond(peer)]
+        worst = sorted(beyond, key=lambda peer: (-self.of[peer], peer))
+        return set(worst[: max(1, (len(present) - 1) // 2)])
+
+
+@dataclass(slots=True)
 class Conduct:
     """Counts of how often a contributor was left out, per reason, and of whose words there were
     against it, whatever they have cost it. For people."""
@@ -204,6 +254,7 @@ class Standing:
         contributors, owners: scores of who was at fault in this part.
         pairs: words between contributors and owners.
         conducts: peers' conduct, the one heard of last behind.
+        lateness: time for which the others have waited for whom.
     """
 
     contributors: dict[PeerId, Score] = field(default_factory=dict)
@@ -211,6 +262,7 @@ class Standing:
     pairs: dict[Pair, Odds] = field(default_factory=dict)
     conducts: dict[PeerId, Conduct] = field(default_factory=dict)
     _is_mutual: bool = False
+    lateness: Lateness = field(default_factory=Lateness, metadata=_LATER)
 
     # ---- the fold
 
@@ -247,6 +299,7 @@ class Standing:
         self._at_odds(op, lacked, at_fault)
         self._noted(words, lacked)
         self._forget(plan.op)
+        self.lateness.passed(outcome.took, outcome.waited)
 
     def _owned(
         self,
@@ -359,8 +412,11 @@ class Standing:
 
     def unfit(self, op: int, members: Collection[PeerId]) -> dict[PeerId, int]:
         """Return a weight against each of these that should own nothing in this op: most for own
-        faults, less for an owner that lacks somebody, least for the contributor that it lacks."""
+        faults and lateness, less for an owner that lacks somebody, least for the contributor that
+        it lacks."""
         against = {peer: BARRED * (self.owns_nothing_until(peer, op) >= 0) for peer in members}
+        for peer in self.lateness.unawaited(against.keys()):
+            against[peer] += BARRED
         for peer in members:
             against[peer] += BARRED * (self.barred_until(peer, op) >= 0)
         for (contributor, owner), odds in self.pairs.items():
@@ -368,6 +424,15 @@ class Standing:
                 against[owner] += 2
                 against[contributor] += 1
         return {peer: weight for peer, weight in against.items() if weight}
+
+
+def in_words(lateness: Lateness, peer: PeerId) -> str:
+    """Say for how long the others have waited for a peer, as a clause."""
+    share = 100 * lateness.of.get(peer, 0) // max(1, lateness.run)
+    return (
+        f"the others have waited {lateness.seconds(peer):.0f} s for it within the last hour, "
+        f"{share} % of their time"
+    )
 
 
 def _shorten(kept: dict[Any, Any], most: int) -> None:

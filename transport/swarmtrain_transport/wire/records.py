@@ -171,6 +171,9 @@ class Plan(Body, frozen=True, tag="PLAN", omit_defaults=True):
     """Members of weight 0 that keep the group's state and are not in it (K2)."""
     text: TextPlace | None = None
     """Place of the run in its text, for people; checkpoints of this op tell it, too."""
+    unawaited: tuple[bytes, ...] = ()
+    """Members for whom nobody waits, since the others have waited for them for too long
+    (STANDING, lateness)."""
 
 
 class Reassign(Body, frozen=True, tag="REASSIGN", omit_defaults=True):
@@ -264,6 +267,8 @@ class Commit(Body, frozen=True, tag="COMMIT", omit_defaults=True):
     `behind` are contributors who live and for whom it has waited in vain: they have not said that
     they hold what most have held for long or, where contributions stay whole, too few others hold
     what they gave. `late` are owners whose slices have come through long after most others.
+    `waited` is for how long the others have waited for each, and `took` how long it is since the
+    group's last outcome, both in milliseconds of the coordinator's clock.
     """
 
     op: int
@@ -275,16 +280,21 @@ class Commit(Body, frozen=True, tag="COMMIT", omit_defaults=True):
     behind: tuple[bytes, ...] = ()
     late: tuple[bytes, ...] = ()
     group: int = FIRST_GROUP
+    waited: dict[bytes, int] = {}
+    took: int = 0
 
 
 class Skip(Body, frozen=True, tag="SKIP", omit_defaults=True):
     """The op ends without a result; nobody changes anything. `blamed` are owners for whom it has
-    waited to the end: ``owner silent``, ``owner alone has it``, or ``too few have it``."""
+    waited to the end: ``owner silent``, ``owner alone has it``, or ``too few have it``; `waited`
+    and `took` are as in COMMIT."""
 
     op: int
     reason: str
     blamed: dict[bytes, str] = {}
     group: int = FIRST_GROUP
+    waited: dict[bytes, int] = {}
+    took: int = 0
 
 
 class Attest(Body, frozen=True, tag="ATTEST", omit_defaults=True):

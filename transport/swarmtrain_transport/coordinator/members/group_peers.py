@@ -10,6 +10,7 @@ from dataclasses import dataclass, field
 
 from swarmtrain_transport import limits
 from swarmtrain_transport.coordinator.members.roster import LiveRoster, PeerLine
+from swarmtrain_transport.coordinator.members.waits import Waits, add, most_s
 from swarmtrain_transport.ledger.fold import GroupView
 from swarmtrain_transport.ledger.standing import Score
 from swarmtrain_transport.links.link import PeerId
@@ -28,6 +29,7 @@ class GroupPeer:
             for ATTEST.
         ready: its newest READY; `ready_s` is when it came.
         active: it has sent a READY in this life, so the others wait for it.
+        active_s: when it sent the first.
         stranded_op: the op whose result it says that nobody has for it; -1 for none.
         chain: what its chain of pair ops ends with, as it says; b"" for none.
         waits: how often ops have waited for its READY in vain; who is waited for too often is not
@@ -41,6 +43,7 @@ class GroupPeer:
     ready: Ready | None = None
     ready_s: float = 0.0
     active: bool = False
+    active_s: float = 0.0
     stranded_op: int = -1
     chain: bytes = b""
     waits: Score = field(default_factory=Score)
@@ -103,7 +106,8 @@ class GroupPeers:
             self._remember(peer, old)
         if old is not None and old.line.hello.boot == line.hello.boot:
             group_peer.ready, group_peer.ready_s = old.ready, old.ready_s
-            group_peer.active, group_peer.chain = old.active, old.chain
+            group_peer.active, group_peer.active_s = old.active, old.active_s
+            group_peer.chain = old.chain
         is_back = self.last_contributors().get(peer) == line.hello.boot
         group_peer.active = group_peer.active or is_back
         self.here[peer] = group_peer
@@ -153,8 +157,11 @@ class GroupPeers:
         returning = self._live_roster.unseen.keys() & self.last_contributors().keys()
         return self.alive(now_s) & (active | returning)
 
-    def planned(self, plan: Plan, expected: AbstractSet[PeerId]) -> None:
-        """A PLAN has fallen due: of those who were expected some may have kept it waiting."""
+    def planned(
+        self, plan: Plan, expected: AbstractSet[PeerId], now_s: float, wait_ready_s: float
+    ) -> Waits:
+        """A PLAN has fallen due: of those who were expected some may have kept it waiting. Return
+        for how long."""
         gives = {member.peer for member in plan.members if member.weight}
         late = expected - gives - self._view.standing.sidelined(plan.op, expected)
         if len(plan.members) == limits.PEERS_MAX:  # it may have had no room for who was ready
@@ -164,6 +171,25 @@ class GroupPeers:
                 group_peer.waits.good()
             elif peer in late:
                 group_peer.waits.fault(plan.op)
+        return self._waits(plan, now_s, wait_ready_s)
+
+    def _waits(self, plan: Plan, now_s: float, wait_ready_s: float) -> Waits:
+        """Return for how long the others' READY has waited for each one's, or for it to be held for
+        dead."""
+        standing, waits = self._view.standing, Waits()
+        came_s = {}
+        out = standing.sidelined(plan.op, self.here.keys()) | set(plan.unawaited)
+        for peer, one in self.here.items():
+            is_ready = one.ready is not None and one.ready.op == plan.op
+            if is_ready or (one.active and not one.line.is_leaving and one.waits.until < plan.op):
+                until_s = min(now_s, one.line.life.suspect_at_s)
+                came_s[peer] = one.ready_s if is_ready else until_s
+        if len(came_s) > 1:
+            due_s = most_s(came_s.values())
+            for peer in came_s.keys() - out:
+                late_s = came_s[peer] - max(due_s, self.here[peer].active_s)
+                add(waits, peer, min(late_s, wait_ready_s))
+        return waits
 
     def waits_until(self, wait_ready_s: float) -> Iterable[float]:
         """Yield when each that is ready has waited long enough for the others."""
@@ -173,6 +199,7 @@ class GroupPeers:
         """The coordinator was stopped for so long: nobody has waited meanwhile."""
         for group_peer in self.here.values():
             group_peer.ready_s += absent_s
+            group_peer.active_s += absent_s
 
     # ---- who holds which state
 

@@ -60,6 +60,11 @@ class Moment:
         return set(self.view.frozen or ()) & self.live
 
     @property
+    def unawaited(self) -> set[PeerId]:
+        """Contributors for whom nobody waits."""
+        return set(self.view.plan.unawaited) & self.view.weights.keys()
+
+    @property
     def is_late(self) -> bool:
         """D_gather has passed."""
         return self.now_s >= self.timers.gather_s
@@ -176,7 +181,7 @@ def behind(at: Moment) -> set[PeerId]:
     owner could give it to a few in the last moment, and the others would be to blame."""
     lacking = set[PeerId]()
     for slice_try in enumerate(at.view.attempts):
-        if _common_s(at, slice_try) + limits.D_REPAIR * at.view.plan.deadline_s <= at.now_s:
+        if common_s(at, slice_try) + limits.D_REPAIR * at.view.plan.deadline_s <= at.now_s:
             lacking |= at.waiting_for - at.reports.held_s[slice_try].keys()
     return lacking
 
@@ -184,7 +189,7 @@ def behind(at: Moment) -> set[PeerId]:
 def late(at: Moment) -> set[PeerId]:
     """First owners whose slices have come through so much later than most others that these could
     have been made twice."""
-    came_s = [_common_s(at, slice_try) for slice_try in enumerate(at.view.attempts)]
+    came_s = [common_s(at, slice_try) for slice_try in enumerate(at.view.attempts)]
     due_s = statistics.median_low(came_s) + limits.D_REPAIR * at.view.plan.deadline_s
     first = [index for index, attempt in enumerate(at.view.attempts) if not attempt]
     return {at.view.owners[index] for index in first if came_s[index] > due_s}
@@ -201,7 +206,7 @@ def is_common(at: Moment, index: int) -> bool:
     )
 
 
-def _common_s(at: Moment, slice_try: SliceTry) -> float:
+def common_s(at: Moment, slice_try: SliceTry) -> float:
     """Since when more than half of the live contributors hold all of a slice."""
     peers, held_s = at.waiting_for, at.reports.held_s.get(slice_try, {})
     held = sorted(held_s[peer] for peer in peers & held_s.keys())

@@ -11,11 +11,14 @@ A slice has the phases of its op until it is reassigned: then its contributions 
 more (SCATTER) until SFREEZE names them.
 """
 
+import math
 from collections.abc import Mapping
 from collections.abc import Set as AbstractSet
 from enum import Enum
 
 from swarmtrain_transport.coordinator.members.failure_detector import LifeLine
+from swarmtrain_transport.coordinator.members.waits import Waits, add
+from swarmtrain_transport.coordinator.ops import lateness
 from swarmtrain_transport.coordinator.ops.faults import Moment
 from swarmtrain_transport.coordinator.ops.policies import POLICIES
 from swarmtrain_transport.coordinator.ops.reassignment import relieve, slice_freeze
@@ -74,6 +77,7 @@ class OpDecider:
         self._policy = POLICIES[view.plan.kind]
         self._seen = self.phase
         self._frozen_s = now_s
+        self._grace_s = math.inf
         self._idle: tuple[AbstractSet[PeerId], int, float] | None = None
         """With these alive and so much reported nothing falls due before this time."""
 
@@ -116,9 +120,11 @@ class OpDecider:
         if self.is_unchanged(alive, now_s):
             return None
         live = (self.view.boots.keys() & alive) - self.reports.lost
-        decision = self._next(Moment(self.reports, self.timers, live, now_s, lives or {}))
+        at = Moment(self.reports, self.timers, live, now_s, lives or {})
+        decision = self._next(at)
         if decision is None:
-            later_s = (time_s for time_s in self.timers.wakeups() if time_s > now_s)
+            self._grace_s = lateness.next_s(at)
+            later_s = (time_s for time_s in self.wakeups() if time_s > now_s)
             self._idle = (frozenset(alive), self.reports.changes, min(later_s, default=now_s))
             return None
         self._idle = None
@@ -128,6 +134,10 @@ class OpDecider:
         elif isinstance(decision, Reassign):
             self.timers.reassigned(decision.slice_index, now_s)
         return decision
+
+    def wakeups(self) -> list[float]:
+        """Every moment at which a decision may fall due."""
+        return [*self.timers.wakeups(), self._grace_s]
 
     def _next(self, at: Moment) -> OpDecision | None:
         decision = self._policy.skip(at) or relieve(at)
@@ -158,16 +168,30 @@ class OpDecider:
 
     # ---- what is measured
 
+    def waits(self, alive: AbstractSet[PeerId], now_s: float) -> Waits:
+        """Return for how long, in seconds, the others have waited for each since the PLAN."""
+        live = (self.view.boots.keys() & alive) - self.reports.lost
+        at = Moment(self.reports, self.timers, live, now_s, {})
+        frozen_s = self._frozen_s if self.view.frozen is not None else now_s
+        waits = lateness.of_contributions(at, frozen_s)
+        for peer, seconds in lateness.of_results(at, frozen_s).items():
+            add(waits, peer, seconds)
+        return waits
+
     def teach(self, pace: Pace, now_s: float) -> None:
         """The op has ended: what it says of how long the next one may take.
 
         Measured is how long most contributions took to be whole with most owners, and how long most
         contributors took to hold most of the result, if this term saw all of it: from FREEZE or,
         where a slice had to go to somebody else, from then on. Waiting for its first owner is
-        nothing that anybody needed, nor is waiting for one owner that takes its time.
+        nothing that anybody needed, nor is waiting for one owner that takes its time. For whom
+        nobody waits sets no pace.
         """
-        reports, frozen = self.reports, self.view.frozen or ()
-        scatter_s = most_arrived_s(list(reports.given_s.values()), len(reports.awaited))
+        reports, late = self.reports, set(self.view.plan.unawaited)
+        frozen = [peer for peer in self.view.frozen or () if peer not in late]
+        awaited = reports.awaited - late
+        given_s = [moment_s for peer, moment_s in reports.given_s.items() if peer in awaited]
+        scatter_s = most_arrived_s(given_s, len(awaited))
         held = [moment_s for peer in frozen if (moment_s := self._held_most_s(peer)) is not None]
         gather_s = most_arrived_s(held, len(frozen))
         if isinstance(self.view.outcome, Skip):

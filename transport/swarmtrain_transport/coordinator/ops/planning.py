@@ -129,7 +129,10 @@ def next_plan(
     first_s = min(one.ready_s for one in ready.values())
     # Nor for a barred peer that lacks the state: it may fall behind on purpose, round after round.
     sidelined |= view.standing.barred(op, expected - present.keys())
-    if expected - sidelined - set(ready) and now_s < first_s + terms.wait_ready_s:
+    unawaited = view.standing.lateness.unawaited((expected | ready.keys()) - sidelined)
+    if len(ready.keys() - unawaited) < needed_peers(terms, view):
+        unawaited = set()  # without them there might be no op
+    if expected - sidelined - unawaited - set(ready) and now_s < first_s + terms.wait_ready_s:
         return None
     in_turn = _in_turn(op, sorted(ready, key=join_index.__getitem__))
     named = in_turn + sorted(present.keys() - ready.keys(), key=join_index.__getitem__)
@@ -149,6 +152,7 @@ def next_plan(
         terms, op, view.last_outcome, moved, standing, receivers, op_deadline_s, slicing, centre,
         unfit,
     )  # fmt: skip
+    plan = msgspec.structs.replace(plan, unawaited=tuple(sorted(unawaited & present.keys())))
     return plan if terms.kind == PAIR else with_keepers(plan, keepers, join_index)
 
 

@@ -20,6 +20,7 @@ import msgspec
 from swarmtrain_transport import limits
 from swarmtrain_transport.coordinator.ops import faults
 from swarmtrain_transport.coordinator.ops.faults import Moment
+from swarmtrain_transport.coordinator.ops.lateness import grace_s, results_grace_s
 from swarmtrain_transport.coordinator.ops.reassignment import dispute
 from swarmtrain_transport.kinds import GATHER, MEAN, PAIR
 from swarmtrain_transport.ledger.exclusion_rule import matrix_rule
@@ -82,7 +83,8 @@ def freeze_mean(at: Moment) -> Freeze | Reassign | Skip | None:
     repaired = [index for index in rows if view.attempts[index]]
     due_s = max([at.timers.scatter_s, *map(at.timers.repair_s, repaired)])
     signed, able = at.reports.signed.keys(), at.contributors
-    if at.now_s < due_s and not (able <= signed and faults.is_settled(at, able, rows)):
+    is_settled = able <= signed and faults.is_settled(at, able, rows)
+    if not is_settled and at.now_s < min(due_s, grace_s(at, at.reports.given(rows))):
         return None
     owners = {index: view.owners[index] for index in rows}
     before = {peer: words.against(peer) for peer in words.lacked}
@@ -115,7 +117,8 @@ def commit_mean(at: Moment) -> Commit | None:
         return None
     if not all(faults.is_common(at, index) for index in indexes):
         return None
-    if not at.is_late and not all(at.reports.is_with(index, at.waiting_for) for index in indexes):
+    awaited = at.waiting_for - at.unawaited
+    if not at.is_late and not all(at.reports.is_with(index, awaited) for index in indexes):
         return None
     return _commit_of(at, set(at.view.frozen or ()), faults.behind(at), faults.late(at))
 
@@ -137,7 +140,7 @@ def skip_gather(at: Moment) -> Skip | None:
 def freeze_gather(at: Moment) -> Freeze | Skip | None:
     """Return the contributors that have published, once all live ones have, or at D_scatter."""
     given = _published(at)
-    if at.contributors - given and at.now_s < at.timers.scatter_s:
+    if at.contributors - given and at.now_s < min(at.timers.scatter_s, grace_s(at, given)):
         return None
     if len(given) < at.view.plan.min_contributors:
         return Skip(at.view.plan.op, "too few contributions were published in time")
@@ -151,6 +154,8 @@ def commit_gather(at: Moment) -> Commit | None:
     spread = {peer for peer in frozen if _is_spread(at, peer)}
     common = {peer for peer in spread if faults.is_common(at, _index(at, peer))}
     kept = spread | waiting_for
+    if at.now_s >= results_grace_s(at):
+        kept, waiting_for = common, waiting_for - at.unawaited
     if at.is_over or (at.is_late and 2 * len(common) > len(frozen)):
         kept = common
     if len(kept) < max(1, at.view.plan.min_contributors) or not kept <= common:
@@ -158,7 +163,7 @@ def commit_gather(at: Moment) -> Commit | None:
     is_all_held = all(at.reports.is_with(_index(at, peer), waiting_for) for peer in spread)
     if not at.is_late and not (waiting_for <= spread and is_all_held):
         return None
-    return _commit_of(at, kept, (waiting_for - common) | faults.behind(at))
+    return _commit_of(at, kept, (at.waiting_for - common) | faults.behind(at))
 
 
 def _may_stay(at: Moment, peer: PeerId) -> bool:
@@ -195,7 +200,7 @@ def freeze_pair(at: Moment) -> Freeze | Skip | None:
     has, or may still."""
     given, (_, hopeful) = _published(at), _sorted_pairs(at)
     ready = _pairs(at, given)
-    if at.now_s < at.timers.scatter_s and len(ready) < len(hopeful):
+    if at.now_s < min(at.timers.scatter_s, grace_s(at, given)) and len(ready) < len(hopeful):
         return None
     if 2 * len(ready) < least_in(at.view.plan):
         return Skip(at.view.plan.op, "too few contributions were published in time")
@@ -206,7 +211,8 @@ def commit_pair(at: Moment) -> Commit | None:
     """The whole pairs, when no other can become whole, or at D_gather. Nobody waits for a partner
     for longer than the op lasts, and nobody need be told anything of another pair."""
     whole, still_open = _sorted_pairs(at)
-    if (still_open and not at.is_late) or 2 * len(whole) < least_in(at.view.plan):
+    is_due = at.is_late or at.now_s >= results_grace_s(at)
+    if (still_open and not is_due) or 2 * len(whole) < least_in(at.view.plan):
         return None
     lacking = {taker for pair in still_open for taker in _lacking(at, pair)}
     return _commit_of(at, {peer for pair in whole for peer in pair}, lacking)

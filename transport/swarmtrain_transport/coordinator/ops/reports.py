@@ -75,6 +75,8 @@ class Reports:
         withdrawn: who cannot send its own values, as it says itself, and why.
         signed: the roots that contributors have signed.
         got: contributors that are complete at the owner, per try.
+        came_s: when a contributor was complete at the owner, per try.
+        signed_s: when a contributor has signed.
         last_s: when an owner last had something of a contributor whole.
         given_s: when it was whole with most owners: one that is slow to say so sets no pace.
         published: what owners have published, per try.
@@ -90,6 +92,8 @@ class Reports:
         self.withdrawn: dict[PeerId, str] = {}
         self.signed: dict[PeerId, Roots] = {}
         self.got: dict[SliceTry, set[PeerId]] = {}
+        self.came_s: dict[SliceTry, dict[PeerId, float]] = {}
+        self.signed_s: dict[PeerId, float] = {}
         self.last_s: dict[PeerId, float] = {}
         self.given_s: dict[PeerId, float] = {}
         self.published: dict[SliceTry, SliceDone] = {}
@@ -176,6 +180,7 @@ class Reports:
         if known.slice_roots != message.slice_roots:
             raise RemoteFault("roots", "two contributions to one op are signed")
         self.changes += 1
+        self.signed_s.setdefault(peer, now_s)
         for slice_try, claims in self._claims.items():
             if peer in claims:
                 self._compare(peer, slice_try, now_s)
@@ -206,7 +211,7 @@ class Reports:
         if not self._is_measured(peer, signed, slice_try):
             return
         row.add(peer)
-        self.last_s[peer] = now_s
+        self.last_s[peer] = self.came_s.setdefault(slice_try, {})[peer] = now_s
         rows = self.rows()
         if sum(peer in one for one in rows) >= most_of(len(rows)):
             self.given_s.setdefault(peer, now_s)
@@ -247,7 +252,7 @@ class Reports:
         else:
             if not self._is_new_gift(owner, message):
                 return False
-            self.got[slice_try] = {owner}
+            self.got[slice_try], self.came_s[slice_try] = {owner}, {owner: now_s}
             self.last_s[owner] = self.given_s[owner] = now_s
         self.published[slice_try] = message
         self._hold(owner, slice_try, (True,) * len(hashes), now_s)
