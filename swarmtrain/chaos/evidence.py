@@ -26,8 +26,8 @@ class Verdict:
     """Findings of a judgement.
 
     Attributes:
-        bodies: of all records of the coordinator's ledger.
-        chain: what they decided.
+        bodies: bodies of all records of the coordinator's ledger.
+        chain: decisions in them.
         violations: all of them.
     """
 
@@ -40,7 +40,7 @@ def judge(place: Place, lives: Sequence[Life]) -> Verdict:
     """Read and prove everything that a stopped run has left.
 
     Args:
-        place: its directories.
+        place: directories of the run.
         lives: all processes of peers that there were, oldest first.
 
     Raises:

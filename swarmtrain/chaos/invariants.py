@@ -35,7 +35,7 @@ class Life:
 
     Attributes:
         name: the peer.
-        peer: its key in hex, "" until it was in.
+        peer: key of the peer in hex, "" until it was in.
         told: states that were put in place and rounds that ended.
     """
 
@@ -49,11 +49,11 @@ class Chain:
     """Decisions of a ledger.
 
     Attributes:
-        outcomes: what stands per op at the end.
+        outcomes: outcome that stands per op at the end.
         attests: attested state roots per op, in hex.
         ever: all outcomes that an op has had; more than one only after a REWIND.
         cancelled: ops whose outcome a REWIND cancelled at some time.
-        rewinds: how many there were.
+        rewinds: number of REWINDs.
     """
 
     outcomes: dict[int, Commit | Skip] = field(default_factory=dict)
@@ -150,8 +150,8 @@ def check_copy(name: str, copy: Sequence[Record], whole: Sequence[Record]) -> It
 
     Args:
         name: the peer.
-        copy: its records.
-        whole: the coordinator's.
+        copy: records of the peer.
+        whole: records of the coordinator.
     """
     if len(copy) > len(whole):
         yield Violation("I1", f"{name} holds {len(copy)} records, the coordinator {len(whole)}")

@@ -39,9 +39,9 @@ class Step:
 
     Attributes:
         at_s: seconds after all founders hold the first state.
-        deed: what is done.
+        deed: kind of deed.
         victim: name of the peer, "" for the coordinator.
-        lasts_s: after so many seconds it is mended; 0 for what needs no mending.
+        lasts_s: seconds after which it is mended; 0 for what needs no mending.
     """
 
     at_s: float
@@ -91,7 +91,7 @@ def calm_from_s(seconds: float) -> float:
     """Return from when on nothing is broken any more, and all is mended.
 
     Args:
-        seconds: of the whole plan.
+        seconds: length of the whole plan.
     """
     return seconds - min(_CALM_MAX_S, _CALM_SHARE * seconds)
 
@@ -106,11 +106,11 @@ def draw_plan(
     """All deeds in the order of their times.
 
     Args:
-        seed: of every choice.
-        seconds: from the first state to the end.
+        seed: seed of every choice.
+        seconds: time from the first state to the end.
         founders: peers from the start.
         newcomers: names of peers that may come later, at most two of them do.
-        min_contributors: so many peers are always untouched.
+        min_contributors: number of peers that are always untouched.
     """
     return tuple(_Draw(seed, seconds, founders, newcomers, min_contributors).steps())
 

@@ -19,17 +19,17 @@ class Outcome(msgspec.Struct, frozen=True, kw_only=True):
     """Result of a run that was broken on purpose, whatever was done to it.
 
     Attributes:
-        seconds: from the first state to the end of the last peer.
-        seed: of the plan and of the run.
-        peers: at the start.
+        seconds: time from the first state to the end of the last peer.
+        seed: seed of the plan and of the run.
+        peers: number of peers at the start.
         commits: ops that were committed.
         skips: ops that were skipped.
-        rewinds: how often outcomes were cancelled.
+        rewinds: number of times that outcomes were cancelled.
         restarts: processes of honest peers that were started again.
-        state_roots: of the honest peers alive at the end, after the newest round that all have
-            ended.
-        equal: whether these are there and the same.
-        violations: what must not be.
+        state_roots: roots of the honest peers alive at the end, after the newest round that all
+            have ended.
+        equal: True if these are there and the same.
+        violations: violations of the rules.
         state_dir: run.toml, coordinator/, peers/NAME/ and logs/; "" if it was removed.
     """
 
@@ -62,7 +62,7 @@ class Report(Outcome, frozen=True, kw_only=True):
 
     Attributes:
         rounds: ops with an outcome that stands.
-        deeds: how often each was done.
+        deeds: number of times that each was done.
         passed_over: deeds that were due while too few peers were well, so they were left out.
     """
 

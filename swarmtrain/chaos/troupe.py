@@ -20,15 +20,15 @@ class Actor:
 
     Attributes:
         name: shown to others.
-        data: what the other peers dial.
-        control: what it dials to reach the coordinator.
-        life: its newest process.
-        is_running: whether that process is there.
-        is_in_place: whether it holds the run's state.
-        may_end: whether its end was brought about.
-        returns: whether it is started again as soon as it has ended.
+        data: relay that the other peers dial.
+        control: relay that it dials to reach the coordinator.
+        life: newest process of it.
+        is_running: True while that process is there.
+        is_in_place: True if it holds the run's state.
+        may_end: True if its end was brought about.
+        returns: True if it is started again as soon as it has ended.
         harmed: the deed that is not mended yet.
-        merged_s: when its part was last in a result.
+        merged_s: time when its part was last in a result.
     """
 
     name: str
@@ -57,9 +57,9 @@ class Troupe:
         relays: the links.
         actors: peers by name.
         lives: all processes of peers that there were, oldest first.
-        invite: the coordinator's, "" before it is ready for the first time.
-        is_coordinator_up: whether it takes peers.
-        coordinator_may_end: whether its end was brought about.
+        invite: invite of the coordinator, "" before it is ready for the first time.
+        is_coordinator_up: True while it takes peers.
+        coordinator_may_end: True if its end was brought about.
         restarts: processes that were started again.
         are_dialled: peers dial each other and not each other's relays.
     """

@@ -44,13 +44,13 @@ class CorpusService:
     """Grants and takes back leases of one text; None leaves every peer to its own text.
 
     Args:
-        seed: of the order among equals.
+        seed: seed of the order among equals.
         lease_pieces_max: pieces of one lease.
         piece_samples: training windows in one piece, 0 if it is not known what a sample is.
         example_bytes: bytes of one window and its last target; shorter pieces are not leased.
         tokenizer: the file that makes tokens of text, which members get by its hash; or empty.
         initial: the weights that the run begins with, if it begins with any.
-        uses: how often each piece was used before this life.
+        uses: number of uses of each piece before this life.
         keep: hears how often pieces were used, before anybody else does.
     """
 

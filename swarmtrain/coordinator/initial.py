@@ -53,7 +53,7 @@ class Initial(msgspec.Struct, frozen=True):
     """A file of weights in pieces.
 
     Attributes:
-        path: where it lies on this machine; it travels nowhere.
+        path: place of the file on this machine; it travels nowhere.
         hashes: SHA-256 of each piece, joined, in their order.
     """
 
@@ -155,7 +155,7 @@ def open_initial(place: Path, config: RunConfig) -> Initial:
 
     Args:
         place: the file, or the folder of it.
-        config: of the run that is to begin with them.
+        config: run file of the run that is to begin with them.
 
     Raises:
         UserError: SWT-E454, there is no such file, or it is none; E451, it does not fit the model.

@@ -131,9 +131,9 @@ def shapes_of(section: ModelSection, weights: Shapes) -> dict[str, tuple[int, ..
     """Shapes of the parameters that `build_model` would make, without room for them.
 
     Args:
-        section: of a run file that a stranger may have written.
-        weights: what there is for that model: it can have neither far more parameters nor tables
-            that are far larger.
+        section: section of a run file that a stranger may have written.
+        weights: shapes of its weights: it can have neither far more parameters nor tables that are
+            far larger.
 
     Raises:
         UserError: as `build_model`.

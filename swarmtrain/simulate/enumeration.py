@@ -34,11 +34,11 @@ class Case:
     """One run of the enumeration.
 
     Attributes:
-        num_peers: at the start.
-        faults: what happens when.
-        min_contributors: as in the run file; if everybody is needed, the dead are replaced.
+        num_peers: number of peers at the start.
+        faults: faults by boundary.
+        min_contributors: setting of the run file; if everybody is needed, the dead are replaced.
         rounds: commits until the run ends.
-        kind: of the ops.
+        kind: kind of the ops.
     """
 
     num_peers: int
@@ -72,10 +72,10 @@ class Finding:
 
     Attributes:
         case: the case.
-        violations: what did not hold; empty is good.
+        violations: violations that were found; empty is good.
         commits, skips: outcomes of all ops.
-        roots_agree: whether all of them hold the same state root; of pair ops, any.
-        op_seconds: of the longest op, from PLAN to its outcome, in virtual time.
+        roots_agree: True if all of them hold the same state root; of pair ops, any.
+        op_seconds: duration of the longest op, from PLAN to its outcome, in virtual time.
         round_seconds: the longest time from one PLAN to the next.
         excluded: op and peer number to the reason.
     """
@@ -168,7 +168,7 @@ def cases(num_peers: int, *, stride: int = 1, kind: str = MEAN) -> Iterator[Case
     Args:
         num_peers: peers at the start.
         stride: take every so many boundaries.
-        kind: of the ops.
+        kind: kind of the ops.
     """
     yield from deaths(num_peers, stride=stride, kind=kind)
     yield from troubles(num_peers, stride=stride, kind=kind)

@@ -110,12 +110,12 @@ class SeedResult:
     """Report of how one world ended.
 
     Attributes:
-        seed: what it was drawn from.
+        seed: seed that it was drawn from.
         ops, commits, skips: outcomes.
-        faults: how often each kind struck.
-        violations: what did not hold; empty is good.
-        virtual_s: how long the world lasted, in its own time.
-        strikes: what the weather did, for `repeat`.
+        faults: number of strikes of each kind.
+        violations: violations that were found; empty is good.
+        virtual_s: duration of the world in its own time.
+        strikes: strikes of the weather, for `repeat`.
     """
 
     seed: int
@@ -174,16 +174,16 @@ def world_of(
 
     Args:
         seed: everything is drawn from it.
-        peers: at the start.
+        peers: number of peers at the start.
         ops: commits until the run ends.
         trace: takes a line per event.
-        kinds: of faults that may happen; all of them if it is empty.
+        kinds: kinds of faults that may happen; all of them if it is empty.
         fragments: parts of the vector that ops move in turn.
-        kind: of the ops.
-        rule: in the place of the mean.
+        kind: kind of the ops.
+        rule: robust rule in the place of the mean.
         groups: 2 for a second group beside the first.
-        training: of its peers.
-        text_pieces: of the text that they lease; 0 for none.
+        training: training of its peers.
+        text_pieces: pieces of the text that they lease; 0 for none.
         extended: the organiser adds rounds, to the running or the finished run.
         beside: kinds of `BESIDE` that happen, too.
         is_kept: others keep the state of a second group, as they do in some worlds anyway.
@@ -251,9 +251,9 @@ def repeat(
     """Run a world from what is known of it: its failure stays a test, however worlds are drawn.
 
     Args:
-        conditions: of the world.
-        strikes: what goes wrong in it.
-        reckless: whether the newest state may be lost.
+        conditions: conditions of the world.
+        strikes: faults that strike it.
+        reckless: True if the newest state may be lost.
         trace: takes a line per event.
     """
     world = World(trace=trace, **{f.name: getattr(conditions, f.name) for f in fields(conditions)})
@@ -336,7 +336,7 @@ def simulate(results: Iterable[SeedResult], tell: Callable[[SeedResult], None]) 
     """Run worlds and add them up.
 
     Args:
-        results: of the worlds, as they end.
+        results: results of the worlds, as they end.
         tell: hears of each.
     """
     summary = Summary()

@@ -20,7 +20,7 @@ class World:
 
     Args:
         num_peers: peers at the start.
-        faults: what happens when.
+        faults: faults by boundary.
         replace_dead: a newcomer joins a second after each death of the plan.
         trace: takes a line per event.
         settings: the other fields of `Conditions`.

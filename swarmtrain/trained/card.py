@@ -16,9 +16,9 @@ def text_of(found: Collected, history: History, num_values: int, model_sha256: s
 
     Args:
         found: the model.
-        history: of it.
+        history: history of the run.
         num_values: parameters.
-        model_sha256: of model.safetensors.
+        model_sha256: SHA-256 of model.safetensors.
     """
     lines = [
         *_head(found.config),

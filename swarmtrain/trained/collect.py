@@ -35,9 +35,9 @@ class Part(msgspec.Struct, frozen=True):
     """One stage of a model.
 
     Attributes:
-        stage: its number.
+        stage: number of the stage.
         op: newest op that its state contains.
-        state_root: of that state.
+        state_root: root of that state.
         checkpoint: SHA-256 of that checkpoint's manifest.
     """
 
@@ -52,7 +52,7 @@ class Source:
     """A peer's state directory, and what its ledger says.
 
     Attributes:
-        records: those that it has, oldest first.
+        records: records that it has, oldest first.
         is_whole: True if they begin with the run's first.
     """
 
@@ -72,7 +72,7 @@ class Collected:
         config: the run file.
         parts: the checkpoints that it is of, a stage each.
         weights: float32 by parameter name.
-        ledger: of the directory whose records reach furthest.
+        ledger: directory whose records reach furthest.
         tokenizer: bytes of the run's tokenizer.json, if it has one.
     """
 

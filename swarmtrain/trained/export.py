@@ -43,12 +43,12 @@ class Exported(msgspec.Struct, frozen=True):
     """Manifest of an exported model.
 
     Attributes:
-        format: of this text.
+        format: version of this text.
         run: the run's name.
         config_hash: SHA-256 of its run file.
-        stages: what the model was made of.
+        stages: parts that the model was made of.
         num_values: parameters.
-        model_bytes, model_sha256: of the file with the weights.
+        model_bytes, model_sha256: size and hash of the file with the weights.
         writes: True if swarmtrain knows how to build the model.
     """
 
@@ -66,10 +66,10 @@ class Facts(msgspec.Struct, frozen=True):
     """Contents of `swarmtrain.json`: enough to build the model again and to read its text.
 
     Attributes:
-        format: of this text.
+        format: version of this text.
         run: the run's name.
         round: newest that all of the weights contain.
-        state_roots: of each stage.
+        state_roots: state root of each stage.
         weights: form of the names in model.safetensors.
         model, data: these sections of the run file.
     """

@@ -42,7 +42,7 @@ class History:
         losses: validation loss in nats per token by round, as far as it is known here.
         is_whole: False if records from before a SNAPSHOT are not here: all counts are then of what
             came after it.
-        text: where the run was in its text when the newest of these rounds was planned.
+        text: place of the run in its text when the newest of these rounds was planned.
     """
 
     rounds: int

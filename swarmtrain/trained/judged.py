@@ -34,10 +34,10 @@ class Judgement:
         loss: nats per token.
         bits_per_byte: the same by the text's bytes, which compares tokenizers.
         perplexity: exp of the loss.
-        tokens: that were foretold.
-        windows: in which they were.
-        documents: that were read, in whole or in part.
-        bytes: of their text, in UTF-8.
+        tokens: number of tokens that were foretold.
+        windows: number of windows in which they were.
+        documents: number of documents that were read, in whole or in part.
+        bytes: length of their text, in UTF-8.
     """
 
     loss: float
@@ -53,8 +53,8 @@ def text_at(place: str, field: str = "text") -> tuple[Iterator[Document], int]:
     """Documents of a file, a folder or a dataset, and how many files there are none.
 
     Args:
-        place: as a run file's data.source has it.
-        field: of JSONL and datasets, that has the text.
+        place: file, folder or dataset, as a run file's data.source has it.
+        field: field of JSONL and datasets that has the text.
 
     Raises:
         UserError: SWT-E820, nothing is there; E821, nothing of it is text.
@@ -81,7 +81,7 @@ def judged(
 
     Args:
         model: gives (B, T, V) logits.
-        tokenizer: of the model.
+        tokenizer: tokenizer of the model.
         context: longest T that it takes.
         texts: the documents.
         most_windows: stop after so many, 0 for all.

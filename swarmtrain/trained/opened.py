@@ -40,7 +40,7 @@ class Trained:
     """A model that was trained, before it is built.
 
     Attributes:
-        name: in words, for people.
+        name: name in words, for people.
         config: settings of its model and of its text; the rest may be defaults.
         weights: float32 by parameter name.
         tokenizer: between text and its tokens.

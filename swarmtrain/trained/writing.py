@@ -27,7 +27,7 @@ class Taste:
         top_k: only among so many of the likeliest; 0 for all.
         top_p: only among the likeliest that have so much of the probability together (nucleus
             sampling, arXiv 1904.09751); 1 for all.
-        seed: of the draws.
+        seed: seed of the draws.
     """
 
     temperature: float = 0.8
@@ -44,10 +44,10 @@ def written(
 
     Args:
         model: gives (1, T, V) logits.
-        prompt: at least one token; the newest `context` count.
-        num_tokens: how many to write.
+        prompt: tokens, at least one; the newest `context` count.
+        num_tokens: number of tokens to write.
         context: longest T that the model takes.
-        taste: how each is drawn.
+        taste: settings of the draw.
         vocabulary: tokens that mean something; the model may know more, which are never drawn.
     """
     generator = torch.Generator().manual_seed(taste.seed)

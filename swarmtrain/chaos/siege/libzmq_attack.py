@@ -158,10 +158,10 @@ class Backtalker(_Hostile):
         identity: the member's keys.
         host: address to listen on.
         port: likewise, 0 for a free one.
-        heartbeat_ms: how often libzmq's own PING goes out, 0 for never.
+        heartbeat_ms: interval of libzmq's own PING, 0 for none.
 
     Attributes:
-        address: what peers are told to connect to.
+        address: address that peers are told to connect to.
     """
 
     def __init__(
@@ -194,7 +194,7 @@ class Flooder(_Hostile):
     Args:
         identity: the member's keys.
         target: the peer.
-        heartbeat_ms: how often libzmq's own PING goes out, 0 for never.
+        heartbeat_ms: interval of libzmq's own PING, 0 for none.
     """
 
     def __init__(self, identity: Identity, target: Address, heartbeat_ms: int = 0) -> None:

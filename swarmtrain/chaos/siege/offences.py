@@ -91,12 +91,12 @@ class Order(msgspec.Struct, frozen=True):
     """Instructions for the hostile member from now on.
 
     Attributes:
-        offences: what is on; with nothing it behaves.
+        offences: offences that are on; without any it behaves.
         victim: place of the victim among the other contributors, in the order of their keys; all
             of them are victims at -1.
         is_mixed: each round draws about half of the offences that are on, so that in others it
             earns the trust that it spends there.
-        seed: of the draw.
+        seed: seed of the draw.
     """
 
     offences: tuple[Offence, ...] = ()
@@ -109,8 +109,8 @@ class Liar:
     """Turns what an honest machine says into what a hostile member says.
 
     Attributes:
-        order: what is on.
-        counts: how often it has offended, by offence.
+        order: instructions in force.
+        counts: number of times that it has offended, by offence.
     """
 
     def __init__(self) -> None:
@@ -130,9 +130,9 @@ class Liar:
         """Return the message to send instead of the given one, or None to send nothing.
 
         Args:
-            message: what the machine says.
-            op: that is under way or comes next.
-            others: its other contributors, in the order of their keys.
+            message: message of the machine.
+            op: op that is under way or comes next.
+            others: other contributors of that op, in the order of their keys.
         """
         for offence, kinds in _SILENCED.items():
             if type(message) in kinds and self.is_on(offence, op):

@@ -33,8 +33,8 @@ class Phase:
     Attributes:
         name: shown.
         at_s: seconds after all hold the first state.
-        lasts_s: how long it is.
-        order: what the hostile member does.
+        lasts_s: length in seconds.
+        order: order to the hostile member.
     """
 
     name: str
@@ -58,9 +58,9 @@ def draw_phases(seed: int, seconds: float, offences: Sequence[Offence]) -> tuple
     """All phases in order, without gaps.
 
     Args:
-        seed: of the order of offences, of victims and of what comes together.
-        seconds: from the first state to the end.
-        offences: at least one, each once.
+        seed: seed of the order of offences, of victims and of what comes together.
+        seconds: time from the first state to the end.
+        offences: offences to commit, at least one, each once.
     """
     rng = random.Random(seed)
     calm_s = calm_from_s(seconds)

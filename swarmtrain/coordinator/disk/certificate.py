@@ -50,9 +50,9 @@ class RunKeys:
 
     Attributes:
         tls_path: PEM file of the private key and the certificate, mode 0600.
-        cert_sha256: of the certificate's DER bytes, 32 bytes; part of every invite.
+        cert_sha256: SHA-256 of the certificate's DER bytes, 32 bytes; part of every invite.
         run_key: signs ledger records.
-        run_key_path: its PEM file.
+        run_key_path: PEM file of the run key.
     """
 
     tls_path: Path

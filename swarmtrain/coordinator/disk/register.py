@@ -124,7 +124,7 @@ class Register:
         """Let nobody new in with it. False when it is unknown.
 
         Args:
-            with_members: who came with it needs a new invite; else these come back as ever.
+            with_members: True if who came with it needs a new invite; else these come back as ever.
         """
         with self._transaction():
             cursor = self._db.execute("UPDATE invites SET revoked = 1 WHERE id = ?", (invite_id,))

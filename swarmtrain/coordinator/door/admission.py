@@ -66,7 +66,7 @@ class DoorClosed(Exception):
 
     Args:
         code: an id of the error table, sent to the peer.
-        text: what happened and what to do, sent to the peer.
+        text: event and remedy in words, sent to the peer.
     """
 
     def __init__(self, code: str, text: str) -> None:
@@ -176,15 +176,15 @@ class Door:
     """Judges knocks.
 
     Args:
-        store: who was let in before, and the invites.
-        cert_sha256: of the certificate that peers see.
+        store: register of invites and of who was let in before.
+        cert_sha256: SHA-256 of the certificate that peers see.
         peers_max: peers that may be in at once.
-        others_in: how many peers other than the given one have the places that it might take; True
-            for one that comes by an invite.
-        is_banned: whether the ledger shuts this key out.
+        others_in: counts the peers other than the given one in places that it might take; True for
+            one that comes by an invite.
+        is_banned: tells if the ledger shuts this key out.
         wall_clock: seconds since 1970, for invites that expire.
         misfit: error id and words for who brings another model, data or run's name than the run's.
-        proves: whether the ledger was lost, and with it whom the store had let in, and this HELLO
+        proves: tells if the ledger was lost, and with it whom the store had let in, and this HELLO
             proves that the key was.
     """
 

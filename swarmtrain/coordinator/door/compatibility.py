@@ -21,7 +21,7 @@ def misfit(brings: Brings, config: RunConfig, genesis: Attest | None) -> tuple[s
     """Error id and words for who cannot take part, both sides named; None for who can.
 
     Args:
-        brings: what the peer says.
+        brings: claims of the peer.
         config: the run file.
         genesis: the run's first state, once there is one.
     """
@@ -64,9 +64,9 @@ def no_place(
     """Error id and words for who asks for stages that there are not, or has too little memory.
 
     Args:
-        brings: what the peer says; as the machine has checked it, or refuses it.
+        brings: claims of the peer; as the machine has checked them, or refuses them.
         config: the run file.
-        needs: of each stage of it.
+        needs: needs of each of its stages.
     """
     name, last, memory = config.run.name, len(needs) - 1, brings.memory_bytes
     wish = range(brings.span[0], brings.span[1] + 1) if len(brings.span) == 2 else None

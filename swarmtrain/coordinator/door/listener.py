@@ -54,13 +54,13 @@ class Line(asyncio.Protocol):
     """One connection: passes on what it hears to the HTTP server, and knows whose it is.
 
     Args:
-        stream: as it was accepted.
+        stream: connection as it was accepted.
         server: the HTTP server's side.
-        welcomed: is told when it has become a member's.
-        ended: is told when it was one, and is gone.
+        welcomed: called when it has become a member's.
+        ended: called when it was a member's, and is gone.
 
     Attributes:
-        member: whose connection it is, None before it has proved that.
+        member: member whose connection it is, None before it has proved that.
         settled: set when it is a member's, or gone.
     """
 

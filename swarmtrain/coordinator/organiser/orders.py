@@ -65,11 +65,11 @@ class Desk:
     Args:
         machine: the coordinator's decisions.
         shell: makes them durable and tells the peers.
-        store: what is no decision.
-        settings: what invites have where an order says nothing.
+        store: store of invites and of all else that is no decision.
+        settings: settings of invites where an order says nothing.
         invite_with: the run's invite with another secret.
         wall_clock: seconds since 1970.
-        progress: where the run is in the text that it leases.
+        progress: tells where the run is in the text that it leases.
     """
 
     def __init__(

@@ -34,15 +34,15 @@ class PeerHistory:
     """One peer's.
 
     Attributes:
-        name: as it called itself when it came last.
+        name: name that it gave itself when it came last.
         invite: id of the invite that it came with first.
         group: first of the groups that it is in.
         since_round, since_group: round in progress in `group` when it came last.
-        is_in: whether it is in the roster.
+        is_in: True if it is in the roster.
         contributed: committed rounds that have its part.
         excluded: rounds that it was planned for and left out of.
-        reasons: how often for which reason.
-        last_reason, last_round, last_group: of the newest exclusion, or of its going.
+        reasons: number of exclusions for each reason.
+        last_reason, last_round, last_group: facts of the newest exclusion, or of its going.
     """
 
     name: str = ""

@@ -247,8 +247,8 @@ def read_result(path: Path, chunks: int | None = None) -> list[list[bytes]] | No
     chunks but their hashes.
 
     Args:
-        path: of the file.
-        chunks: that it has at most; None where nobody else has written it.
+        path: path of the file.
+        chunks: most chunks that it has; None where nobody else has written it.
 
     Raises:
         UnfitFile: it is longer.

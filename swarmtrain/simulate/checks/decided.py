@@ -25,19 +25,19 @@ class Decided:
     """Everything that was logged of a group and is not cancelled.
 
     Attributes:
-        group: its number.
+        group: number of the group.
         log: all records, where the group is the first.
-        outcomes, plans, frozen: by op.
-        plan_s: when each op was planned.
-        op_seconds: from PLAN to outcome, by op.
-        new_owners: who was given a slice of an op under way after its first owner.
-        relieved: who has lost one.
-        commits, skips: how many.
+        outcomes, plans, frozen: outcome, PLAN and FREEZE by op.
+        plan_s: time when each op was planned.
+        op_seconds: seconds from PLAN to outcome, by op.
+        new_owners: peers that were given a slice of an op under way after its first owner.
+        relieved: peers that have lost one.
+        commits, skips: number of either.
         newest: the newest committed op and the roots of its slices.
         rewound_index: index of the newest REWIND.
         placed: the groups that each peer was moved to last.
-        roster: who is in the group.
-        elsewhere: who is in the run, and not in the group.
+        roster: peers that are in the group.
+        elsewhere: peers that are in the run, and not in the group.
     """
 
     swarm: Swarm

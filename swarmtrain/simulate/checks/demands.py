@@ -23,7 +23,7 @@ class Demands:
     """Book of the peers that were in trouble, and until when.
 
     Args:
-        swarm: its peers.
+        swarm: coordinator and peers.
         decided: the decisions that were logged.
     """
 
@@ -41,8 +41,8 @@ class Demands:
         """Something is wrong with a peer or its links for so long from now on.
 
         Args:
-            peer: whose.
-            seconds: until then.
+            peer: peer that is in trouble.
+            seconds: duration of the trouble.
             is_linked: only its control connection suffers; the other peers reach it.
         """
         until_s = self._scene.clock.now_s + seconds + GRACE_S
@@ -87,8 +87,8 @@ class Demands:
         cannot be there again in time, and D_repair may be shorter than sending it again takes.
 
         Args:
-            op: of which.
-            left_out: by the decision at hand.
+            op: number of the op.
+            left_out: peers that the decision at hand leaves out.
             seen: the decisions of its group; of the first one if None.
         """
         seen = seen or self._seen

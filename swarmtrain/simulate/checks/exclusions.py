@@ -26,7 +26,7 @@ class Exclusions:
         """Count an op that a peer has given to.
 
         Args:
-            learner: whose strategy has dropped what it had to.
+            learner: peer whose strategy has dropped what it had to.
             ranges: places of its part in the vector.
             included: (start, stop, here) in the part, in order.
 

@@ -53,18 +53,18 @@ class Invariants:
     """Checks one world.
 
     Args:
-        swarm: its coordinator and peers.
+        swarm: coordinator and peers.
 
     Attributes:
-        decided: what was logged.
+        decided: decisions that were logged.
         excluded: reason per op and peer.
         restored: the coordinator's disk was restored from a backup.
-        demands: who may be left out.
-        lies: what a hostile owner has made of them in the first group.
-        rules: of single records.
-        limit_s: when the first of the ops under way must have ended.
-        later: what is checked of each group beside the first.
-        leases: what is checked of text.
+        demands: peers that may be left out.
+        lies: deeds of a hostile owner in the first group.
+        rules: rules of single records.
+        limit_s: time by which the first of the ops under way must have ended.
+        later: checks of each group beside the first.
+        leases: checks of the text's leases.
         sent_away: peers that the organiser has removed or banned once.
     """
 

@@ -13,9 +13,9 @@ class Keeping:
     """Judges who holds a group's states, where keepers are wanted.
 
     Args:
-        swarm: its peers.
-        decided: what was logged of the group.
-        demands: with whom something was wrong.
+        swarm: coordinator and peers.
+        decided: decisions of the group that were logged.
+        demands: peers with whom something was wrong.
     """
 
     def __init__(self, swarm: Swarm, decided: Decided, demands: Demands) -> None:

@@ -37,16 +37,16 @@ class LaterGroup:
     """Judges the records of one group beside the first.
 
     Args:
-        swarm: its peers.
-        group: its number.
-        demands: with whom something was wrong.
+        swarm: coordinator and peers.
+        group: number of the group.
+        demands: peers with whom something was wrong.
 
     Attributes:
-        decided: what was logged of it.
-        lies: what a hostile owner has made of its sums.
-        training: what must hold of its results and of each peer's work.
-        rules: of its records.
-        limit_s: when its open op must have ended.
+        decided: decisions of the group that were logged.
+        lies: deeds of a hostile owner in the group.
+        training: checks of its results and of each peer's work.
+        rules: rules of its records.
+        limit_s: time by which its open op must have ended.
     """
 
     def __init__(self, swarm: Swarm, group: int, demands: Demands) -> None:

@@ -21,7 +21,7 @@ class LeaseChecks:
     """Checks the leases of one world.
 
     Args:
-        windows: of every piece.
+        windows: training windows of every piece.
         violated: hears what does not hold.
     """
 

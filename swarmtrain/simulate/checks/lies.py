@@ -43,11 +43,11 @@ class _Ended:
     """A committed op.
 
     Attributes:
-        plan: of it.
-        owners: of its slices at the end.
-        auditor: whom the ledger has drawn, b"" for nobody.
+        plan: PLAN of the op.
+        owners: owners of its slices at the end.
+        auditor: peer that the ledger has drawn, b"" for nobody.
         place: slice and chunk that are summed again.
-        contributors: whose parts are in that slice.
+        contributors: peers whose parts are in that slice.
     """
 
     plan: Plan
@@ -72,7 +72,7 @@ class Lies:
     """Deeds of a hostile owner in one group, and the peers that have found it out.
 
     Args:
-        swarm: its peers; its scene knows who sums wrongly, or has done so.
+        swarm: coordinator and peers; its scene knows who sums wrongly, or has done so.
         decided: the decisions of the group that were logged.
         demands: the peers with whom something was wrong.
 

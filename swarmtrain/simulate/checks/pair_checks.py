@@ -27,10 +27,10 @@ class PairChecks:
     """Checks the pair ops of one world.
 
     Args:
-        swarm: its processes.
-        decided: what was logged.
-        demands: who may be left out.
-        sums: what was given.
+        swarm: coordinator and peers.
+        decided: decisions that were logged.
+        demands: peers that may be left out.
+        sums: values that were given.
 
     Attributes:
         chains: per op the chain of each peer after it, as far as it has one.

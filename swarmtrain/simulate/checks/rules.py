@@ -37,10 +37,10 @@ class Rules:
     """Judges PLAN, COMMIT, ATTEST and REWIND of one group.
 
     Args:
-        swarm: its peers.
-        decided: what was logged of the group.
-        demands: with whom something was wrong.
-        sums: what was given there.
+        swarm: coordinator and peers.
+        decided: decisions of the group that were logged.
+        demands: peers with whom something was wrong.
+        sums: values that were given there.
 
     Attributes:
         states: the newest state of every process that ever was, by peer and boot: op and root.

@@ -25,7 +25,7 @@ class NamedSums:
         decode: a result's values; it may be shared with the peers.
 
     Attributes:
-        parts: what was given, by op, peer and boot.
+        parts: values that were given, by op, peer and boot.
     """
 
     def __init__(self, decode: Callable[[OpResult], Tensor]) -> None:

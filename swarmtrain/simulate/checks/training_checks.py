@@ -32,15 +32,15 @@ class TrainingChecks:
     """Checks the training in one group.
 
     Args:
-        swarm: its peers.
-        decided: what was logged of the group.
-        demands: who may be left out.
-        lies: what a hostile owner has made of its sums.
+        swarm: coordinator and peers.
+        decided: decisions of the group that were logged.
+        demands: peers that may be left out.
+        lies: deeds of a hostile owner in the group.
         healed: hears who takes over shared state.
 
     Attributes:
-        sums: what results must be.
-        pairs: what must hold where ops go by pairs.
+        sums: results made again.
+        pairs: checks where ops go by pairs.
     """
 
     def __init__(

@@ -26,11 +26,11 @@ class Books:
     where nothing else is said.
 
     Args:
-        moved: what the inner steps had done until then.
+        moved: sum of what the inner steps had done until then.
         is_lossy: there is no error feedback.
 
     Attributes:
-        tolerance: how wrong the account may be.
+        tolerance: largest error of the account that is allowed.
     """
 
     def __init__(self, moved: Tensor, *, is_lossy: bool) -> None:
@@ -64,7 +64,7 @@ class Books:
         """By how much the account is wrong.
 
         Args:
-            moved: what the inner steps have done until now.
+            moved: sum of what the inner steps have done until now.
             residual: kept by error feedback, float32.
             ahead: anchor minus weights, float32.
         """

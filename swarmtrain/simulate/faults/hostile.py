@@ -36,8 +36,8 @@ class Hostile:
     """Makes bad bytes and lets them arrive in the name of a member, or of nobody.
 
     Args:
-        swarm: where.
-        checks: to be told who is in trouble.
+        swarm: coordinator and peers of the world.
+        checks: checks that are told who is in trouble.
         rng: draws them.
     """
 

@@ -17,7 +17,7 @@ class Fault:
         leavers: peers that say goodbye and end.
         blinkers: peers whose control connection breaks and is made again.
         cuts: (source, target): from now on frames of the one do not reach the other.
-        newcomers: so many new peers come.
+        newcomers: number of new peers that come.
     """
 
     boundary: int
@@ -48,8 +48,8 @@ class Strike:
 
     Attributes:
         boundary: number of the message before which it struck.
-        kind: as in `--json`.
-        seed: whom it hit and for how long is drawn from this.
+        kind: name of the kind, in `--json` too.
+        seed: seed of the draw of whom it hit and for how long.
     """
 
     boundary: int

@@ -18,8 +18,8 @@ class PlannedFaults:
     """A `Weather` that is known beforehand.
 
     Args:
-        swarm: whom it strikes.
-        faults: what happens when.
+        swarm: swarm that they strike.
+        faults: faults by boundary.
         replace_dead: a newcomer joins a second after each death.
     """
 

@@ -56,10 +56,10 @@ class Troubles:
     """All kinds of trouble of one world.
 
     Args:
-        swarm: whom it hits; its peers are numbered from 0.
-        checks: to be told who is in trouble.
+        swarm: swarm that they hit; its peers are numbered from 0.
+        checks: checks that are told who is in trouble.
         rng: draws whom and for how long.
-        reckless: whether the newest state may be lost.
+        reckless: True if the newest state may be lost.
 
     Attributes:
         is_calm: nobody who comes now is handicapped.

@@ -85,14 +85,14 @@ class RepeatedWeather(Troubles):
     """Faults that are known: those of a world that once failed.
 
     Args:
-        swarm: whom it hits; its peers are numbered from 0.
-        checks: to be told who is in trouble.
-        strikes: what happens, in order.
-        reckless: whether the newest state may be lost.
+        swarm: swarm that it hits; its peers are numbered from 0.
+        checks: checks that are told who is in trouble.
+        strikes: faults to come, in order.
+        reckless: True if the newest state may be lost.
 
     Attributes:
-        strikes: what has happened, or was not possible when its time came.
-        counts: how often each kind has.
+        strikes: faults that have happened, or were not possible when their time came.
+        counts: number of faults of each kind that have happened.
         awaited: kind of message that it waits for, if it does.
     """
 
@@ -170,9 +170,9 @@ class DrawnWeather(RepeatedWeather):
     """One world's faults, drawn.
 
     Args:
-        swarm: whom it hits; its peers are numbered from 0.
-        checks: to be told who is in trouble.
-        rng: of this weather.
+        swarm: swarm that it hits; its peers are numbered from 0.
+        checks: checks that are told who is in trouble.
+        rng: random numbers of this weather.
         kinds: names of what may happen; everything if it is empty.
         beside: kinds of `BESIDE` that happen, too.
     """

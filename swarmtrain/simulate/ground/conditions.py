@@ -32,8 +32,8 @@ class Extension:
 
     Attributes:
         rounds: commits after which it is over then.
-        after: as soon as so many are there; of the run's rounds, once it is finished.
-        delay_s: until the organiser does so.
+        after: number of commits that must be there; of the run's rounds, once it is finished.
+        delay_s: time until the organiser does so.
         anew: the coordinator is ended for it, and started with the new number.
     """
 
@@ -50,33 +50,33 @@ class Conditions:
     Attributes:
         num_peers: peers at the start.
         rounds: the run ends after so many commits.
-        seed: of everything that is drawn.
-        min_contributors: as in the run file.
+        seed: seed of everything that is drawn.
+        min_contributors: setting of the run file.
         slice_chunks: chunks per slice, each of `chunk_values` values.
         chunk_values: values per chunk.
         block: values per scale.
-        error_feedback: as in the run file.
+        error_feedback: setting of the run file.
         deadline_s: floor and cap of D_op.
         latency_s: typical time of a frame on the way.
         rates: bytes per second of a line, drawn between these; 0 for lines that are never full.
         sync_s: time that a record takes to become durable; 0 for none.
         skew_s: processes' clocks show anything up to this when the world begins.
-        drift: by how much a clock may run fast or slow.
-        handicaps: what is wrong with a peer from its start, by number.
+        drift: largest part by which a clock may run fast or slow.
+        handicaps: defects of a peer from its start, by number.
         fragments: parts of the vector that ops move in turn, each as long as the vector without.
-        kind: of the ops.
-        codec: of parts and results; sums are watched as int8's are.
-        rule: of mean ops, in the place of the mean; with it three contributors are needed.
+        kind: kind of the ops.
+        codec: codec of parts and results; sums are watched as int8's are.
+        rule: robust rule of mean ops instead of the mean; with it three contributors are needed.
         groups: 2 for a second group of another layout, in which some of the peers are too.
         strategy_name: ``ddp``, ``delayed_nesterov``, or, with results that have a later place,
             ``delayed``, ``eager`` or ``streaming``; of gathers ``sparseloco``. "" for what is
             waited for: diloco, noloco or, where there are fragments, streaming.
-        ops_at_once: of late streaming: how many ops begin before the first one's place.
+        ops_at_once: ops of late streaming that begin before the first one's place.
         leaves_in_turn: whoever says goodbye gives what it has, or ends its round, before.
         is_narrow: bounds are those of `narrow`.
-        stage_holders: of the second group's state, where it is kept by others, too: then it has
+        stage_holders: holders of the second group's state, keepers among them: then it has
             fewer members; 0 for no keepers.
-        text_pieces: of the text that peers lease; 0 for none.
+        text_pieces: pieces of the text that peers lease; 0 for none.
         extension: rounds that are added. Peers of a finished run have left then, and come back.
     """
 

@@ -70,10 +70,10 @@ class ControlLanes:
     """All control connections of one world.
 
     Args:
-        scene: its clock and chance.
+        scene: clock and chance of the world.
 
     Attributes:
-        coordinator: at the other end.
+        coordinator: end of the coordinator.
     """
 
     coordinator: CoordinatorEnd

@@ -8,13 +8,13 @@ class Handicap:
     """Defects of one peer from the start.
 
     Attributes:
-        slowness: its inner steps take so many times as long.
-        lag_s: its frames take so much longer, in seconds.
-        forges_scales: the parts it sends carry a scale that no encoder writes.
-        forges_results: so do the results of the slices that it owns.
-        nonfinite_op: its difference for this op holds a NaN; 0 for none.
-        boasts: it says to have trained on a billion samples with every step.
-        hoards: it gives nobody what is asked of it by hash: no state and no result.
+        slowness: factor by which its inner steps take longer.
+        lag_s: seconds by which its frames take longer.
+        forges_scales: True if the parts it sends carry a scale that no encoder writes.
+        forges_results: True if the results of the slices that it owns carry one too.
+        nonfinite_op: op for which its difference holds a NaN; 0 for none.
+        boasts: True if it says to have trained on a billion samples with every step.
+        hoards: True if it gives nobody what is asked of it by hash: no state and no result.
     """
 
     slowness: float = 1.0

@@ -16,8 +16,8 @@ class Process:
 
     Args:
         clock: virtual time.
-        offset_s: what the process's own clock showed when the world began.
-        drift: how fast its clock runs; 1.0 is right.
+        offset_s: time that the process's own clock showed when the world began.
+        drift: speed of its clock; 1.0 is right.
     """
 
     def __init__(self, clock: SimClock, offset_s: float = 0.0, drift: float = 1.0) -> None:

@@ -35,7 +35,7 @@ class Weather(Protocol):
     """Lets faults happen while a world runs.
 
     Attributes:
-        next_boundary: at which boundary it strikes next.
+        next_boundary: boundary at which it strikes next.
         awaited: the kind of message that it wants to hear of: a frame's or a control message's.
     """
 
@@ -56,20 +56,20 @@ class Scene:
     """Time, chance and the story of one world.
 
     Args:
-        conditions: what the world is like.
+        conditions: constants of the world.
         trace: takes a line per event.
 
     Attributes:
         boundary: number of the next message.
-        end_s: when the world ends at the latest.
+        end_s: latest time at which the world ends.
         is_abandoned: nothing more can be said of this world.
-        violations: what did not hold.
-        hostile: who may be found at fault.
-        liar: whose sums are wrong.
+        violations: violations that were found.
+        hostile: peers that may be found at fault.
+        liar: peer whose sums are wrong.
         is_convicted: the liar was found out, in whichever group.
-        deeds: what other hostile members do.
-        flipped: in whose memory a bit is another, and is still.
-        numbers: of peers, as they came.
+        deeds: deeds of other hostile members.
+        flipped: peers in whose memory a bit is another, and is still.
+        numbers: numbers of peers, as they came.
     """
 
     def __init__(self, conditions: Conditions, trace: Trace | None = None) -> None:

@@ -28,9 +28,9 @@ class Fault:
     Attributes:
         kind: "die", "freeze", "cut"; "mute": what it reports does not come; "unplug": it and the
             coordinator do not hear of each other.
-        at_s: when.
-        peer: to whom.
-        for_s: how long; 0 for a peer that does not come back.
+        at_s: time when it begins.
+        peer: peer that it hits.
+        for_s: duration; 0 for a peer that does not come back.
         other: the peer to which nothing comes any more, of a cut.
     """
 
@@ -46,17 +46,17 @@ class Conditions:
     """One world, before it begins.
 
     Attributes:
-        num_stages: of the model.
-        spans: of the peers.
-        slots: of each.
+        num_stages: number of the model's stages.
+        spans: spans of the peers.
+        slots: slots of each peer.
         share: micro-batches of each source, in a round or in a step.
-        steps: of a round, where they are flushed.
-        pass_s: of each peer.
-        calm_s: when the faults stop.
+        steps: steps of a round, where they are flushed.
+        pass_s: seconds of each peer's pass.
+        calm_s: time when the faults stop.
         loss, double, late: probability of each for one message.
         faults: the others.
-        repeat_every: of so many micro-batches one is repeated to compare.
-        habits: of a hostile member, the last one; none is hostile if it has none.
+        repeat_every: number of micro-batches of which one is repeated to compare.
+        habits: habits of a hostile member, the last one; none is hostile if it has none.
         calm_rounds: rounds that are to go well after the faults.
         moves_by_need: peers move to slow stages; else in half of the worlds, to any stage.
     """

@@ -34,12 +34,12 @@ class Hostile(SimProcess):
     """One life of a hostile member.
 
     Args:
-        ground: its world.
+        ground: world of the process.
         me: the process.
         span: stages that it serves.
-        rules: of the run.
+        rules: rules of the run.
         pass_s: seconds of a pass.
-        habits: of `HABITS`, and `LIES`.
+        habits: some of `HABITS`, and `LIES`.
 
     Attributes:
         lied: micro-batches that it has given a wrong gradient for.

@@ -82,7 +82,7 @@ class Work:
         stepped: micro-batches of its inner steps, in their order.
         accumulated: since the last step.
         made: names that it has made, as a source.
-        ended: those that have ended, with the reason.
+        ended: names of those that have ended, with the reason.
     """
 
     stepped: list[Passed] = field(default_factory=list)
@@ -95,15 +95,15 @@ class SimProcess:
     """One life of a simulated peer.
 
     Args:
-        ground: its world.
+        ground: world of the process.
         me: the process.
         span: stages that it serves.
-        rules: of the run.
+        rules: rules of the run.
         pass_s: seconds of a pass.
 
     Attributes:
-        op: that its stages' states are of.
-        away_s: when the rounds last went on without it.
+        op: op that its stages' states are of.
+        away_s: time when the rounds last went on without it.
     """
 
     def __init__(

@@ -22,11 +22,11 @@ class SeedResult:
     """Report of how one world ended.
 
     Attributes:
-        seed: what it was drawn from.
-        invariant, story: what does not hold; empty is good.
-        counts: of messages, faults and micro-batches.
-        digest: of all that was sent.
-        virtual_s: how long it lasted, in its own time.
+        seed: seed of the world.
+        invariant, story: invariant that does not hold, and its story; empty is good.
+        counts: number of messages, faults and micro-batches, by kind.
+        digest: digest of all that was sent.
+        virtual_s: duration in its own time.
     """
 
     seed: int
@@ -72,7 +72,7 @@ def simulate(results: Iterable[SeedResult], tell: Callable[[SeedResult], None]) 
     """Add up worlds.
 
     Args:
-        results: of the worlds, as they end.
+        results: results of the worlds, as they end.
         tell: hears of each.
     """
     began_s = time.perf_counter()

@@ -24,11 +24,11 @@ class SimFile:
     """A `Spill`. It knows what it was given, so that a wrong place does not go unnoticed.
 
     Args:
-        refused_every: so often there is no room; 0 for never.
+        refused_every: number of calls of which one finds no room; 0 for none.
 
     Attributes:
-        has_refused: whether the last `put` found no room.
-        given: what is here, by place.
+        has_refused: True if the last `put` found no room.
+        given: bytes that are here, by place.
     """
 
     def __init__(self, refused_every: int = 0) -> None:
@@ -64,12 +64,12 @@ class WatchedMemory:
     """One process's kept bytes, looked at after each of its events.
 
     Args:
-        number: of the peer.
-        retain_bytes: how much of others' parts it has declared that it will keep.
+        number: number of the peer.
+        retain_bytes: bytes of others' parts that it has declared to keep.
         report: hears of what does not hold.
 
     Attributes:
-        retention: for its participant.
+        retention: retention for its participant.
     """
 
     def __init__(self, number: int, retain_bytes: int, report: Report) -> None:

@@ -30,13 +30,13 @@ class PeerDisk:
     """A peer's state directory: what a process of the same key finds when it comes back.
 
     Attributes:
-        records: its copy of the ledger, by index.
+        records: copy of the ledger, by index.
         begins: record 0, the SNAPSHOT that the copy begins with where it has a gap, and its image.
         image: the newest state that was saved.
-        own: what was this peer's own then, by name.
+        own: tensors that were this peer's own then, by name.
         results: committed results kept for others.
-        manifest: of a state whose download was begun and not ended.
-        chunks: what is here of it, by hash.
+        manifest: manifest of a state whose download was begun and not ended.
+        chunks: chunks of it that are here, by hash.
         later: the same of each group beside the first.
         shelf: states that it keeps for others.
     """

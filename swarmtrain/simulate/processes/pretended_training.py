@@ -28,7 +28,7 @@ class PretendedTrainer:
 
     Attributes:
         moved: (num_values,) float64, by how much all inner steps together have lowered them.
-        gives_gradients: its steps draw a gradient instead and leave the weights alone.
+        gives_gradients: True if its steps draw a gradient instead and leave the weights alone.
     """
 
     def __init__(self, num_values: int, rng: random.Random) -> None:

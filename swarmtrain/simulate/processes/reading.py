@@ -28,7 +28,7 @@ class PretendedText:
     """Pieces that differ, and say nothing.
 
     Args:
-        pieces: how many.
+        pieces: number of pieces.
     """
 
     manifest_hash = ""
@@ -65,8 +65,8 @@ class Reading:
     """Reading of one process.
 
     Args:
-        peer: its key.
-        boot: of the process.
+        peer: key of the peer.
+        boot: boot of the process.
         send: says something to the coordinator.
         later: does something in so many seconds, if the process still lives.
         watch: looks on.

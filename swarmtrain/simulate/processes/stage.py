@@ -65,13 +65,13 @@ class Stage:
     """The training in one group: a `Learner`.
 
     Args:
-        owner: whose it is.
-        group: which.
+        owner: process that it belongs to.
+        group: number of the group.
         watch: looks on at the training.
-        conditions: of the world.
+        conditions: conditions of the world.
         decode: results that peers share.
-        rng: of its steps.
-        disk: what an earlier process has saved of the group.
+        rng: random numbers of its steps.
+        disk: state of the group that an earlier process has saved.
     """
 
     def __init__(

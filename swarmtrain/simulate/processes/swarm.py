@@ -31,12 +31,12 @@ class Swarm:
     """Everybody in one world.
 
     Args:
-        scene: its clock and chance.
+        scene: clock and chance of the world.
 
     Attributes:
         watch: looks on; to be set before anybody starts.
         peers: the newest process of each peer, by id.
-        survivors: those of them that live.
+        survivors: those of the peers that live.
         processes: every process that ever was, by peer and boot.
     """
 

@@ -55,11 +55,11 @@ class WatchedArithmetic:
 
     Args:
         report: hears of what does not hold.
-        checks: of chunks.
+        checks: checks of chunks.
 
     Attributes:
-        forges_results: its results carry a scale that no encoder writes.
-        sums_wrongly: they are legal, and no sums of anything.
+        forges_results: True if its results carry a scale that no encoder writes.
+        sums_wrongly: True if they are legal, and no sums of anything.
     """
 
     def __init__(self, report: Report, checks: SharedChecks) -> None:

@@ -20,8 +20,8 @@ class Learner(Protocol):
     """One peer's training in one group: in the first one the peer, in a later one a stage of it.
 
     Attributes:
-        peer_id: of the peer.
-        number: of the peer, for people.
+        peer_id: key of the peer.
+        number: number of the peer, for people.
         acts_on_index: the newest record when that outcome was told that it acts on now.
         replayed_ops: ops whose results it has replayed.
     """
@@ -69,7 +69,7 @@ class WatchedDriver(Driver):
     """A driver whose every event is checked as it happens.
 
     Args:
-        learner: whose.
+        learner: peer whose driver it is.
         watch: looks on.
         of: all else that a driver takes.
 

@@ -46,7 +46,7 @@ class LedgerRecovery:
 
     Args:
         writer: the ledger as the disk has it.
-        live_roster: who is still to come back.
+        live_roster: peers that are here or still to come back.
         now_s: start of this life.
         verify: checks a signature.
         lost_key: the run key, where the ledger that it has signed is lost.

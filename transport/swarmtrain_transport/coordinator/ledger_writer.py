@@ -43,10 +43,10 @@ class LedgerWriter:
         sign: signs a record hash with the run key.
         verify: checks a signature.
         term: this life's number.
-        archive: where older records are, None to keep all in memory.
+        archive: store of older records, None to keep all in memory.
 
     Attributes:
-        has_decided: whether this life has appended a record of its own.
+        has_decided: True once this life has appended a record of its own.
 
     Raises:
         RemoteFault: the records are not a legal chain.

@@ -274,7 +274,7 @@ class GroupView(Lineage):
         rewinds: number of rewinds.
         standing: recent faults of the peers, counted in ops of this group.
         keepers: peers that keep its state and are not in it, with the boot of the newest JOIN.
-        passed_over: how often a peer's first state was given up for another's, until an op is
+        passed_over: times that a peer's first state was given up for another's, until an op is
             committed.
     """
 

@@ -34,8 +34,8 @@ class Convictions:
 
     Args:
         writer: relays them.
-        live_roster: who could judge.
-        chronicle: what people are shown.
+        live_roster: peers that could judge.
+        chronicle: memory of what people are shown.
         view: the ledger's fold of the group.
     """
 

@@ -32,13 +32,13 @@ class _Holder:
 
     Attributes:
         line: the connection.
-        since_s: when it was heard first.
-        holds_from: from which record on it says that it holds all.
+        since_s: time when it was heard first.
+        holds_from: first record from which on it says that it holds all.
         asked: index of the record that it is to show, -1 for none.
-        asked_s: when it was asked last.
-        has_shown: whether it has shown the one that it was asked for last, in time.
-        is_false: whether it has said that it cannot, or shown another.
-        filling_s: when it was told last to fetch what it lacks.
+        asked_s: time when it was asked last.
+        has_shown: True if it has shown the one that it was asked for last, in time.
+        is_false: True if it has said that it cannot, or shown another.
+        filling_s: time when it was last told to fetch the records that it lacks.
     """
 
     line: PeerLine
@@ -72,7 +72,7 @@ class Holdings:
 
     Args:
         writer: the ledger.
-        lines: who is here.
+        lines: lines of the peers that are here.
         sign: signs with the run key; what it makes of a question draws the record.
     """
 

@@ -60,7 +60,7 @@ def rewind_due(view: GroupView, peers: Peers, *, all_heard: bool) -> Rewind | No
     Args:
         view: the ledger's fold.
         peers: everybody heard of in this term who has not left.
-        all_heard: whether nobody of the roster is still to come back after a restart.
+        all_heard: True if nobody of the roster is still to come back after a restart.
     """
     if view.ops or not all_heard or not peers:
         return None
@@ -98,8 +98,8 @@ class Agreement:
     Args:
         writer: appends records.
         view: the ledger's fold of the group.
-        group_peers: its peers.
-        chronicle: what people are told.
+        group_peers: peers of the group.
+        chronicle: memory of what people are told.
     """
 
     def __init__(
@@ -114,10 +114,10 @@ class Agreement:
         """A peer says which state is in place with it.
 
         Args:
-            peer: one of the group.
-            message: what it says.
+            peer: peer of the group.
+            message: report of its state.
             now_s: the time.
-            may_attest: whether anything may be decided now.
+            may_attest: True if anything may be decided now.
         """
         group_peer = self._group_peers.here[peer]
         group_peer.applied_op = message.op

@@ -39,7 +39,7 @@ class Slicing:
             contributors: lines of those who are ready.
             value_bytes: encoded bytes of the whole vector.
             equal: pay no heed to rates.
-            unfit: who gets nothing; what would be theirs goes to the others.
+            unfit: contributors that get nothing; what would be theirs goes to the others.
         """
         peers = tuple(sorted(contributors))
         lines = [contributors[peer] for peer in peers]

@@ -17,8 +17,8 @@ def most_arrived_s(times_s: Sequence[float], count: int) -> float | None:
     """Return when most of `count` (`most_of`) had arrived; None if fewer have.
 
     Args:
-        times_s: one moment per arrival, in any order.
-        count: how many were awaited.
+        times_s: moments of arrival, one each, in any order.
+        count: number of arrivals that were awaited.
     """
     needed = most_of(count)
     return sorted(times_s)[needed - 1] if len(times_s) >= needed else None
@@ -36,8 +36,8 @@ class Pace:
     """Pace of recent ops: moving averages of the two halves of an op.
 
     Attributes:
-        scatter_s: from PLAN until most contributions were whole at all owners.
-        gather_s: from FREEZE until most contributors held the whole result.
+        scatter_s: time from PLAN until most contributions were whole at all owners.
+        gather_s: time from FREEZE until most contributors held the whole result.
     """
 
     scatter_s: float | None = None
@@ -81,9 +81,9 @@ class Timers:
     """The op's deadlines. All derive from D_op and restart at full length with the coordinator.
 
     Attributes:
-        start_s: when the op (or this term's part of it) began.
+        start_s: time when the op (or this term's part of it) began.
         deadline_s: D_op as PLAN says it.
-        extended_s: what deaths have added to it.
+        extended_s: seconds that deaths have added to it.
         assigned_s: time of the last REASSIGN per slice.
     """
 

@@ -22,11 +22,11 @@ class _Keeper:
     """One peer that keeps the group's state, in this term.
 
     Attributes:
-        boot: its process.
-        since_s: when it was named, or had the newest state last.
+        boot: boot of its process.
+        since_s: time when it was named, or had the newest state last.
         op: the state after this op is with it, as it says.
         is_awaited: COMMIT waits for it.
-        has_failed: it lacked the result of an op in time, or has no room: somebody else is to keep
+        has_failed: True if it lacked a result in time, or has no room: somebody else is to keep
             the state in its place.
     """
 
@@ -42,7 +42,7 @@ class GroupKeepers:
 
     Args:
         view: the ledger's fold of the group.
-        live_roster: who is here.
+        live_roster: peers that are here.
         group_peers: the group's members.
     """
 

@@ -24,9 +24,9 @@ def moves_due(
     all but one go when enough members hold the newest state.
 
     Args:
-        groups: of the run.
+        groups: groups of the run.
         view: the ledger's fold.
-        live_roster: who is here.
+        live_roster: peers that are here.
         now_s: the time.
     """
     kept = {number: set(group.view.keepers) for number, group in groups.items()}

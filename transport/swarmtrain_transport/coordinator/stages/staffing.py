@@ -29,10 +29,10 @@ class Stages:
     """The stages that each peer serves, which are groups.
 
     Attributes:
-        needs: of each stage; empty in a run without stages.
+        needs: needs of each stage; empty in a run without stages.
         view: the ledger's fold.
-        lines: who was heard of.
-        moves: from faster stages to slower ones.
+        lines: lines of the peers that were heard of.
+        moves: moves from faster stages to slower ones.
     """
 
     needs: Sequence[StageNeed]

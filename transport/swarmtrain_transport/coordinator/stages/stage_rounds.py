@@ -46,12 +46,12 @@ class PipelineTerms:
     Attributes:
         share: micro-batches that a source makes in a round, or in a step where they are flushed, on
             average.
-        steps: of a round where they are flushed; 0 where they are free.
+        steps: steps of a round where they are flushed; 0 where they are free.
         clips: flushed steps are clipped by the norm of the whole gradient.
-        start_peers: that the first round waits for.
-        tokens: of a micro-batch.
+        start_peers: number of peers that the first round waits for.
+        tokens: tokens of a micro-batch.
         round_steps: inner steps that a peer makes of a round.
-        step_micro_batches: of the run, that the learning rate's schedule takes for a step; 0 where
+        step_micro_batches: micro-batches that the schedule takes for a step; 0 where
             it goes by rounds.
         evaluates: the run has validation text.
     """
@@ -71,9 +71,9 @@ class _Awaited:
     """An op of a stage that a round waits for.
 
     Attributes:
-        op: its number.
-        rewinds: of the group before it.
-        until_s: when it is to be planned.
+        op: number of the op.
+        rewinds: number of REWINDs of the group before it.
+        until_s: time until which its plan is waited for.
     """
 
     op: int
@@ -85,12 +85,12 @@ class StageRounds:
     """The coordinator of a pipeline's rounds.
 
     Args:
-        terms: of the pipeline.
-        num_stages: of the model.
-        groups: that there are, by their numbers.
-        stages: who serves them, and who is to move.
+        terms: terms of the pipeline.
+        num_stages: number of the model's stages.
+        groups: groups of the run, by their numbers.
+        stages: assignment of peers to stages, and their moves.
         writer: the pen.
-        live_roster: who is here.
+        live_roster: peers that are here.
 
     Attributes:
         rounds: the rounds.

@@ -28,11 +28,11 @@ class StageNeed:
 
     Attributes:
         flops: operations of a micro-batch's forward pass; some, whatever the stage.
-        kept_bytes: what stays in memory: weights, their optimizer's state, and the like.
-        pass_bytes: of one micro-batch's activations, from its forward to its backward pass.
-        entry_bytes: of a peer whose span begins here: its process, and all the micro-batches on
+        kept_bytes: memory that stays in use: weights, their optimizer's state, and the like.
+        pass_bytes: bytes of one micro-batch's activations, from its forward to its backward pass.
+        entry_bytes: memory of a peer whose span begins here: its process, and all micro-batches on
             their way that it holds.
-        input_bytes: that travel to it for one micro-batch, and as gradient back; 0 of the first.
+        input_bytes: bytes that go to it for a micro-batch, and back as gradient; 0 of the first.
     """
 
     flops: float
@@ -48,10 +48,10 @@ class Server:
 
     Attributes:
         span: the stages that it serves, or wishes to; None for any.
-        flops_per_s: of its processor.
-        link_bytes_per_s: of its link, in the slower direction.
-        memory_bytes: that it gives.
-        seen_flops_per_s: by what it has counted in the run, and the time that took.
+        flops_per_s: speed of its processor.
+        link_bytes_per_s: rate of its link, in the slower direction.
+        memory_bytes: memory that it gives.
+        seen_flops_per_s: speed by what it has counted in the run, and the time that took.
     """
 
     span: range | None = None
@@ -136,9 +136,9 @@ def choose(needs: Sequence[StageNeed], others: Sequence[Server], joiner: Server)
     """The stages of a joiner.
 
     Args:
-        needs: of each stage.
-        others: who is in, with their spans.
-        joiner: its span is its wish; that it fits was seen at the door.
+        needs: needs of each stage.
+        others: members of the run, with their spans.
+        joiner: the joiner; its span is its wish; that it fits was seen at the door.
     """
     if joiner.span is not None:
         return Choice(joiner.span, "as it asked")
@@ -170,9 +170,9 @@ def stand_in(
     have others, after which the slowest of the others is fastest. None if there is none.
 
     Args:
-        needs: of each stage.
-        servers: who is in, with their spans.
-        stage: that nobody serves.
+        needs: needs of each stage.
+        servers: members of the run, with their spans.
+        stage: stage that nobody serves.
         movable: places of those who may be sent elsewhere.
     """
     known = _comparable(servers)
@@ -203,8 +203,8 @@ def next_move(
     of moves comes back to where it began.
 
     Args:
-        needs: of each stage.
-        servers: who is in, with their spans.
+        needs: needs of each stage.
+        servers: members of the run, with their spans.
         movable: places of those who may be sent elsewhere.
     """
     known = _comparable(servers)

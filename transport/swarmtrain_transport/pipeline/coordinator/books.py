@@ -32,7 +32,7 @@ class Books:
     """Counts of a round.
 
     Attributes:
-        round: which.
+        round: number of the round.
         made: micro-batches by source.
         counted: micro-batches by stage.
         told: micro-batches that each member is believed to have counted, by member and stage.
@@ -40,19 +40,19 @@ class Books:
         redone: times that members have sent one to yet another receiver, by reason.
         voided: micro-batches that were made again because their step was void.
         partial: stages of each that is in some and not in others.
-        breaks: how many of these there are by the process that has counted last, from which stage
+        breaks: number of these by the process that has counted last, from which stage
             on, and the reason that the source tells; None, and "", where nobody tells it.
         disputed: numbers by source and stage that two members have counted, or that the source has
             not made; the latter are not in `counted`.
-        doubted: how many each member has told of that are disputed, or of sources that were not
+        doubted: disputed numbers that each member has told, and those of sources that were not
             asked for as many: nothing that it has told of such a source is believed.
         compared: findings of each source that has made comparisons, as it tells them.
         whole: micro-batches that all stages have counted.
-        spans: of who was there when the round was closed.
-        processes: who has told.
+        spans: spans of the members when the round was closed.
+        processes: processes that have told.
         digest: SHA-256 of all reports, in the order of the processes.
-        took_s: from the round's begin until it was closed.
-        busy_s: how long each member's passes took, by its own word.
+        took_s: time from the round's begin until it was closed.
+        busy_s: time that each member's passes took, by its own word.
     """
 
     round: int
@@ -79,8 +79,8 @@ def check(report: orders.Settled, span: Span, asked: int) -> None:
     """Check that a member can have counted that, and that its report is no burden.
 
     Args:
-        report: of the member.
-        span: that it serves.
+        report: report of the member.
+        span: span that it serves.
         asked: micro-batches that it was to make in the round.
 
     Raises:
@@ -117,13 +117,13 @@ def books_of(
     """The books of a round.
 
     Args:
-        round: which.
-        num_stages: of the model.
+        round: number of the round.
+        num_stages: number of the model's stages.
         asked: micro-batches that each source was to make in it.
         settled: reports that `check` passed.
-        spans: of who was there when the round was closed.
+        spans: spans of the members when the round was closed.
         voided: micro-batches that were made again because their step was void.
-        took_s: from its begin until it was closed.
+        took_s: time from the round's begin until it was closed.
     """
     lost: Counter[Reason] = Counter()
     redone: Counter[Reason] = Counter()
@@ -235,10 +235,10 @@ class _Claim:
     """Numbers that one member says it has counted, of one source and in one stage.
 
     Attributes:
-        member: that says so.
-        source, stage: of which.
-        numbers: of the micro-batches.
-        twice: those that it has told more than once.
+        member: member that says so.
+        source, stage: source and stage of the micro-batches.
+        numbers: numbers of the micro-batches.
+        twice: numbers that it has told more than once.
     """
 
     member: Process

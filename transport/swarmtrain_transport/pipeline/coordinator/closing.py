@@ -17,16 +17,16 @@ class Closing:
     """A closed round.
 
     Attributes:
-        round: which.
+        round: number of the round.
         size: micro-batches that those who stayed were to make.
         asked: micro-batches that each source was to make in it.
-        spans: of who was there when it was closed.
+        spans: spans of the members when it was closed.
         voided: micro-batches that were made again because their step was void.
-        closed_s: when that was.
-        took_s: from its begin until then.
-        settled: what members have told.
+        closed_s: time when it was closed.
+        took_s: time from its begin until then.
+        settled: reports of members.
         unsettled: members that have not.
-        is_booked: its books are made: nobody's word counts any more.
+        is_booked: True once its books are made: nobody's word counts any more.
     """
 
     round: int

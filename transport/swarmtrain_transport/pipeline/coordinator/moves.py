@@ -32,8 +32,8 @@ class Moving:
     """A peer that is to serve another stage from now on.
 
     Attributes:
-        peer: which.
-        stage: its new one.
+        peer: peer that moves.
+        stage: stage that it is to serve.
         why: the reason in words.
     """
 
@@ -46,9 +46,9 @@ class Moves:
     """Moves of a run.
 
     Args:
-        needs: of each stage.
-        rounds: in a row in which a move must be due.
-        choose: whom to move.
+        needs: needs of each stage.
+        rounds: number of rounds in a row in which a move must be due.
+        choose: chooses whom to move.
 
     Attributes:
         under_way: the peer that moves; None as soon as that has come to nothing.
@@ -85,10 +85,10 @@ class Moves:
         rounds for it.
 
         Args:
-            books: of the round.
-            rounds: of the pipeline.
-            servers: who is in, as they tell of themselves.
-            movable: those who may be sent elsewhere.
+            books: books of the round.
+            rounds: rounds of the pipeline.
+            servers: members, as they tell of themselves.
+            movable: members that may be sent elsewhere.
             now_s: the time.
         """
         moving = self.under_way

@@ -52,8 +52,8 @@ class Late(msgspec.Struct, frozen=True):
     """The process has not answered in time, and what follows goes on without its word.
 
     Attributes:
-        process: that was asked.
-        report: what it owes, by its name.
+        process: process that was asked.
+        report: name of the report that it owes.
     """
 
     process: Process
@@ -68,21 +68,21 @@ class Rounds:
     """The coordinator's part.
 
     Args:
-        num_stages: of the model.
+        num_stages: number of the model's stages.
         share: micro-batches that a source makes in a round, or in a step where they are flushed, on
             average: fast ones make more.
-        steps: of a round where they are flushed; 0 where they are free.
+        steps: steps of a round where they are flushed; 0 where they are free.
         clips: flushed steps are clipped by the norm of the whole gradient.
-        least_members: that the first round waits for.
+        least_members: number of members that the first round waits for.
         round_steps: inner steps that a peer makes of a round.
-        step_micro_batches: of the run, that the schedule takes for a step; 0 where it goes by
+        step_micro_batches: micro-batches that the schedule takes for a step; 0 where it goes by
             rounds, whatever is made of them.
 
     Attributes:
         ended: steps of the schedule that are over, without the round that has no outcome yet.
-        members: who is in the run.
+        members: members of the run.
         absent: members that are away; they are in no `members`, and are told all orders.
-        round, step, attempt: that is under way, or was last.
+        round, step, attempt: round, step and attempt under way, or the last ones.
         leaving: the member that is in no round that begins from now on.
         wanted: rounds without an outcome that the run still wants; None for any number.
     """
@@ -275,8 +275,8 @@ class Rounds:
         """Have the state after these ops of the stages evaluated by a source.
 
         Args:
-            ops: of each stage.
-            named: who is to evaluate; None for any source.
+            ops: newest op of each stage.
+            named: peer that is to evaluate; None for any source.
 
         Returns:
             Nothing where the source is not here, or a stage has no member; nor where the source

@@ -23,7 +23,7 @@ class Shares:
     """Shares of the round that is under way, or of its step.
 
     Attributes:
-        given: to each source of the round or of the step, away or not.
+        given: micro-batches given to each source of the round or of the step, away or not.
         size: micro-batches that those who are here are to make in all.
     """
 

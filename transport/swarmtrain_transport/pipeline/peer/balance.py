@@ -45,7 +45,7 @@ class _Hop:
     """One peer that may be sent to.
 
     Attributes:
-        charged: for what it was sent, in micro-batches of the middle peer.
+        charged: charge for what it was sent, in micro-batches of the middle peer.
         taken: micro-batches that it was sent in this round.
         rounds_seen: rounds in which its speed was measured.
         seen_in: the last of them.
@@ -69,7 +69,7 @@ class Balance:
     """The shares of one sender's next hops.
 
     Args:
-        draw: what names the sender in its run; another sender draws other ties.
+        draw: name of the sender in its run; another sender draws other ties.
 
     Attributes:
         suspect: a peer that gets the least share, however fast it is.
@@ -101,7 +101,7 @@ class Balance:
         Both moments are the sender's own: a peer's word on its speed would draw work to it.
 
         Args:
-            peer: who.
+            peer: peer that made the pass.
             forward_s: seconds of a forward pass; None if none was measured.
             backward_s: seconds of a backward pass, likewise.
 
@@ -144,7 +144,7 @@ class Balance:
 
         Args:
             peers: the living members of the next stage, each once.
-            excluded: those that this micro-batch has failed at: left out too, unless it is all.
+            excluded: peers that this micro-batch has failed at: left out too, unless that is all.
         """
         fresh = [peer for peer in peers if peer not in excluded] or peers
         equal = (self._choices + 1) / max(1, len(peers))

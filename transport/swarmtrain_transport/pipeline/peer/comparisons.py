@@ -32,8 +32,8 @@ class Likeness(NamedTuple):
     """Likeness of two gradients of the same text.
 
     Attributes:
-        cosine: of the angle between them.
-        ratio: of the larger norm to the smaller one; infinity where one is zero.
+        cosine: cosine of the angle between them.
+        ratio: ratio of the larger norm to the smaller one; infinity where one is zero.
     """
 
     cosine: float
@@ -51,7 +51,7 @@ class _Finding:
     """One comparison.
 
     Attributes:
-        round: of the micro-batches.
+        round: round of the micro-batches.
         only_one: peers that were on one of the routes, as far as it is known.
         is_odd: the gradients were at odds.
     """
@@ -65,7 +65,7 @@ class Comparisons:
     """Findings of one source.
 
     Args:
-        rules: of the run.
+        rules: rules of the run.
         seed: nobody else knows it.
     """
 
@@ -101,8 +101,8 @@ class Comparisons:
 
         Args:
             only_one: peers that were on one of the two routes, as far as it is known.
-            round: of both.
-            likeness: of the gradients.
+            round: round of both.
+            likeness: likeness of the gradients.
         """
         if only_one:
             self._findings.append(_Finding(round, only_one, likeness.is_odd))

@@ -24,10 +24,10 @@ class Guardian:
     """A peer's part as a sender.
 
     Args:
-        flight: what is at the peer.
+        flight: micro-batches at the peer.
 
     Attributes:
-        comparisons: of its own micro-batches.
+        comparisons: comparisons of its own micro-batches.
     """
 
     def __init__(self, flight: InFlight) -> None:

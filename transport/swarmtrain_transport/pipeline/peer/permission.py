@@ -18,7 +18,7 @@ class Permission:
     """A peer's part as the end of routes, and as a source that ends are asking.
 
     Args:
-        flight: what is at the peer.
+        flight: micro-batches at the peer.
     """
 
     def __init__(self, flight: InFlight) -> None:

@@ -40,7 +40,7 @@ class Text(msgspec.Struct, frozen=True):
     """Text of a micro-batch, as its source has read it.
 
     Attributes:
-        tokens: that count in its loss.
+        tokens: tokens that count in its loss.
         labels: form of the labels.
     """
 
@@ -62,8 +62,8 @@ class Twin(msgspec.Struct, frozen=True):
     """Another own micro-batch of the same text.
 
     Attributes:
-        micro_batch: its name.
-        seed: of both sketches; nobody else knows it, or could hide a difference from them.
+        micro_batch: name of the other one.
+        seed: seed of both sketches; nobody else knows it, or could hide a difference from them.
     """
 
     micro_batch: MicroBatch
@@ -120,10 +120,10 @@ class Step(msgspec.Struct, frozen=True):
     """Training thread: an inner step of some stages, with what is accumulated in each of them.
 
     Attributes:
-        stages: which.
-        tokens: that the last of them holds.
-        micro_batches: that this one holds.
-        whole_norm: of all stages' gradient, after `Weigh`; else each stage has its own norm.
+        stages: stages that step.
+        tokens: tokens that the last of them holds.
+        micro_batches: micro-batches that this one holds.
+        whole_norm: norm of all stages' gradient, after `Weigh`; else each stage has its own norm.
         whole: micro-batches of a whole step, where it may be a round's last one with fewer, which
             then counts as if it held so many; 0 where steps are flushed.
     """

@@ -25,8 +25,8 @@ class _Made:
 
     Attributes:
         end: the end that has the permission.
-        is_over: it came back or is lost.
-        reason: for which it is lost.
+        is_over: True if it came back or is lost.
+        reason: reason for which it is lost.
     """
 
     end: End | None = None
@@ -39,9 +39,9 @@ class Source:
     """A peer that makes micro-batches.
 
     Args:
-        peer: its key.
-        boot: its present life.
-        seed: of the secrets; nobody else knows it.
+        peer: key of the peer.
+        boot: boot of its present life.
+        seed: seed of the secrets; nobody else knows it.
     """
 
     peer: PeerId

@@ -18,7 +18,7 @@ class Tally:
 
     Attributes:
         steps: inner steps made by this process, by stage.
-        micro_batches: in the accumulator of each stage that has any.
+        micro_batches: micro-batches in the accumulator of each stage that has any.
     """
 
     def __init__(self) -> None:

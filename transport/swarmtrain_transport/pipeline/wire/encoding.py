@@ -32,7 +32,7 @@ class Heard(NamedTuple):
     """A message that came.
 
     Attributes:
-        boot: of the process that says it.
+        boot: boot of the process that says it.
         message: checked into its type, with every number within its bounds.
         payload: bytes beside it, as many as it says; b"" for messages without one.
     """

@@ -64,8 +64,8 @@ class Payload(msgspec.Struct, frozen=True, forbid_unknown_fields=True, array_lik
     """Form of the bytes beside a message.
 
     Attributes:
-        codec: how the values became bytes.
-        shape: of the tensor; the last dimension is a token's vector.
+        codec: name of the codec that made bytes of the values.
+        shape: shape of the tensor; the last dimension is a token's vector.
         num_bytes: length of the bytes.
     """
 
@@ -97,11 +97,11 @@ class Forward(HopMessage, frozen=True, tag=4):
     """A micro-batch for the slot; the payload is the stage's input.
 
     Attributes:
-        slot: of the invitation.
-        micro_batch: its name.
+        slot: slot of the invitation.
+        micro_batch: name of the micro-batch.
         secret: drawn by its source, to be shown to it by the end of the route.
-        stage: whose input it is.
-        tokens: that count in its loss.
+        stage: stage whose input it is.
+        tokens: tokens that count in its loss.
         payload: form of the input.
     """
 

@@ -37,11 +37,11 @@ class Pace(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fields=T
 
     Attributes:
         begins: steps of the learning rate's schedule that are over before it.
-        length: that it takes of the schedule.
+        length: steps that it takes of the schedule.
         steps: inner steps that a peer makes of it.
         share: micro-batches that a source makes on average where BEGIN says how many it makes; 0
             if unknown.
-        norm_shares: of each stage in the norm of the whole gradient, as it was lately; () where
+        norm_shares: share of each stage in the whole gradient's norm, as it was lately; () where
             that is not known.
     """
 
@@ -64,11 +64,11 @@ class Welcome(OrderOrReport, frozen=True, tag=1):
     """First order to a process.
 
     Attributes:
-        members: who is in the run, the process itself included.
+        members: members of the run, the process itself included.
         round: the oldest that may still be counted in.
-        step, attempt: of it.
-        is_open: whether micro-batches of the round are under way.
-        pace: of the round.
+        step, attempt: step and attempt of that round.
+        is_open: True if micro-batches of the round are under way.
+        pace: pace of the round.
     """
 
     members: Members
@@ -149,7 +149,7 @@ class Evaluate(OrderOrReport, frozen=True, tag=10):
     these ops.
 
     Attributes:
-        ops: of each stage; the loss is told as of the first one's.
+        ops: newest op of each stage; the loss is told as of the first one's.
         evaluator: a source.
     """
 
@@ -171,9 +171,9 @@ class Drained(OrderOrReport, frozen=True, tag=30):
     """Source: all that it had to make of the round, or of the step, has ended.
 
     Attributes:
-        round, step, attempt: which; step and attempt are 0 where steps are free.
-        made: how many there were.
-        lost: how many of them did not come back.
+        round, step, attempt: round, step and attempt; the latter two are 0 where steps are free.
+        made: number of micro-batches that it made.
+        lost: number of them that did not come back.
     """
 
     round: Count
@@ -187,7 +187,7 @@ class Weighed(OrderOrReport, frozen=True, tag=31):
     """Answer to WEIGH.
 
     Attributes:
-        round, step, attempt: which.
+        round, step, attempt: round, step and attempt that were weighed.
         squares: squared norm of the mean gradient here, of each stage of the span in order; None
             where nothing was counted, or where it is larger than it may be.
     """
@@ -239,8 +239,8 @@ class Compared(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fiel
     """Comparisons of a source in a round: its own word, on which nobody else acts.
 
     Attributes:
-        times: that it has compared what two routes made of the same text.
-        odd: how often they were at odds.
+        times: number of times that it has compared what two routes made of the same text.
+        odd: number of times that they were at odds.
         suspect: the peer to which its findings point, of this round and before.
     """
 

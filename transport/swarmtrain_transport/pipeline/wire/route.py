@@ -39,12 +39,12 @@ class MicroBatch(
 
     Attributes:
         source: the peer that has made it.
-        boot: of the source.
-        round: that it belongs to.
-        step, attempt: of the round, where steps are flushed; both 0 where they are free.
+        boot: boot of the source.
+        round: round that it belongs to.
+        step, attempt: step and attempt of it, where steps are flushed; both 0 where they are free.
         number: counts what this boot of the source has made, across rounds.
-        judged: it is validation text, which goes forward only and counts nowhere. Its round is the
-            first stage's op after which the model is evaluated, and numbers count apart.
+        judged: True for validation text, which goes forward only and counts nowhere. Its round is
+            the first stage's op after which the model is evaluated, and numbers count apart.
     """
 
     source: Key
@@ -70,7 +70,7 @@ class Slot(msgspec.Struct, frozen=True, order=True, array_like=True, forbid_unkn
     """One place at a receiver, for one micro-batch.
 
     Attributes:
-        boot: of the receiver.
+        boot: boot of the receiver.
         number: counts the slots that this boot has given, so later ones are larger.
     """
 
