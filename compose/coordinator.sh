@@ -19,5 +19,5 @@ if [ -z "${unread:-}" ] && [ -n "$found" ] && ! grep -q '^\[data\]' "$run"; then
   run=/tmp/run.toml
 fi
 
-exec swarmtrain up "$run" \
+exec swarmtrain up "$run" --linger "${LINGER:-1m}" \
   --listen 0.0.0.0:8400 --public-host "${PUBLIC_HOST:-coordinator}" >/invite/invite

@@ -91,7 +91,7 @@ class Run:
     def __enter__(self) -> "Run":
         with ExitStack() as on_failure:
             on_failure.push(self)
-            self._start("up", SWARMTRAIN, "up", f"{self.folder}/run.toml")
+            self._start("up", SWARMTRAIN, "up", f"{self.folder}/run.toml", "--linger", "0")
             while not (self.folder / "up.out").read_text().strip():
                 self.check()
                 time.sleep(POLL_S)

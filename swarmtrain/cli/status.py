@@ -48,6 +48,9 @@ _LABELS = {
 }  # fmt: skip
 """Labels of facts for people; --json uses the keys."""
 
+_PLACES = {"loss": 3, "tokens_per_s": 0}
+"""Decimal places of facts, where they are not one."""
+
 _PHASES = {
     "scatter": "exchanging: peers send what they have learnt",
     "gather": "exchanging: the result is spread",
@@ -267,5 +270,5 @@ def _shown(key: str, value: object) -> str:
     if key == "loss" and not value:
         return ""  # a peer that serves no last stage sees none
     if isinstance(value, float):
-        return f"{value:.3f}" if key == "loss" else f"{value:.1f}"
+        return f"{value:.{_PLACES.get(key, 1)}f}"
     return str(value)

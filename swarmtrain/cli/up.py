@@ -9,11 +9,12 @@ import typer
 from swarmtrain.cli.arguments import JsonEvents, StateDir, Verbose, read_by
 from swarmtrain.cli.log import say
 from swarmtrain.cli.situation import Situation
-from swarmtrain.config.options import Endpoint, UpOptions, check_host, parse_endpoint
+from swarmtrain.config.options import Endpoint, UpOptions, check_host, parse_endpoint, parse_linger
 from swarmtrain.console.lines import stamped
 from swarmtrain.foundation import events
 from swarmtrain.foundation.errors import misuse
 from swarmtrain.foundation.signals import tell
+from swarmtrain_transport.limits import LINGER_LATE_S
 from swarmtrain_transport.wire.invite import Invite, names_its_reader
 
 if TYPE_CHECKING:
@@ -68,6 +69,13 @@ def up(
             help="Begin the run with the weights of an export, or of any safetensors that fit.",
         ),
     ] = None,
+    linger: Annotated[
+        float,
+        typer.Option(
+            metavar="TIME", parser=read_by(parse_linger), show_default="30m",
+            help="Stay so long for who helped lately and was away as the run ended; 0 for nobody.",
+        ),
+    ] = LINGER_LATE_S,
     json_events: JsonEvents = False,
     verbose: Verbose = False,
 ) -> None:  # fmt: skip
@@ -79,6 +87,7 @@ def up(
         run_file=run_file, listen=listen, public_host=public_host, state_dir=state_dir,
         json_events=json_events, new_run=new_run,
         takes_changed_text=changed_text, rounds=rounds, begins_with=begins_with,
+        linger_s=linger,
     )  # fmt: skip
     situation = context.ensure_object(Situation)
     situation.at_coordinator = True
@@ -122,7 +131,7 @@ def _serve(options: UpOptions, situation: Situation) -> None:
             tell=lambda text: say(stamped(text, sys.stderr)),
             watched=None if options.json_events else watched,
             places=places, takes_changed_text=options.takes_changed_text, rounds=options.rounds,
-            initial=initial,
+            initial=initial, linger_s=options.linger_s,
         )  # fmt: skip
 
     run_until_stopped(main, first_words="Stopping; Ctrl+C again to leave at once.")

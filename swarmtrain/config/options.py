@@ -12,7 +12,7 @@ from swarmtrain.foundation.errors import UserError, cleaned, misuse
 from swarmtrain_optimizers.strategies.facts import OpKind
 from swarmtrain_optimizers.strategies.registry import facts_named
 from swarmtrain_transport.errors import LocalFault
-from swarmtrain_transport.limits import NAME_CHARS_MAX, STAGES_MAX
+from swarmtrain_transport.limits import LINGER_LATE_S, NAME_CHARS_MAX, STAGES_MAX
 from swarmtrain_transport.wire.invite import Invite
 
 DEMO_CHURN_PEERS_MIN = 3
@@ -53,6 +53,7 @@ class UpOptions:
         takes_changed_text: go on with a text that is not the one the run began with.
         rounds: rounds after which a run that has begun shall end; 0 for what is known.
         begins_with: weights that a new run begins with, or None.
+        linger_s: seconds for which a finished run waits for a member that went without a word.
     """
 
     run_file: Path
@@ -64,6 +65,7 @@ class UpOptions:
     takes_changed_text: bool = False
     rounds: int = 0
     begins_with: Path | None = None
+    linger_s: float = LINGER_LATE_S
 
 
 MICRO_BATCH_AUTO = -1
@@ -275,6 +277,11 @@ def parse_duration(text: str) -> float:
             "Write seconds, minutes, hours or days: 90s, 10m, 2h, 7d.",
         )
     return float(match[1]) * _DURATION_UNITS[match[2]]
+
+
+def parse_linger(text: str) -> float:
+    """Read a length of time as `parse_duration` does, or 0 for none."""
+    return 0.0 if text.strip() == "0" else parse_duration(text)
 
 
 def parse_micro_batch(text: str) -> int:

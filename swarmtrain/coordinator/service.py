@@ -92,18 +92,21 @@ async def serve(
     takes_changed_text: bool = False,
     rounds: int = 0,
     initial: Initial | None = None,
+    linger_s: float = 0.0,
     clock: Callable[[], float] = time.monotonic,
     wall_clock: Callable[[], float] = time.time,
 ) -> str:
     """Coordinate one run until `stop` is set, or the run is finished and everybody has left. Return
     its result in words, "" if it is not finished. `rounds` moves the end of a run that has begun;
-    0 leaves it. `initial` are the weights that the settings name."""
+    0 leaves it. `initial` are the weights that the settings name; a member that was here lately and
+    slept as the run ended is waited for until it has been away for `linger_s`."""
     with contextlib.closing(Store.open(state_dir)) as store:
         groups = group_terms(config)
         if initial is not None:
             roots = await asyncio.to_thread(initial.first_roots, config)
             groups = tuple(replace(one, first_root=roots[one.group]) for one in groups)
         keys, machine = _resumed(store, state_dir, config, groups, clock(), wall_clock(), rounds)
+        machine.linger_s = linger_s
         shell = _shell(machine, store, clock, adoption(store, config, keys, tell))
         door = _door(store, keys, config, machine, shell, wall_clock)
         if places.tokenizer:

@@ -52,7 +52,8 @@ def settle(config: RunConfig, folder: Path) -> tuple[RunConfig, Places]:
             model; and as `JsonTokenizer`.
     """
     data = config.data
-    is_named = data.source not in (STDLIB, OWN_TEXT, LEASED_TEXT)
+    # In the settings that travel LEASED_TEXT names no place; in a file it is one like any other.
+    is_named = data.source not in (STDLIB, OWN_TEXT)
     # The standard library's sources are known by their bytes; as other tokens they are any text.
     is_leased = is_named or (data.source == STDLIB and data.tokenizer != BYTES)
     file, tokenizer = b"", data.tokenizer

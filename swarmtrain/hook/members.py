@@ -26,6 +26,7 @@ from swarmtrain.models.tensors import Layout
 from swarmtrain.peer.hook_log import HookLog, logger
 from swarmtrain.peer.membership import Membership
 from swarmtrain.peer.ranks.job import Job, View, error_of, trouble_of
+from swarmtrain.peer.telling import unheld
 from swarmtrain.peer.training.model_weights import ModelWeights
 from swarmtrain.peer.training.rounds import RoundReport
 from swarmtrain.peer.training.session import Hooks, Session
@@ -236,11 +237,8 @@ class Member(Swarm):
         def waits() -> None:
             logger.info("Others take over the weights after round %d.", self._round)
 
-        if not session.leave(reason, waits=waits):
-            logger.warning(
-                "Nobody else is known to have the weights after round %d: the others wait for "
-                "this peer, or go back to an earlier round.", self._round,
-            )  # fmt: skip
+        if words := unheld(session.leave(reason, waits=waits), self._round):
+            logger.warning("%s", words)
 
     def _ends(self) -> None:
         """The program has come to its end, and nobody has left the run."""

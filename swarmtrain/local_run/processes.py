@@ -116,7 +116,7 @@ class Processes:
         self._start(
             COORDINATOR,
             "up", str(run_file or self._place.run_file), "--listen", f"{host}:0",
-            "--state-dir", str(self._place.coordinator),
+            "--state-dir", str(self._place.coordinator), "--linger", "0",
         )  # fmt: skip
 
     def start_peer(

@@ -33,7 +33,7 @@ from swarmtrain.peer.membership import Membership
 from swarmtrain.peer.network.shell import GIVEN_UP, PeerShell
 from swarmtrain.peer.network.thread import HAND_OVER_S
 from swarmtrain.peer.staged import Rehearsal, StagedPeer
-from swarmtrain.peer.telling import Emit, Print, Telling
+from swarmtrain.peer.telling import Emit, Print, Telling, unheld
 from swarmtrain.peer.training.driver import Driver
 from swarmtrain.peer.training.reading import Reader
 from swarmtrain.peer.training.rounds import RoundReport, in_words
@@ -54,10 +54,6 @@ from swarmtrain_transport.wire.messages import (
 HANDING_OVER = (
     "Nobody else has the weights after round {round} yet: waiting until somebody does, for "
     f"{HAND_OVER_S:.0f} s at most."
-)
-NOT_HELD = (
-    "whose weights nobody else is known to have: the others wait for this peer, or go back to an "
-    "earlier round"
 )
 
 
@@ -248,7 +244,7 @@ class _Peer:
         """Words for the end of a finished run: what it has come to and where the model is."""
         return self.session.result
 
-    def leave(self, reason: str, *, save: bool, waits: Callable[[], None]) -> bool:
+    def leave(self, reason: str, *, save: bool, waits: Callable[[], None]) -> bool | None:
         """See `Session.leave`."""
         self.reader.finish()
         return self.session.leave(reason, save=save, waits=waits)
@@ -295,7 +291,8 @@ class _Peer:
 
 
 def _train(peer: _Peer | StagedPeer, events: Telling) -> Left:
-    reason, save, is_held = "failed", False, True
+    reason, save = "failed", False
+    is_held: bool | None = True
     with _signals(peer.request_stop, events):
         try:
             peer.start()
@@ -313,7 +310,8 @@ def _train(peer: _Peer | StagedPeer, events: Telling) -> Left:
     where = f"after round {reached}" if reached >= 0 else "before it had the run's state"
     roots = peer.roots if isinstance(peer, StagedPeer) else {}
     left = Left(max(0, reached), peer.root.hex(), bytes_up, bytes_down, peer.result, roots)
-    text = f"left cleanly {where}" if is_held else f"left {where}, {NOT_HELD}"
+    words = unheld(is_held, reached)
+    text = f"left {where}. {words}" if words else f"left cleanly {where}"
     events.tell(left, f"the run is finished: {peer.result}" if peer.result else text)
     return left
 

@@ -198,7 +198,7 @@ class StagedPeer:
         said = {stage: one.result for stage, one in self.sessions.items() if one.result}
         return "; ".join(f"stage {stage}: {result}" for stage, result in said.items())
 
-    def leave(self, reason: str, *, save: bool, waits: Callable[[], None]) -> bool:
+    def leave(self, reason: str, *, save: bool, waits: Callable[[], None]) -> bool | None:
         """See `Session.leave`."""
         self.reader.finish()
         if self._training is None:

@@ -10,6 +10,28 @@ Print = Callable[[str], None]
 Emit = Callable[[Event], None]
 
 
+def unheld(is_held: bool | None, op: int) -> str:
+    """Say who else has the weights that a peer leaves with, "" if somebody has.
+
+    Args:
+        is_held: as `PeerThread.hand_over` returns.
+        op: newest op in them.
+    """
+    if is_held is None:
+        return (
+            f"The coordinator does not answer, so nobody can say who else has the weights after "
+            f"round {op}; this peer has saved them."
+        )
+    return (
+        ""
+        if is_held
+        else (
+            f"Nobody else is known to have the weights after round {op}: the others wait for this "
+            "peer, or go back to an earlier round."
+        )
+    )
+
+
 class Telling:
     """Tell the news to whoever listens.
 

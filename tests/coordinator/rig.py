@@ -247,11 +247,12 @@ def client_of(
     pause: Callable[[float], Awaitable[None]] = no_pause,
     prepare: Callable[[], Awaitable[None]] | None = None,
     waits: bool = False,
+    **more: Any,
 ) -> ControlClient:
     newest = hello if hello is not None else hello_of(identity)
     return ControlClient(
         invite, identity, lambda: newest, listener, rng=random.Random(1), pause=pause,
-        prepare=prepare, waits=waits,
+        prepare=prepare, waits=waits, **more,
     )  # fmt: skip
 
 

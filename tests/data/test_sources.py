@@ -222,6 +222,15 @@ def test_a_tokenizer_json_makes_tokens_with_an_end_after_each_document(
     assert config_file.from_canonical(config_file.canonical(config)) == config
 
 
+def test_a_folder_may_be_called_as_text_is_in_settings_that_travel(tmp_path: Path):
+    (tmp_path / "text").mkdir()
+    (tmp_path / "text" / "a.txt").write_text("words " * 9999)
+    config, places = settled(tmp_path, source="text")
+    assert (config.data.source, places.source) == ("text", str(tmp_path / "text"))
+    with pytest.raises(UserError, match="SWT-E820"):
+        settled(tmp_path / "text", source="text")
+
+
 def test_the_librarys_own_text_takes_a_tokenizer_too(tmp_path: Path):
     pytest.importorskip("tokenizers")
     words_file(tmp_path)

@@ -161,7 +161,7 @@ class Place:
         return Up(
             self.command(
                 "up", run_file, "--listen", f"127.0.0.1:{port}", "--json-events",
-                "--state-dir", self.folder / state, *words,
+                "--state-dir", self.folder / state, "--linger", "0", *words,
             ),
             self.folder / state,
         )  # fmt: skip

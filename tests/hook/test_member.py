@@ -88,7 +88,12 @@ def test_a_step_that_a_grad_scaler_skips_does_not_count(fused):
 
 
 def test_who_leaves_with_what_nobody_else_has_says_so(caplog):
-    for is_held, said in ((True, []), (False, ["Nobody else is known to have the weights"])):
+    for is_held, said in (
+        (True, []),
+        (False, ["Nobody else is known to have the weights"]),
+        (None, ["The coordinator does not answer, so nobo"]),
+    ):
+        caplog.clear()
         member, session, model, optimizer = made()
         session.is_held = is_held
         step(model, optimizer)

@@ -85,7 +85,9 @@ def test_who_waits_comes_in_when_the_coordinator_is_started_and_says_what_it_wai
         port, keys = free_port(), load_or_create(tmp_path, may_create=True, wall_s=0.0)
         invite = Invite("127.0.0.1", port, "demo", keys.cert_sha256, SECRET)
         tries, listener = Pauses(), Listener()
-        client = client_of(invite, ALICE, listener, pause=tries, waits=True)
+        client = client_of(
+            invite, ALICE, listener, pause=tries, waits=True, holding=lambda: "It has a state."
+        )
         running = asyncio.create_task(client.run())
         while len(tries.seconds) < 3 * patience.FIRST_TRIES:
             await asyncio.sleep(0)
@@ -94,6 +96,7 @@ def test_who_waits_comes_in_when_the_coordinator_is_started_and_says_what_it_wai
         assert len(said) == 3  # the 1st, 4th and 16th
         assert f"127.0.0.1:{port}" in said[0] and "Connection refused" in said[0]
         assert "Waiting until it does" in said[0]
+        assert ["It has a state." in one for one in said] == [False, False, True]
         async with serving(tmp_path, port=port):
             await listener.hears(Welcome)
             assert caplog.records[-1].message.endswith("answers.")

@@ -455,6 +455,13 @@ FINISH_S = 30.0
 LINGER_S = 600.0
 """Wait of a finished run for peers that are behind: 75 million values in int8 at 1 Mbit/s."""
 
+LINGER_LATE_S = 1800.0
+"""Default of `up --linger`: so long after it was last here a finished run waits for a member that
+went without a word, as a laptop does that is closed."""
+
+STAYING = 2
+"""Holders of the last state that stay for such a member: one may be closed meanwhile, too."""
+
 LAST_LOSS_S = 3.0
 """Wait for the last loss, to be told with FINISHED: it is measured after APPLIED."""
 

@@ -49,6 +49,8 @@ class Notices:
             return
         words = waiting_words(text, status.waiting_seen_s, wall_s)
         begins = "The run goes on." if status.round > 0 else "The run begins."
+        if status.result:
+            begins = "Nobody is waited for any more."
         self._tell(f"Waiting for {words}." if text else begins)
 
 

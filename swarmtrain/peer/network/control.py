@@ -132,6 +132,7 @@ class ControlClient:
         pause: waits for so many seconds.
         uses_proxy: True to honour HTTPS_PROXY of the environment.
         waits: True to try the first connection as long as it takes.
+        holding: see Patience.
     """
 
     def __init__(
@@ -146,6 +147,7 @@ class ControlClient:
         pause: Callable[[float], Awaitable[None]] = asyncio.sleep,
         uses_proxy: bool = False,
         waits: bool = False,
+        holding: Callable[[], str] = str,
     ) -> None:
         self._invite = invite
         self._identity = identity
@@ -154,7 +156,7 @@ class ControlClient:
         self._rng, self._prepare = rng, prepare
         self._pause = pause
         self._uses_proxy = uses_proxy
-        self._trying = Patience(invite.host, invite.port, rng, is_endless=waits)
+        self._trying = Patience(invite.host, invite.port, rng, is_endless=waits, holding=holding)
         host = f"[{invite.host}]" if ":" in invite.host else invite.host
         self._base_url = f"https://{host}:{invite.port}"
         self._fingerprint = aiohttp.Fingerprint(invite.cert_sha256)

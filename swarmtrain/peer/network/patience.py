@@ -8,6 +8,7 @@ connection was lost, also when it was itself started anew in between.
 import logging
 import os
 import random
+from collections.abc import Callable
 
 from swarmtrain.foundation.errors import cleaned
 
@@ -25,6 +26,10 @@ SAID_EVERY = 4
 """The 1st, 4th, 16th failure in a row are told, and so on: after a second, minutes, an hour."""
 
 
+LONG = 16
+"""Failures in a row from which on it is said what this peer has: after two minutes or more."""
+
+
 class AskedToWait(ConnectionError):
     """The coordinator is there, and wants this peer to come back later."""
 
@@ -36,10 +41,15 @@ class Patience:
         host, port: address of the coordinator.
         rng: source of the pauses' jitter.
         is_endless: True to wait from the first try on.
+        holding: says what this peer has of the run, and how it gets the rest.
     """
 
-    def __init__(self, host: str, port: int, rng: random.Random, *, is_endless: bool) -> None:
+    def __init__(
+        self, host: str, port: int, rng: random.Random, *, is_endless: bool,
+        holding: Callable[[], str] = str,
+    ) -> None:  # fmt: skip
         self._where = f"{host}:{port}"
+        self._holding = holding
         self._rng = rng
         self.is_endless = is_endless
         self._due = 1
@@ -61,6 +71,8 @@ class Patience:
             what = "Waiting until it does; Ctrl+C gives up."
             if not self.is_endless:
                 what = f"Trying {FIRST_TRIES - self.failed} times more; --wait would go on."
+            if self.failed >= LONG:
+                what = f"{what} {self._holding()}".rstrip()
             how = "asks to wait" if isinstance(error, AskedToWait) else "does not answer"
             logger.warning(
                 "The coordinator %s %s (%s). %s", self._where, how, in_words(error), what

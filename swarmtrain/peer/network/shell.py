@@ -167,6 +167,7 @@ class PeerShell:
             self._control = ControlClient(
                 self._invite, self._identity, self._participant.hello, self, rng=self._rng,
                 prepare=partial(where.tell, self._participant), waits=waits,
+                holding=self._holding,
             )  # fmt: skip
             try:
                 await self._control.run()
@@ -210,6 +211,16 @@ class PeerShell:
         if self._freeze is not None:
             self._link = FreezingLink(self._bandwidth, self._participant, *self._freeze)
         self._act(self._participant.start(self._now_s()))
+
+    def _holding(self) -> str:
+        """Say what this peer has, for who waits long for a coordinator, and how it gets more."""
+        op = -1 if self._participant is None else self._participant.applied_op
+        had = f"the weights after round {op}" if op >= 0 else "no weights of the run yet"
+        return (
+            f"This peer has {had}, in {self._storage.directory}. Should the run have ended "
+            "meanwhile, a peer that was there to its end has the model: its owner makes a folder "
+            "of it with `swarmtrain export DIR --to FOLDER`, DIR being that peer's directory."
+        )
 
     async def close(self) -> None:
         """Send what is queued and end `run`."""

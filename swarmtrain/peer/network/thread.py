@@ -226,7 +226,7 @@ class PeerThread:
                 return item
         return UserError("SWT-E203", "The connection to the run has ended.")
 
-    def hand_over(self, waits: Callable[[], None]) -> bool:
+    def hand_over(self, waits: Callable[[], None]) -> bool | None:
         """Wait until somebody else holds the newest state that this peer holds, HAND_OVER_S at
         most, and drop whatever else comes; `leave` follows.
 
@@ -234,10 +234,11 @@ class PeerThread:
             waits: called once if that takes longer than a moment.
 
         Returns:
-            False if nobody else is known to hold it.
+            False if nobody else is known to hold it; None if the coordinator, who would know, is
+            away.
         """
         if not self.num_others:
-            return True
+            return True if self.is_connected else None
         self.send(Leaving())
         begun_s, is_told = time.monotonic(), False
         while self.is_connected and time.monotonic() - begun_s < HAND_OVER_S:
@@ -251,11 +252,11 @@ class PeerThread:
                 case Welcome():  # we were gone for a moment
                     self.send(Leaving())
                 case UserError():
-                    break
+                    return None
             if not is_told and time.monotonic() - begun_s >= _MOMENT_S:
                 is_told = True
                 waits()
-        return False
+        return False if self.is_connected else None
 
     def leave(self, reason: str) -> None:
         """Tell the coordinator, flush, and end the thread."""

@@ -277,7 +277,7 @@ class Session:
 
     def leave(
         self, reason: str, *, save: bool = True, waits: Callable[[], None] = lambda: None
-    ) -> bool:
+    ) -> bool | None:
         """Save the state, let others take over what they lack of it, say goodbye, end the network
         thread.
 
@@ -287,7 +287,7 @@ class Session:
             waits: called if the others take longer than a moment.
 
         Returns:
-            False if nobody else is known to hold the newest state.
+            False if nobody else is known to hold the newest state, None if nobody can be asked.
 
         Raises:
             UserError: SWT-E401, no room for the checkpoint; the goodbye was said all the same.

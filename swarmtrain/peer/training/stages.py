@@ -126,7 +126,7 @@ class StageTraining:
         leaves = self._is_asked and (self._is_leaving or is_stuck)
         return self.is_finished or (leaves and all(one.should_stop for one in sessions))
 
-    def leave(self, reason: str, *, save: bool, waits: Callable[[], None]) -> bool:
+    def leave(self, reason: str, *, save: bool, waits: Callable[[], None]) -> bool | None:
         """Keep the state of each stage, and as `Session.leave`.
 
         Raises:

@@ -3,6 +3,7 @@
 from typing import Any
 
 from swarmtrain_transport import limits
+from swarmtrain_transport.coordinator.members.departures import Ban
 from swarmtrain_transport.wire import messages as m
 from swarmtrain_transport.wire.records import Gone
 from tests.transport.hall import Hall, hello_of, opened, root_of
@@ -84,3 +85,89 @@ def test_a_run_that_goes_on_has_no_result_yet() -> None:
     hall.run_op(1, A, B)
     assert hall.machine.status(0.0).result == ""
     hall.take(hall.machine.connected(C, hello_of(C), hall.now_s))
+
+
+def with_one_away(linger_s: float = 1800.0) -> Hall:
+    """A run of three whose third gave to the last round but one, and then fell asleep."""
+    hall = opened(A, B, C, rounds=2)
+    hall.machine.linger_s = linger_s
+    hall.run_op(1, A, B, C)
+    hall.take(hall.machine.disconnected(C, hall.now_s))
+    hall.alive(hall.now_s + limits.EVICT_S + 1.0, A, B)
+    assert [body.peer for body in hall.bodies(Gone)] == [C]
+    hall.run_op(2, A, B)
+    return hall
+
+
+def test_holders_stay_for_who_helped_lately_and_slept_when_the_run_ended() -> None:
+    hall = with_one_away()
+    hall.alive(hall.now_s + limits.FINISH_S + limits.EVICT_S + 60.0, A, B)
+    assert not of_kind(hall, A, m.Finished) and not of_kind(hall, B, m.Finished)
+    status = hall.machine.status(hall.now_s)
+    assert status.waiting_for.startswith("otter to come back and take the run's last state")
+    hall.join(C, boot=b"another")
+    assert not of_kind(hall, C, m.Refused) and of_kind(hall, C, m.Welcome)
+    hall.alive(hall.now_s + 90.0, A, B, C)  # as long as it fetches the state
+    assert not of_kind(hall, A, m.Finished)
+    hall.say(C, m.Applied(2, root_of(2)))
+    for peer in (A, B, C):
+        assert of_kind(hall, peer, m.Finished)
+        hall.say(peer, m.Leave())
+    assert not hall.machine.view.roster and not hall.machine.status(hall.now_s).waiting_for
+
+
+def test_who_comes_and_goes_after_the_end_makes_it_no_longer() -> None:
+    hall = with_one_away()
+    over_s = hall.now_s
+    while not of_kind(hall, A, m.Finished) and hall.now_s < over_s + 9999.0:
+        hall.alive(hall.now_s + 300.0, A, B)
+        hall.join(C, boot=bytes(hall.now_s.hex(), "ascii")[:8])
+        hall.take(hall.machine.disconnected(C, hall.now_s))
+    assert of_kind(hall, A, m.Finished) and hall.now_s <= over_s + 1800.0 + 600.0
+
+
+def test_who_is_away_for_too_long_keeps_nobody() -> None:
+    hall = with_one_away()
+    hall.alive(hall.now_s + 1800.0 - limits.EVICT_S - 60.0, A, B)
+    assert not of_kind(hall, A, m.Finished)
+    hall.alive(hall.now_s + limits.EVICT_S + 61.0, A, B)
+    assert of_kind(hall, A, m.Finished) and of_kind(hall, B, m.Finished)
+    hall.join(C, boot=b"another")
+    assert of_kind(hall, C, m.Refused)
+
+
+def test_who_is_cut_off_at_the_very_end_is_waited_for_too() -> None:
+    hall = opened(A, B, C, rounds=1)
+    hall.machine.linger_s = 1800.0
+    hall.ready(1, A, B, C)
+    hall.exchange(A, B, C)
+    hall.take(hall.machine.disconnected(C, hall.now_s))
+    hall.say(A, m.Applied(1, root_of(1)))
+    hall.say(B, m.Applied(1, root_of(1)))
+    hall.alive(hall.now_s + 300.0, A, B)
+    assert not of_kind(hall, A, m.Finished)
+
+
+def test_who_said_goodbye_who_has_the_state_and_who_is_banned_keep_nobody() -> None:
+    for go in ("goodbye", "has it", "banned"):
+        hall = opened(A, B, C, rounds=1)
+        hall.machine.linger_s = 1800.0
+        hall.ready(1, A, B, C)
+        hall.exchange(A, B, C)
+        if go == "goodbye":
+            hall.say(C, m.Leave())
+        elif go == "has it":
+            hall.say(C, m.Applied(1, root_of(1)))
+            hall.take(hall.machine.disconnected(C, hall.now_s))
+        else:
+            hall.take(hall.machine.ordered(Ban(C, "noise"), hall.now_s))
+        hall.say(A, m.Applied(1, root_of(1)))
+        hall.say(B, m.Applied(1, root_of(1)))
+        hall.alive(hall.now_s + limits.FINISH_S + 1.0, A, B)
+        assert of_kind(hall, A, m.Finished), go
+
+
+def test_without_a_time_to_linger_nobody_is_missed() -> None:
+    hall = with_one_away(linger_s=0.0)
+    hall.alive(hall.now_s + limits.LAST_LOSS_S + 1.0, A, B)
+    assert of_kind(hall, A, m.Finished)

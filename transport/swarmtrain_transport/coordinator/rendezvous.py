@@ -6,6 +6,7 @@ on. A restart replays the ledger and hears HELLO again: nothing is decided twice
 sees a weight: only hashes, counts and names pass through here.
 """
 
+import math
 from collections.abc import Iterable, Sequence
 
 from swarmtrain_transport import limits
@@ -90,6 +91,7 @@ class Rendezvous:
         archive: where older records are, None to keep all in memory.
         rounds: after which the run shall be over, if that is more than it was.
         places: peers that may be in the roster at once.
+        linger_s: how long a member that went without a word is waited for at the run's end.
 
     Attributes:
         groups: what is exchanged, by the groups' numbers.
@@ -116,9 +118,11 @@ class Rendezvous:
         archive: Archive | None = None,
         rounds: int = 0,
         places: int = limits.PIPELINE_MEMBERS_MAX,
+        linger_s: float = 0.0,
     ) -> None:
         self._places = places
         self.terms = terms
+        self.linger_s = linger_s
         self.writer = LedgerWriter(records, sign, verify, term, archive)
         self.view = self.writer.view
         self.live_roster = LiveRoster(self.view, now_s)
@@ -183,7 +187,11 @@ class Rendezvous:
             self.recovery.ask(peer, guest, self._now_s)
         elif refusal := self.recovery.refusal(peer, guest) or self.departures.refusal(peer):
             self.writer.refuse(peer, *refusal)
-        elif self.is_finished and (join is None or join.boot != hello.boot):
+        elif (
+            self.is_finished
+            and (join is None or join.boot != hello.boot)
+            and peer not in self.missed()
+        ):
             self.writer.refuse(peer, "SWT-E705", f"The run is finished: {result_of(self)}.")
         elif self.writer.has_card(peer, hello):
             self._welcome(peer, hello)
@@ -351,6 +359,26 @@ class Rendezvous:
         """All rounds of all groups are committed, and no more are wanted."""
         is_done = all(group.is_finished for group in self.groups.values())
         return is_done and self._wanted_rounds <= self.rounds
+
+    def missed(self) -> dict[PeerId, float]:
+        """Return the members that a finished run still waits for, and until when: who gave
+        something lately, went without a word and lacks the last state."""
+        if not (self.linger_s and self.is_finished):
+            return {}
+        groups = self.groups.values()
+        # Who comes and goes after the run's end makes it no longer.
+        over_s = self.live_roster.closes_s - limits.FINISH_S
+        until_s = {
+            peer: min(since_s, over_s) + self.linger_s
+            for peer, since_s in self.live_roster.away().items()
+        }
+        return {
+            peer: time_s
+            for peer, time_s in until_s.items()
+            if self._now_s < time_s
+            and self.departures.refusal(peer) is None
+            and any(group.group_peers.lacks(peer) for group in groups)
+        }
 
     def is_elsewhere(self, peer: PeerId, boot: bytes, now_s: float) -> bool:
         """Return True if another process of the peer is connected, and was heard just now: two of
@@ -542,9 +570,12 @@ class Rendezvous:
         is_asked = self.stage_rounds is not None and self.stage_rounds.awaits_loss
         awaits_loss = is_asked or any(group.awaits_loss for group in groups)
         are_behind = any(group.group_peers.are_behind for group in groups)
+        staying = {peer for group in groups for peer in group.group_peers.staying()}
         for peer in self.live_roster.dismissed(
-            self._now_s, are_behind=are_behind, awaits_loss=awaits_loss
-        ):
+            self._now_s, are_behind=are_behind, awaits_loss=awaits_loss,
+            missed_until_s=max(self.missed().values(), default=-math.inf),
+            staying=staying if self.linger_s else (),
+        ):  # fmt: skip
             for group in groups:
                 if peer in group.view.members:
                     op = group.view.last_op

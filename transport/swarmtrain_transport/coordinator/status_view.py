@@ -50,6 +50,7 @@ class Coordinator(Protocol):
     recovery: LedgerRecovery
     groups: dict[int, GroupCoordinator]
     stage_rounds: StageRounds | None
+    linger_s: float
 
     @property
     def first(self) -> GroupCoordinator:
@@ -62,6 +63,9 @@ class Coordinator(Protocol):
     @property
     def is_finished(self) -> bool:
         """The run has all its rounds."""
+
+    def missed(self) -> Mapping[PeerId, float]:
+        """Members that a finished run still waits for."""
 
 
 def describe(coordinator: Coordinator, now_s: float) -> CoordinatorStatus:
@@ -187,7 +191,11 @@ def _phase(coordinator: Coordinator, group: GroupCoordinator, *, is_over: bool) 
 
 def _run_waits_for(coordinator: Coordinator) -> tuple[str, float | None]:
     """The same of the run: of its first group, or of any stage, for micro-batches go through all of
-    them."""
+    them. Of a finished run: whom it waits for with its last state."""
+    if missed := coordinator.missed():
+        minutes = coordinator.linger_s / 60.0
+        text = f"{_named(coordinator, sorted(missed))} to come back and take the run's last state"
+        return f"{text}, for {minutes:.3g} minutes at most; Ctrl+C ends that", None
     if coordinator.stage_rounds is None or coordinator.recovery.is_open:
         return _waiting_for(coordinator, coordinator.first)
     waits = {number: _waiting_for(coordinator, one) for number, one in coordinator.groups.items()}

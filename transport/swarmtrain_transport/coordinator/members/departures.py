@@ -126,6 +126,7 @@ class Departures:
     def bury(self, now_s: float) -> None:
         """Evict who has been silent for too long."""
         for peer in [p for p in self._live_roster.silent(now_s) if p in self._view.roster]:
+            self._live_roster.bury(peer)
             self.go(peer, evicted=True, reason="silent")
 
     def _tell(self, peer: PeerId, event: str, reason: str = "") -> None:

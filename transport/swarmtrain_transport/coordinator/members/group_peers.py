@@ -15,7 +15,7 @@ from swarmtrain_transport.ledger.fold import GroupView
 from swarmtrain_transport.ledger.standing import Score
 from swarmtrain_transport.links.link import PeerId
 from swarmtrain_transport.wire.messages import Ready
-from swarmtrain_transport.wire.records import Plan
+from swarmtrain_transport.wire.records import Commit, Plan
 
 
 @dataclass(slots=True)
@@ -208,6 +208,22 @@ class GroupPeers:
         """True if somebody who is connected has not the newest state."""
         connected = self.connected().values()
         return any(one.applied_op < self._view.last_op for one in connected)
+
+    def lacks(self, peer: PeerId) -> bool:
+        """Return True if the peer gave something to one of the newest rounds, and has not said that
+        it has the state after them."""
+        newest, known = self._view.last_op, self.here.get(peer) or self._gone.get(peer)
+        if known is not None and known.applied_op >= newest:
+            return False
+        commits = (self._view.commits.get(newest - ago) for ago in range(limits.RESULT_KEEP_OPS))
+        outcomes = (commit.outcome for commit in commits if commit is not None)
+        return any(isinstance(one, Commit) and peer in one.contributors for one in outcomes)
+
+    def staying(self) -> list[PeerId]:
+        """Return the peers that keep the newest state for who lacks it: STAYING of its holders."""
+        connected = self.connected().items()
+        holders = [peer for peer, one in connected if one.applied_op >= self._view.last_op]
+        return sorted(holders)[: limits.STAYING]
 
     def needs(self, peer: PeerId) -> bool:
         """Return True if none of those who stay holds a state as new as this peer's, who leaves."""

@@ -9,7 +9,7 @@ T14).
 import math
 import sys
 from collections import deque
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 from dataclasses import dataclass, field
 
 from swarmtrain_transport import limits
@@ -104,6 +104,8 @@ class LiveRoster:
         self._silent_s = now_s
         self.closes_s = self._served_s = math.inf
         self.last_loss_s = limits.LAST_LOSS_S
+        self._buried: dict[PeerId, float] = {}
+        self._missed_until_s = -math.inf
 
     def silent(self, now_s: float) -> list[PeerId]:
         """Return the peers that have been silent for so long that they leave the roster."""
@@ -113,6 +115,18 @@ class LiveRoster:
         # Whoever is heard of, or comes, until then only makes this moment later.
         self._silent_s = min((life.evict_at_s for life in lives.values()), default=now_s)
         return [peer for peer, life in lives.items() if life.is_gone(now_s)]
+
+    def bury(self, peer: PeerId) -> None:
+        """The peer leaves the roster without a word; it may come back yet."""
+        self._buried[peer] = self.lives()[peer].heard_s
+        if len(self._buried) > limits.PEERS_MAX:
+            del self._buried[next(iter(self._buried))]
+
+    def away(self) -> dict[PeerId, float]:
+        """Return who went without a word, and when each was heard of last."""
+        silent = {p: line.life.heard_s for p, line in self.lines.items() if not line.connected}
+        unseen = {peer: life.heard_s for peer, life in self.unseen.items()}
+        return self._buried | silent | unseen
 
     def lives(self) -> dict[PeerId, LifeLine]:
         """Life lines of everybody in the roster."""
@@ -163,6 +177,7 @@ class LiveRoster:
             line.progress = old.progress
         self.lines[peer] = line
         self.unseen.pop(peer, None)
+        self._buried.pop(peer, None)
         return line
 
     def wakeups(self) -> list[float]:
@@ -171,14 +186,19 @@ class LiveRoster:
         for life in self.lives().values():
             times += [life.suspect_at_s, life.evict_at_s]
         loss_s = self.closes_s - limits.FINISH_S + self.last_loss_s
-        return [*times, loss_s, self.closes_s, self._ends_s]
+        return [*times, loss_s, self.closes_s, self._missed_until_s, self._ends_s]
 
     @property
     def _ends_s(self) -> float:
         """Time at which a finished run ends although somebody stays: once nobody has been behind
         for long enough to leave, or when whoever is behind has had its time."""
         left_s = self._served_s + limits.FINISH_S + limits.EVICT_S
-        return min(left_s, self.closes_s + limits.LINGER_S)
+        return min(left_s, self._patient_until_s)
+
+    @property
+    def _patient_until_s(self) -> float:
+        """Time until which whoever is behind has to take the last state."""
+        return max(self.closes_s, self._missed_until_s) + limits.LINGER_S
 
     def lingering(self, now_s: float) -> list[PeerId]:
         """Return the peers still here although the run is over and they had their time to leave."""
@@ -190,24 +210,33 @@ class LiveRoster:
         for life in self.lives().values():
             life.pardon(now_s)
 
-    def dismissed(self, now_s: float, *, are_behind: bool, awaits_loss: bool) -> list[PeerId]:
+    def dismissed(
+        self, now_s: float, *, are_behind: bool, awaits_loss: bool,
+        missed_until_s: float = -math.inf, staying: Collection[PeerId] = (),
+    ) -> list[PeerId]:  # fmt: skip
         """Return the peers to tell now, once, that the run is over: everybody, when nobody is
-        behind.
+        behind or missing.
 
         Args:
             now_s: the time.
             are_behind: whether somebody who is here lacks a last state.
             awaits_loss: whether the last round's loss may still come.
+            missed_until_s: until when members are waited for that are away.
+            staying: who stays for them, and for who is behind.
         """
         self.closes_s = min(self.closes_s, now_s + limits.FINISH_S)
-        self._served_s = math.inf if are_behind else min(self._served_s, now_s)
+        is_missed = now_s < missed_until_s
+        self._missed_until_s = max(self._missed_until_s, missed_until_s)
+        self._served_s = math.inf if are_behind or is_missed else min(self._served_s, now_s)
         if awaits_loss and now_s < self.closes_s - limits.FINISH_S + self.last_loss_s:
             return []
         # After a restart nobody knows yet what those who are to come back still need.
         if (are_behind or self.unseen) and now_s < self.closes_s:
             return []
         present = self.connected()
-        told = [peer for peer, line in present.items() if not line.dismissed]
+        stay = is_missed or (are_behind and now_s < self._patient_until_s)
+        kept = staying if stay else ()
+        told = [p for p, line in present.items() if not line.dismissed and p not in kept]
         for peer in told:
             present[peer].dismissed = True
         return told
