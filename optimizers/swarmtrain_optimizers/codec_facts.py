@@ -96,7 +96,7 @@ _FACTS = (
 CODEC_NAMES = (*(facts.name for facts in _FACTS), "topk", "topk-K")
 """Every name, for people."""
 ANCHOR_CODECS = tuple(facts.name for facts in _FACTS if facts.carries_anchors)
-"""Those that strategies may use whose ops go by pairs."""
+"""Codecs that strategies may use whose ops go by pairs."""
 
 
 def facts_of(name: str) -> CodecFacts:

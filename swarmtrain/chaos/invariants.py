@@ -23,7 +23,7 @@ from swarmtrain_transport.wire.records import (
 
 
 class Violation(msgspec.Struct, frozen=True):
-    """Something that must not be. The story names who, which round and what."""
+    """A broken rule. The story names who, which round and what."""
 
     invariant: str
     story: str

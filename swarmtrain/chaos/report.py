@@ -46,7 +46,7 @@ class Outcome(msgspec.Struct, frozen=True, kw_only=True):
     state_dir: str = ""
 
     def in_words(self) -> Iterator[str]:
-        """The same for people: states, violations, the verdict."""
+        """Word it for people: states, violations, the verdict."""
         for entry in self.state_roots:
             yield fact("state root", f"{entry.root[:16]}  {entry.peer}")
         for found in self.violations:

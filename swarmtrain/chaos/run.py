@@ -159,7 +159,7 @@ class Chaos:
             self._mend(troupe, step)
 
     def _settle(self, troupe: Troupe) -> None:
-        """Everybody takes part once more, after all was mended."""
+        """Let everybody take part once more, after all was mended."""
         calm_s = self._calm_s
 
         def is_settled() -> bool:

@@ -11,7 +11,7 @@ from swarmtrain.config.options import DEMO_PIPELINE_PEERS, DemoOptions
 from swarmtrain_optimizers.strategies.registry import BUILT_IN
 
 STRATEGIES = tuple(facts.name for facts in BUILT_IN.values() if facts.demo)
-"""Those that say how they are shown."""
+"""Strategies that say how they are shown."""
 
 
 def demo(

@@ -161,7 +161,7 @@ def built_in_parameters(model: ModelSection) -> tuple[ParameterFacts, ...]:
 
 
 def built_in_blocks(model: ModelSection) -> dict[str, tuple[ParameterFacts, ...]]:
-    """Those parameters by the blocks that can be served apart; the last norm is with the head."""
+    """Return them by the blocks that can be served apart; the last norm is with the head."""
     blocks: dict[str, list[ParameterFacts]] = {}
     for facts in built_in_parameters(model):
         first, second, *_ = facts[0].split(".")

@@ -9,7 +9,7 @@ from collections import OrderedDict
 from collections.abc import Callable, Hashable
 
 EVERY_S = 30.0
-"""The same kind of line is written no oftener."""
+"""Shortest time between two lines of one kind."""
 
 LINES_PER_S = 10
 """Lines of all kinds: whoever causes them chooses how many kinds there are."""

@@ -80,7 +80,7 @@ class PlainView:
 
 
 class LiveView:
-    """The same sentences, and the table below them, drawn anew as it changes.
+    """Sentences, and the table below them, drawn anew as it changes.
 
     Whatever else the process says on its streams meanwhile comes to stand above the table too.
     """

@@ -155,7 +155,7 @@ def disagreement(report: Report) -> str:
 
 
 def _shortcoming(report: Report, pairs: PairChains) -> str:
-    """The same where rounds go by pairs, which promise less and so must show more."""
+    """Name what is missing where rounds go by pairs, which promise less and so must show more."""
     if pairs.different:
         first = pairs.different[0]
         return (

@@ -128,7 +128,7 @@ class Story:
     # ---- events
 
     def hear(self, name: str, event: Heard, now_s: float) -> list[Wish]:
-        """Something came from a process. Only the coordinator's answers come unasked for, so
+        """Hear what came from a process. Only the coordinator's answers come unasked for, so
         they are no news."""
         if isinstance(event, CoordinatorStatus):
             self.facts.status = event

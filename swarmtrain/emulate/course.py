@@ -127,7 +127,7 @@ class Course:
     # ---- events
 
     def hear(self, name: str, event: Heard, now_s: float) -> list[Wish]:
-        """Something came from a process."""
+        """Hear what came from a process."""
         if name == COORDINATOR:
             return self._of_coordinator(event)
         peer = self.peers[name]

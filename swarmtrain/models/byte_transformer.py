@@ -35,7 +35,7 @@ INIT_STD = 0.04
 demo is small. Matrices that add to the residual stream start at zero (Fixup, arXiv 1901.09321)."""
 
 TABLE_STD = 0.02
-"""The same for embedding and head: small enough that the first loss is close to ln 256."""
+"""Deviation for embedding and head: small enough that the first loss is close to ln 256."""
 
 
 class ByteTransformer(Decoder):

@@ -313,7 +313,7 @@ class TensorContribution:
 
 
 def _stochastic(codec: Codec) -> StochasticCodec:
-    """The same codec, of which a checked run file says that it can round stochastically.
+    """Return the codec, of which a checked run file says that it can round stochastically.
 
     Raises:
         LocalFault: it cannot.

@@ -37,7 +37,7 @@ def num_judged(config: RunConfig) -> int:
 
 
 def validation_text(config: RunConfig, pieces: Sequence[bytes]) -> tuple[Batch, ...]:
-    """The same micro-batches every time."""
+    """Return the same micro-batches every time."""
     examples = config.pipeline.micro_batch
     return validation_batches(
         pieces, windows=num_judged(config) * examples, batch=examples,

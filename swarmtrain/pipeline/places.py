@@ -59,7 +59,7 @@ class Places:
         return len(self._places)
 
     def arrived(self, job: Job, parcel: Parcel) -> None:
-        """Something came for a job: its input if it is new and not our own, an answer else."""
+        """Keep what came for a job: its input if it is new and not our own, an answer else."""
         place = self._places.setdefault(job, Place())
         if job.slot is not None and place.first is None:
             place.first = parcel
@@ -69,7 +69,7 @@ class Places:
     def made(
         self, job: Job, *, first: Parcel | Read | None = None, second: Parcel | None = None
     ) -> None:
-        """Something was made for a job; nothing is kept for one that was freed meanwhile."""
+        """Keep what was made for a job; nothing is kept for one that was freed meanwhile."""
         place = self._places.get(job)
         if place is not None:
             place.first = first if first is not None else place.first

@@ -64,7 +64,7 @@ Part = Callable[[Training], End]
 
 
 class Outside(Protocol):
-    """Those who drive a peer: all that it needs of them."""
+    """Surroundings of a peer: all that it needs of whoever drives it."""
 
     def send(self, peer: PeerId, frame: Frame) -> None:
         """Send to another peer."""

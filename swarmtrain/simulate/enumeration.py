@@ -163,7 +163,7 @@ def troubles(num_peers: int, *, op: int = 2, stride: int = 1, kind: str = MEAN) 
 
 
 def cases(num_peers: int, *, stride: int = 1, kind: str = MEAN) -> Iterator[Case]:
-    """All of them.
+    """Yield all cases.
 
     Args:
         num_peers: peers at the start.

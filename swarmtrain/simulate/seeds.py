@@ -33,7 +33,7 @@ CHUNK_VALUES = 256
 BLOCK = 64
 _MIXED = "simulated world %d"
 _KEPT_EVERY = 5
-"""Of so many worlds with two groups, in one the second group's state is kept by others."""
+"""Worlds with two groups of which one has the second group's state kept by others."""
 
 _WITH_KEEPERS = 0.15
 """Part of the worlds of which nothing else is said: they have a second group with keepers."""

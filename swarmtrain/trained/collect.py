@@ -114,8 +114,8 @@ def collect(given: Sequence[str | Path]) -> Collected:
 
 
 def _sources(given: Sequence[str | Path]) -> list[Source]:
-    """Of a run's name alone those of its newest life: directories of an earlier run of that name,
-    and damaged ones, are passed over."""
+    """Open the directories; for a run's name alone those of its newest life: directories of an
+    earlier run of that name, and damaged ones, are passed over."""
     directories = state_dirs(given)
     if len(given) > 1 or run_folder(given[0]) not in {one.parent.parent for one in directories}:
         return [_source(one) for one in directories]

@@ -1,4 +1,4 @@
-"""How well a trained model foretells a text: loss, bits per byte, perplexity.
+"""Judgement of a trained model by a text: loss, bits per byte, perplexity.
 
 Every document is read in windows that follow each other; each begins with the last token of the one
 before, so that every token but a document's first is foretold once. Within a window a token sees

@@ -20,7 +20,7 @@ from swarmtrain.models.cache import KeyValues
 
 @dataclass(frozen=True, slots=True)
 class Taste:
-    """How the next token is drawn.
+    """Settings of the draw of the next token.
 
     Attributes:
         temperature: 0 takes the likeliest token each time, 1 draws as the model believes.

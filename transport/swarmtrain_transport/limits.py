@@ -277,7 +277,8 @@ KNOCK_BYTES_MAX = 16 << 10
 """A stranger's only message: HELLO with the states of 64 groups is half as large."""
 
 LISTING_BYTES_MAX = 16 << 10
-"""Something about each of PEERS_MAX peers or slices, or the sizes of FRAGMENTS_MAX fragments."""
+"""A list with an entry for each of PEERS_MAX peers or slices, or the sizes of FRAGMENTS_MAX
+fragments."""
 
 GOT_BYTES_MAX = 64 << 10
 """GOT of 64 contributors, each with its root and its row of inner products, is 40 KiB."""
@@ -466,7 +467,7 @@ LAST_LOSS_S = 3.0
 """Wait for the last loss, to be told with FINISHED: it is measured after APPLIED."""
 
 LAST_LOSS_OF_STAGES_S = 30.0
-"""The same where stages are evaluated over routes, which takes many passes."""
+"""Wait for it where stages are evaluated over routes, which takes many passes."""
 
 WEIGHT_MAX = 255
 """Integer weights up to 8 bits leave 24 bits of scale spread at 64 peers."""

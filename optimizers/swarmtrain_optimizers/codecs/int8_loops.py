@@ -77,7 +77,7 @@ def encode_stochastic(
     values: Floats, block: int, lowest: int, highest: int, bits: Words, out: Bytes,
     seed: int, first_index: int,
 ) -> bool:  # fmt: skip
-    """The same with each value rounded to one of the two around it, right on average.
+    """Encode with each value rounded to one of the two around it, right on average.
 
     Args:
         values: (num_values,) float32.

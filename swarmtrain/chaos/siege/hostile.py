@@ -272,16 +272,16 @@ class _LyingLink:
         return self._link.stats
 
     def allow(self, address: Address) -> None:
-        """As the real link."""
+        """See the real link."""
         if not self._is_own(address.peer_id):
             self._link.allow(address)
 
     def revoke(self, peer: PeerId) -> None:
-        """As the real link."""
+        """See the real link."""
         self._link.revoke(peer)
 
     def send(self, peer: PeerId, frame: Frame) -> bool:
-        """As the real link, or as if it had gone."""
+        """Send as the real link does, or as if it had gone."""
         if not self._passes(frame) or self._is_later(frame, partial(self._link.send, peer, frame)):
             return True
         return self._link.send(peer, frame)

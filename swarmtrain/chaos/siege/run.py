@@ -52,7 +52,7 @@ _LIVES_MAX = 3
 """Within a phase it comes back so often; to start a process takes much of a small machine."""
 
 _NAME = "mallory"
-"""As in textbooks; a later life with another key has a number behind it."""
+"""Name from textbooks; a later life with another key has a number behind it."""
 
 
 @dataclass(slots=True)

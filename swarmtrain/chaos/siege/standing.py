@@ -21,7 +21,7 @@ from swarmtrain_transport.wire.records import (
 )
 
 _REFUSED = re.compile(r"The peer ([0-9a-f]{8}) (?:was refused|sent what was refused)")
-"""As peers log it (`peer.complaints`)."""
+"""Line that peers log (`peer.network.complaints`)."""
 
 _SILENT = "silent"
 """Reason for which who just goes away is evicted: nobody has found it out."""

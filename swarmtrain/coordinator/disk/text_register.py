@@ -36,7 +36,7 @@ class TextRegister(Register):
             self._db.execute("INSERT INTO text VALUES (?)", (manifest,))
 
     def text_uses(self) -> dict[bytes, int]:
-        """How often each piece was used, where not never."""
+        """Number of uses of each piece that was used."""
         with translated(self.path):
             return dict(self._db.execute("SELECT piece, uses FROM uses").fetchall())
 

@@ -15,7 +15,7 @@ from swarmtrain_transport.links.outbox import TokenBucket
 
 @dataclass(frozen=True, slots=True)
 class Rate:
-    """So much per second for long, and so much at once after a quiet time."""
+    """Allowance per second for long, and at once after a quiet time."""
 
     per_s: float
     at_once: float
@@ -58,7 +58,7 @@ PAUSE_MAX_S = 1.0
 """A member is looked at again after so long, however deep its debt: it may have gone."""
 
 PATIENCE_S = 5.0
-"""So long in all a member may make us pause before it is cut. Less than a WebSocket heartbeat,
+"""Pauses that a member may cause in all before it is cut. Less than a WebSocket heartbeat,
 whose answer waits behind what is not read yet: a cut has its true reason."""
 
 FORGIVEN_PER_S = 0.05
@@ -128,8 +128,8 @@ class Budget:
         return wait_s
 
     def answer(self, num_bytes: int, now_s: float) -> float:
-        """So much is to be sent because this member asks. How many seconds to wait before it is:
-        who only reads much is slowed, and never cut."""
+        """Count bytes to be sent because this member asks. Return the seconds to wait before that:
+        a member that only reads much is slowed, and never cut."""
         wait_s = self._wait(self._out, now_s)
         self._out.spend(num_bytes)
         return min(wait_s, PAUSE_MAX_S)
@@ -154,7 +154,7 @@ class Budget:
 
 
 class Budgets:
-    """Those of all members; they outlive connections."""
+    """Budgets of all members; they outlive connections."""
 
     def __init__(self) -> None:
         self._of: OrderedDict[PeerId, Budget] = OrderedDict()

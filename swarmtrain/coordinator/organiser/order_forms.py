@@ -119,7 +119,7 @@ class PeerView(msgspec.Struct, frozen=True):
 
 
 class PeerSheet(PeerView, frozen=True):
-    """The same, with what one row has no room for. `accused_by` counts the words of owners against
+    """A row, with what it has no room for. `accused_by` counts the words of owners against
     it, whatever they have cost it."""
 
     invite: str

@@ -60,7 +60,7 @@ class PeerHistory:
 
 
 class PeerHistories:
-    """All of them, from records in order. One per key that was ever let in or banned."""
+    """Histories from records in order, one per key that was ever let in or banned."""
 
     def __init__(self) -> None:
         self.of: dict[PeerId, PeerHistory] = {}

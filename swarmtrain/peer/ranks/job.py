@@ -33,7 +33,8 @@ from swarmtrain_optimizers.strategies.base import Strategy
 from swarmtrain_transport.wire.messages import FIRST_GROUP
 
 STRATEGIES = frozenset({"diloco"})
-"""Those that work value by value on the whole vector, and were seen to end with equal roots."""
+"""Strategies that work value by value on the whole vector, and were seen to end with equal
+roots."""
 
 
 class View(msgspec.Struct, frozen=True, array_like=True):

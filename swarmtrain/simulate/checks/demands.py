@@ -38,7 +38,7 @@ class Demands:
         self._death_s: dict[tuple[PeerId, bytes], float] = {}
 
     def trouble(self, peer: PeerId, seconds: float, *, is_linked: bool = False) -> None:
-        """Something is wrong with a peer or its links for so long from now on.
+        """Note that a peer or its links are in trouble for so long from now on.
 
         Args:
             peer: peer that is in trouble.
@@ -66,7 +66,7 @@ class Demands:
         return self._lost_s.get(source.peer_id, -math.inf) >= since_s
 
     def trouble_all(self, seconds: float) -> None:
-        """Something is wrong with the coordinator."""
+        """Note that the coordinator is in trouble."""
         self._all_until_s = max(self._all_until_s, self._scene.clock.now_s + seconds + GRACE_S)
 
     def is_quiet(self, since_s: float) -> bool:
@@ -151,7 +151,7 @@ class Demands:
     def _wronged(
         self, op: int, left_out: set[PeerId], since_s: float, liars: AbstractSet[PeerId]
     ) -> set[PeerId]:
-        """Those who are left out and had a live partner that is none of the liars, while nothing
+        """Peers that are left out and had a live partner that is none of the liars, while nothing
         that either of the two had sent was lost."""
         partners = partners_in(self._seen.plans[op])
         here = {peer.peer_id: peer for peer in self._seen.planned(op)}
@@ -182,6 +182,6 @@ def partners_in(plan: Plan) -> dict[PeerId, PeerId]:
 
 
 def paired(plan: Plan, able: set[PeerId]) -> set[PeerId]:
-    """Those of these peers whose partner is among them, too."""
+    """Return these peers whose partner is among them, too."""
     partners = partners_in(plan)
     return {peer for peer in able if partners.get(peer) in able}

@@ -314,7 +314,7 @@ class Invariants:
                 self._violated("I8", f"op {commit.op} slice {index}: held by {numbers} alone")
 
     def _check_gathered(self, commit: Commit, live: list[SimPeer]) -> None:
-        """The same of a gather op: every contribution that is in is held by enough, by somebody
+        """Check COMMIT of a gather op: every contribution that is in is held by enough, by somebody
         besides its contributor, and is what FREEZE says."""
         plan, freeze = self.decided.plans[commit.op], self.decided.frozen[commit.op]
         self.demands.check_fair(commit.op, set(freeze.contributors) - set(commit.contributors))

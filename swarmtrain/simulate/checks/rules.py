@@ -27,7 +27,7 @@ _BELIEVED = 4
 """Samples count up to so many times the low median (rule 2)."""
 
 _SUSPECT_S = limits.SUSPECT_S + 1.0
-"""So long after its death a peer may still be held for alive."""
+"""Time after its death for which a peer may still be held for alive."""
 
 _SUM_BITS, _PRODUCT_BITS = 53, 15
 """Bits of a float64, and of a value times its scale (rule 1)."""

@@ -61,7 +61,7 @@ class Books:
         self._covered[here] = (moved[here] - kept).numpy()
 
     def error(self, moved: Tensor, residual: Tensor, ahead: Tensor) -> float:
-        """By how much the account is wrong.
+        """Error of the account.
 
         Args:
             moved: sum of what the inner steps have done until now.

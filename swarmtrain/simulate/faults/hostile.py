@@ -29,7 +29,8 @@ from swarmtrain_transport.wire.messages import (
 _FAR = 1 << 40
 
 _REPEATED = 50
-"""So often a member says the same in one instant; the budget of a shell lets more than that by."""
+"""Times that a member says the same in one instant; the budget of a shell lets more than that
+by."""
 
 
 class Hostile:

@@ -71,7 +71,7 @@ _NARROW_STRIKES_MAX = 200
 """In a narrow world, where who comes hears many messages, of which each may be a fault's moment."""
 
 _BESIDE_SHARE = 0.3
-"""Of the faults of a world that has some beside the others."""
+"""Share of faults that strike beside others, in a world that has such."""
 
 _NEVER = 1 << 62
 _CALM_OPS = 2
@@ -119,7 +119,7 @@ class RepeatedWeather(Troubles):
         """A message of the kind that was awaited was heard."""
 
     def _do(self, strike: Strike) -> None:
-        """Something goes wrong now, if it may."""
+        """Let something go wrong now, if it may."""
         is_narrow = self._scene.conditions.is_narrow
         if len(self.strikes) >= (_NARROW_STRIKES_MAX if is_narrow else _STRIKES_MAX):
             self.calm()
@@ -220,7 +220,7 @@ class DrawnWeather(RepeatedWeather):
         self._plan_next()
 
     def strike(self) -> None:
-        """Something goes wrong now, or when the next few messages of some kind were heard."""
+        """Let something go wrong now, or when the next few messages of some kind were heard."""
         if self.awaited is None and self._draw.random() < self._ambushes:
             self.awaited = self._draw.choice(self._ambushed)
             self._left = self._draw.randint(1, _AMBUSH_MESSAGES)

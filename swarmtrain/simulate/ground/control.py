@@ -39,7 +39,7 @@ class PeerEnd(Protocol):
         """The peer's first message."""
 
     def later(self, delay_s: float, event: Callable[[], object]) -> None:
-        """Something that it does, if it still lives then."""
+        """Let it do something later, if it still lives then."""
 
     def on_control(self, message: CoordinatorMessage) -> None:
         """A message of the coordinator."""
@@ -54,7 +54,7 @@ class CoordinatorEnd(Protocol):
     is_alive: bool
 
     def hear(self, event: Callable[..., object], *args: object) -> None:
-        """Something happens to it, now or when it goes on."""
+        """Let it hear of an event, now or when it goes on."""
 
     def hello(self, peer: PeerId, hello: Hello) -> None:
         """A peer is at the door."""

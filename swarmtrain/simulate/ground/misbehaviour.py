@@ -41,7 +41,7 @@ FORGERIES = (FORGES, DIPS, BENDS, SPOILS)
 
 _MANTISSA_BITS = 7
 _DIP = 12
-"""So many powers of two below the window: sums in its unit are no integers then."""
+"""Powers of two below the window: sums in its unit are no integers then."""
 
 _GIVEN = (FrameKind.PART, FrameKind.RESULT, FrameKind.RANGES, FrameKind.CREDIT, FrameKind.AHEAD)
 _SAID = (Roots, Got, SliceDone, Have)

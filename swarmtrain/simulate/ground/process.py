@@ -48,7 +48,7 @@ class Process:
         self.clock.at(self._stopped_until_s, self._go_on)
 
     def hear(self, event: Callable[..., object], *args: object) -> None:
-        """Something happens to this process, now or when it goes on; nothing reaches a dead one."""
+        """Let the process hear of an event, now or when it goes on; nothing reaches a dead one."""
         if self.is_alive:
             if self._backlog or self.is_stopped:
                 self._backlog.append(partial(event, *args))

@@ -10,7 +10,7 @@ _LARGE_EVERY = 50
 """Worlds of which one is large."""
 
 _HOSTILE_EVERY = 4
-"""Of so many worlds one has a hostile member, if its steps are free."""
+"""Worlds of which one has a hostile member, if its steps are free."""
 
 _TWINS_EVERY = 5
 """Worlds of which one compares every second micro-batch, if its steps are free."""

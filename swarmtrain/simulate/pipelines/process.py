@@ -22,7 +22,7 @@ from swarmtrain_transport.pipeline.wire.route import MicroBatch, Process, Span
 
 _TENSOR = Payload("none", (1, 4), 16)
 TOKENS = 7
-"""Of each micro-batch."""
+"""Tokens of each micro-batch."""
 
 JUDGED = 5
 """Micro-batches of validation text."""
@@ -64,7 +64,7 @@ class Ground(Protocol):
         """Check it after an event."""
 
     def broken(self, invariant: str, story: str) -> None:
-        """Something does not hold."""
+        """Tell that an invariant does not hold."""
 
     def is_spoiled(self, micro_batch: MicroBatch) -> bool:
         """Return True if a hostile member has given a wrong gradient for it."""

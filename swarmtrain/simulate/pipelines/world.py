@@ -48,7 +48,7 @@ _CALM_S = 80.0
 """After the last fault, until all that it has caused is over."""
 
 _EXCHANGE_S = (2.0, 12.0)
-"""Of the stages' ops of a round; that none of their states is lost is tried in worlds of groups."""
+"""Duration of the ops of a round's stages; lost states are tried in worlds of groups."""
 
 _KNOWN = 3
 """Stages of which a source knows who has served: its own, the next one and the end."""
@@ -212,7 +212,7 @@ class World:
         )
 
     def broken(self, invariant: str, story: str) -> None:
-        """Something does not hold."""
+        """Tell that an invariant does not hold."""
         raise BrokenInvariant(invariant, story)
 
     # ---- life

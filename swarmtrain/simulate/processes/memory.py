@@ -39,7 +39,7 @@ class SimFile:
         self._end = 0
 
     def put(self, data: Buffer) -> int | None:
-        """As Spill."""
+        """See `Spill`."""
         self._puts += 1
         self.has_refused = bool(self._refused_every) and self._puts % self._refused_every == 0
         if self.has_refused:
@@ -49,14 +49,14 @@ class SimFile:
         return place
 
     def get(self, place: int, num_bytes: int) -> bytes:
-        """As Spill."""
+        """See `Spill`."""
         base = place if place in self.given else max(p for p in self.given if p <= place)
         found = self.given[base][place - base : place - base + num_bytes]
         assert len(found) == num_bytes
         return found
 
     def free(self, place: int, num_bytes: int) -> None:
-        """As Spill."""
+        """See `Spill`."""
         assert len(self.given.pop(place)) == num_bytes
 
 

@@ -415,7 +415,7 @@ class SimPeer(Process):
             self.later(_GLANCE_S, self._glance)
 
     def later(self, delay_s: float, event: Callable[[], object]) -> None:
-        """Something that this process does, if it still lives then."""
+        """Let this process do something later, if it still lives then."""
         self.clock.after(delay_s, partial(self.hear, event))
 
     # ---- the lanes

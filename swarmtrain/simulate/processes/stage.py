@@ -52,7 +52,7 @@ class Owner(Protocol):
         """Time of the process's clock."""
 
     def later(self, delay_s: float, event: partial[None]) -> None:
-        """Something that it does, if it still lives then."""
+        """Let it do something later, if it still lives then."""
 
     def act(self, actions: Actions) -> None:
         """Do what the machine asks."""

@@ -28,7 +28,7 @@ class SwarmWatch(PeerWatch, CoordinatorWatch, Protocol):
 
 
 class Swarm:
-    """Everybody in one world.
+    """Coordinator and peers of one world.
 
     Args:
         scene: clock and chance of the world.
@@ -110,7 +110,7 @@ class Swarm:
     # ---- rounds that are added
 
     def committed(self, commits: int) -> None:
-        """So many ops are committed now."""
+        """Note the number of ops that are committed now."""
         extension = self.scene.conditions.extension
         if extension is not None and commits == extension.after and not self._is_extending:
             self._is_extending = True

@@ -16,7 +16,7 @@ Check = Callable[[Buffer, int, Window], None]
 _EXACT = 2.0**53
 
 _LEGAL_MAX = 1024
-"""So many chunks that passed are remembered."""
+"""Chunks that passed and are remembered."""
 
 NAN_SCALE = b"\xc0\x7f"
 """A scale that no encoder writes."""
@@ -33,11 +33,11 @@ class SharedChecks:
         self._legal: set[tuple[Check, bytes, int, Window]] = set()
 
     def check(self, part: Buffer, num_values: int, window: Window) -> None:
-        """As the production arithmetic's."""
+        """See the production arithmetic."""
         self._once(self._arithmetic.check, part, num_values, window)
 
     def check_result(self, chunk: Buffer, num_values: int, window: Window) -> None:
-        """As the production arithmetic's."""
+        """See the production arithmetic."""
         self._once(self._arithmetic.check_result, chunk, num_values, window)
 
     def _once(self, check: Check, data: Buffer, num_values: int, window: Window) -> None:

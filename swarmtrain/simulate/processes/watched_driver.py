@@ -84,7 +84,7 @@ class WatchedDriver(Driver):
         self._watch = watch
 
     def contribute(self) -> OwnPart:
-        """As the production driver."""
+        """See the production driver."""
         if self.op + 1 == self._learner.nonfinite_op:
             self._learner.trainer.diverge()
         part = super().contribute()
@@ -92,14 +92,14 @@ class WatchedDriver(Driver):
         return part
 
     def load(self, action: do.LoadState) -> StateImage:
-        """As the production driver."""
+        """See the production driver."""
         self._acts()
         image = super().load(action)
         self._watch.loaded(self._learner, takes_back=self._has_kept)
         return image
 
     def end_op(self, result: OpResult) -> StateImage:
-        """As the production driver."""
+        """See the production driver."""
         self._acts()
         if result.replayed:
             self._learner.replayed_ops.append(result.op)
@@ -109,7 +109,7 @@ class WatchedDriver(Driver):
         return image
 
     def skip(self, op: int) -> None:
-        """As the production driver."""
+        """See the production driver."""
         self._acts()
         before = self._watch.state_of(self._learner)
         super().skip(op)

@@ -60,7 +60,8 @@ class Blobs:
         return any(digest in blobs for blobs in self._results.values())
 
     def _reindex(self) -> None:
-        """Something is not kept any more; a blob may have been in several places."""
+        """Find anew where blobs are, after some were dropped; one may have been in several
+        places."""
         self.changes += 1
         self._index = {}
         for blobs in (*self._snapshots.values(), *self._results.values()):

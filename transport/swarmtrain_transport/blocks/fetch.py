@@ -171,13 +171,14 @@ class Fetcher:
             self._pass_over(want)
 
     def heard(self, peer: PeerId, now_s: float) -> None:
-        """Something came from this peer: its link to us is busy, an answer may be behind it."""
+        """Note that something came from this peer: its link to us is busy, an answer may be behind
+        it."""
         holder = self._holders[peer]
         holder.heard_s, holder.silent_until_s = now_s, -math.inf
 
     def met(self, peer: PeerId, now_s: float) -> None:
-        """Something else came from this peer: it is alive. However often that comes, it prolongs
-        the wait once only."""
+        """Note that something else came from this peer: it is alive. However often that comes, it
+        prolongs the wait once only."""
         if self._is_stranger(peer):
             self.heard(peer, now_s)
 

@@ -206,7 +206,7 @@ class Download:
             chunk.restart()
 
     def met(self, peer: PeerId, now_s: float) -> None:
-        """Something else came from this peer: it is alive."""
+        """Note that something else came from this peer: it is alive."""
         donor = self._donors.get(peer)
         if self.is_hasty and donor is not None and donor.is_stranger:
             donor.heard(now_s)

@@ -268,7 +268,8 @@ class Taker:
         return self._patience_s(min(self._awaited, key=_heard_s))
 
     def flow(self, now_s: float) -> None:
-        """Something else of this op came in: our link is busy, pushed chunks may be behind it."""
+        """Note that something else of this op came in: our link is busy, pushed chunks may be
+        behind it."""
         self._heard_s = now_s
 
     def reports(self, *, again: bool) -> list[Have]:

@@ -243,7 +243,7 @@ class GroupCoordinator:
     def _timed(
         self, operation: OpDecider, outcome: Commit | Skip, alive: AbstractSet[PeerId], now_s: float
     ) -> Commit | Skip:
-        """The same outcome with how long the group has waited for whom since the last one."""
+        """Add to an outcome how long the group has waited for whom since the last one."""
         waits = operation.waits(alive, now_s)
         for peer, seconds in self._ready_waits.pop(operation.view.plan_id, {}).items():
             add(waits, peer, seconds)

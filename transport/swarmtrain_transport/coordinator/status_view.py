@@ -190,8 +190,8 @@ def _phase(coordinator: Coordinator, group: GroupCoordinator, *, is_over: bool) 
 
 
 def _run_waits_for(coordinator: Coordinator) -> tuple[str, float | None]:
-    """The same of the run: of its first group, or of any stage, for micro-batches go through all of
-    them. Of a finished run: whom it waits for with its last state."""
+    """Say what the run waits for: its first group, or any stage, for micro-batches go through all
+    of them. Of a finished run: whom it waits for with its last state."""
     if missed := coordinator.missed():
         minutes = coordinator.linger_s / 60.0
         text = f"{_named(coordinator, sorted(missed))} to come back and take the run's last state"

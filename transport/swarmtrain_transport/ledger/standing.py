@@ -41,7 +41,7 @@ _CONDUCTS_KEPT = 1024
 """Peers of whom `status` can tell how they have behaved: more than a roster has."""
 
 _LATER = {"is_later": True}
-"""As `fold.LATER`."""
+"""See `fold.LATER`."""
 
 Pair = tuple[PeerId, PeerId]
 """(contributor, owner): the owner says that the contributor's part is not there, or not legal."""

@@ -64,7 +64,7 @@ class LinkHandler(Protocol):
         """A whole, well-formed frame of an allowed peer."""
 
     def on_fault(self, peer: PeerId | None, fault: RemoteFault) -> None:
-        """Something was refused; `peer` is None when the sender is not known."""
+        """Hear that something was refused; `peer` is None when the sender is not known."""
 
 
 class Link(Protocol):

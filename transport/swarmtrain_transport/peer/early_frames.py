@@ -36,7 +36,8 @@ class EarlyFrames:
         self._frames.append((peer, frame))
 
     def take(self, plan_id: int) -> list[tuple[PeerId, Frame]]:
-        """Those of this plan, in order of arrival. Others stay: they may be of another op."""
+        """Take the frames of this plan, in order of arrival. Others stay: they may be of another
+        op."""
         found = [item for item in self._frames if item[1].plan_id == plan_id]
         self._frames = [item for item in self._frames if item[1].plan_id != plan_id]
         return found

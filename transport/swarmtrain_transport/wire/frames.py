@@ -58,11 +58,11 @@ class FrameKind(enum.IntEnum):
     """A chunk of what a peer will give to its partner in the op that `set_id` numbers, of the
     group that `slice_index` does."""
     HOP = 12
-    """A small message between two peers of a pipeline (pipeline.encoding)."""
+    """A small message between two peers of a pipeline (`pipeline.wire.encoding`)."""
     FORWARD = 13
-    """The same with a stage's input."""
+    """Such a message with a stage's input."""
     GRADIENT = 14
-    """The same with the gradient of a stage's input."""
+    """Such a message with the gradient of a stage's input."""
 
 
 @dataclass(frozen=True, slots=True)

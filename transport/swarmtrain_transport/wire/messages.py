@@ -555,7 +555,7 @@ def decode_from_peer(data: bytes) -> PeerMessage:
 
 
 def decode_weighed(data: bytes) -> PeerMessage:
-    """The same of a message that `weigh` has taken."""
+    """Decode a message that `weigh` has taken."""
     return _convert(unpack_weighed(data), _FROM_PEER)
 
 

@@ -84,7 +84,7 @@ class SGD:
     weight_decay: float = 0.0
 
     def transform(self, step: int, lr: float) -> OuterTransform:
-        """The same in every step."""
+        """Return the transform, the same in every step."""
         return nesterov(lr, self.momentum)
 
 

@@ -15,7 +15,7 @@ from swarmtrain_optimizers.strategies.facts import (
 
 
 class Settings(OwnSettings, frozen=True):
-    """As many `arrivals` as there are groups of peers that end their rounds together."""
+    """Own settings: as many `arrivals` as there are groups of peers that end rounds together."""
 
     arrivals: Annotated[
         int, Meta(ge=1, le=64, description="rounds in which momentum is renewed once")

@@ -126,7 +126,7 @@ class GroupPeers:
     # ---- who takes part
 
     def connected(self) -> dict[PeerId, GroupPeer]:
-        """Those whose control connection stands."""
+        """Peers whose control connection stands."""
         return {peer: one for peer, one in self.here.items() if one.line.connected}
 
     @property

@@ -161,8 +161,8 @@ def grace_s(at: Moment, given: AbstractSet[PeerId]) -> float:
 
 
 def results_grace_s(at: Moment) -> float:
-    """The same for their own results, where contributions stay whole and nobody else can make
-    them."""
+    """Return until when their own results are waited for, where contributions stay whole and
+    nobody else can make them."""
     view = at.view
     if not at.unawaited or view.frozen is None or view.plan.kind not in WHOLE:
         return math.inf

@@ -159,7 +159,7 @@ def next_plan(
 def with_keepers(
     plan: Plan, keepers: Mapping[PeerId, PeerLine], join_index: Mapping[PeerId, int]
 ) -> Plan:
-    """The same plan with keepers as members, as far as there is room for them and all know each
+    """Return the plan with keepers as members, as far as there is room for them and all know each
     other's keys."""
     newest = max(join_index[member.peer] for member in plan.members)
     known = sorted(peer for peer, line in keepers.items() if line.acked_index >= newest)

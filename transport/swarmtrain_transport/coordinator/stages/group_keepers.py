@@ -136,7 +136,7 @@ class GroupKeepers:
         return failed
 
     def barred(self, now_s: float) -> set[PeerId]:
-        """Those who have failed lately, as far as they are still to be known."""
+        """Keepers that have failed lately, as far as they are still to be known."""
         self._barred_s = {p: until_s for p, until_s in self._barred_s.items() if now_s < until_s}
         return set(self._barred_s)
 
@@ -163,7 +163,7 @@ class GroupKeepers:
         return min([*behind, *self._behind_s.values()], default=math.inf) + limits.HOLD_S
 
     def _sorted(self, now_s: float) -> Mapping[PeerId, _Keeper]:
-        """Those that the ledger names, as processes."""
+        """Keepers that the ledger names, as processes."""
         for peer in self._known.keys() - self._view.keepers.keys():
             del self._known[peer]
         for peer, boot in self._view.keepers.items():

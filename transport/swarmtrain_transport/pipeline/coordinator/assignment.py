@@ -15,8 +15,8 @@ from dataclasses import dataclass, replace
 from swarmtrain_transport import limits
 
 _LEAD = 1.1
-"""Of the slowest stage's rate, which a stage keeps at least when a peer leaves it: measured rates
-differ by about as much by chance."""
+"""Factor to the slowest stage's rate that a stage keeps at least when a peer leaves it: measured
+rates differ by about as much by chance."""
 
 _BACKWARD = 3
 """A backward pass, and the forward pass that it makes again, in forward passes."""

@@ -24,7 +24,7 @@ from swarmtrain_transport.wire import records
 Named = Mapping[tuple[Process, int], tuple[int, ...]]
 
 _DIGITS = 3
-"""Of seconds in the ledger, after the point."""
+"""Digits of seconds in the ledger, after the point."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -352,7 +352,8 @@ class Rounds:
             del self._waits[next(iter(self._waits))]
 
     def _waits_for(self, processes: Iterable[Process]) -> list[Process]:
-        """Those among them that are here and were not waited for in vain too often lately."""
+        """Return those among them that are here and were not waited for in vain too often
+        lately."""
         return [p for p in processes if p.peer not in self.absent and not self._is_barred(p)]
 
     def _is_barred(self, process: Process) -> bool:

@@ -1,4 +1,4 @@
-"""How many micro-batches each source makes of a round, so that all are done together.
+"""Shares of a round: the micro-batches that each source makes, so that all are done together.
 
 A source that comes in the midst of a round gets as many as go into the time that the round still
 has. Without that a round in which a fast source is replaced would wait for the slow ones alone.

@@ -107,7 +107,7 @@ class Tally:
 
 
 def _told(seen: Mapping[tuple[Process, Process, int], set[int]]) -> tuple[orders.Seen, ...]:
-    """As much of what was seen as a report has room for."""
+    """Return as much of what was seen as a report has room for."""
     told: list[orders.Seen] = []
     num_bytes = 0
     for key, numbers in sorted(seen.items()):

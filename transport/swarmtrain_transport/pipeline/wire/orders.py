@@ -33,7 +33,7 @@ class Member(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fields
 
 
 class Pace(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fields=True):
-    """How far a round goes, and with which steps: the same for everybody.
+    """Length of a round, and its steps: the same for everybody.
 
     Attributes:
         begins: steps of the learning rate's schedule that are over before it.
