@@ -5,6 +5,7 @@ import contextlib
 import logging
 import socket
 import ssl
+import tracemalloc
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -33,8 +34,7 @@ TRUSTING.check_hostname, TRUSTING.verify_mode = False, ssl.CERT_NONE
 
 @pytest.fixture
 def tls_made(monkeypatch: pytest.MonkeyPatch) -> Callable[[], int]:
-    """Count the TLS connections that exist, of whichever state: each has a buffer of a quarter
-    MB."""
+    """Count the TLS connections that exist, of whichever state: each takes a tenth of a MB."""
     made: list[ssl.SSLObject] = []
     real = ssl.SSLContext.wrap_bio
 
@@ -91,6 +91,22 @@ def test_a_flood_of_silent_connections_is_bounded_and_keeps_nobody_out(
                     assert rig.porch.strangers == STRANGERS_PER_NETWORK + 1
             for line in lines[:STRANGERS_PER_NETWORK]:
                 assert await is_cut(line)
+
+    run(scene())
+
+
+def test_a_connection_before_the_door_takes_a_tenth_of_a_megabyte(tmp_path: Path) -> None:
+    async def scene() -> None:
+        async with serving(tmp_path) as rig:
+            tracemalloc.start()
+            try:
+                async with half_open(rig, STRANGERS_PER_NETWORK):
+                    await until(lambda: rig.porch.strangers == STRANGERS_PER_NETWORK)
+                    await asyncio.sleep(0)
+                    peak = tracemalloc.get_traced_memory()[1]
+                assert peak < STRANGERS_PER_NETWORK * 100_000
+            finally:
+                tracemalloc.stop()
 
     run(scene())
 

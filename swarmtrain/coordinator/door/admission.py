@@ -42,7 +42,7 @@ ADDRESSES_MAX = 4096
 
 STRANGERS_MAX = 128
 """Connections before the door at once, twice the peers of a full run that all come back. TLS takes
-0.3 MB of each."""
+0.1 MB of each."""
 
 STRANGERS_PER_NETWORK = 64
 """Connections from one network among those: a whole run behind one router, and half of the place

@@ -1,6 +1,6 @@
 """The listening socket, and everybody who stands before the door: bounded before TLS begins.
 
-asyncio's own server makes a TLS connection of whatever it accepts, which takes 0.3 MB for a minute
+asyncio's own server makes a TLS connection of whatever it accepts, which takes memory for a minute
 though the other side says nothing. So connections are accepted here, and each is counted first: a
 `Doorstep` says who has to go when too many stand there. From TCP's accept a stranger has
 ADMISSION_S to become a member's connection (the handshake HANDSHAKE_S of that), however slowly it
@@ -12,6 +12,7 @@ import contextlib
 import logging
 import socket
 import ssl
+from asyncio import sslproto
 from collections import deque
 from collections.abc import Callable
 
@@ -35,6 +36,10 @@ has to wait there that comes back too often."""
 STRANGER_BYTES_MAX = limits.KNOCK_BYTES_MAX + (16 << 10)
 """Bytes that a stranger may send in all, of whatever sort: the head of a request and a knock. What
 comes beyond is not handed on, so that neither the HTTP server nor a WebSocket keeps any of it."""
+
+TLS_BUFFER_BYTES = 64 << 10
+"""Bytes that asyncio reads of a TLS connection at once. By itself it keeps room for 256 KiB for
+each, also for a stranger's; control messages and requests are small."""
 
 MEMBER_CONNECTIONS_MAX = 8
 """Connections of one member: its control lane, one for pieces of text, and those that have broken
@@ -178,6 +183,7 @@ class Porch:
         self._serve = serve
         self._context = context
         self._loop = asyncio.get_running_loop()
+        sslproto.SSLProtocol.max_size = TLS_BUFFER_BYTES
         self._doorstep: Doorstep[Line] = Doorstep()
         self._listeners: list[socket.socket] = []
         self._accepting: list[asyncio.Task[None]] = []
