@@ -26,13 +26,13 @@ class PhaseReport(msgspec.Struct, frozen=True):
     """One phase.
 
     Attributes:
-        name: of the offence, or what else it is.
-        seconds: how long it was.
+        name: name of the offence, or of what else it is.
+        seconds: length of the phase.
         rounds: committed in it.
-        merged: of these, in how many that honest peer was whose part was in the fewest.
+        merged: number of these with the part of that honest peer whose part was in the fewest.
         victims: "one" or "all" others, "" without offence.
-        offended: how often the hostile member did what, as it counts itself.
-        marks: where and how often it was named: in the ledger, in `status`.
+        offended: number of times that the hostile member did what, as it counts itself.
+        marks: number of times that it was named, by place: in the ledger, in `status`.
         found_s: after so many seconds nobody waited for it, -1 if that never came.
         judged_per_s: committed rounds a second after three times that, -1 if no time was left.
     """
@@ -52,9 +52,9 @@ class Extent(msgspec.Struct, frozen=True):
     """Combined figures of several phases.
 
     Attributes:
-        seconds: how long they were.
+        seconds: length of them all.
         per_s: committed rounds a second.
-        share: of these, the part in which an honest peer's work was, phase by phase that of the
+        share: part of these in which an honest peer's work was, phase by phase that of the
             peer which had the least.
     """
 
@@ -80,12 +80,12 @@ class SiegeReport(Outcome, frozen=True, kw_only=True):
     peers.
 
     Attributes:
-        phases: in order.
+        phases: phases in order.
         undisturbed: the first phase.
-        offended: from the first offence to the last.
+        offended: figures from the first offence to the last.
         weight: the hostile member's largest, in low medians of the others' in the same round.
-        marks: where and how often the hostile member is named: in the ledger, in `status`.
-        hostile_lives: how often it came in.
+        marks: number of times that the hostile one is named, by place: in the ledger, in `status`.
+        hostile_lives: number of times that it came in.
         hostile_statuses: exit statuses of those lives that did not last.
     """
 
@@ -128,10 +128,10 @@ def losses(
     """Yield violations: a hostile member cost the others, or counted, too much, or is not named.
 
     Args:
-        undisturbed: before the first offence.
-        offended: from the first offence to the last.
+        undisturbed: figures before the first offence.
+        offended: figures from the first offence to the last.
         weight: the hostile member's largest, in low medians of the others'.
-        is_named: whether anything shows who it was, where anything should.
+        is_named: True if anything shows who it was, where anything should.
         phases: judged one by one.
     """
     if offended.per_s < RATE_MIN * undisturbed.per_s:

@@ -60,13 +60,13 @@ class _Hostile:
     """The hostile member through all its lives.
 
     Attributes:
-        name: of its newest life, "" before the first.
-        is_running: whether that process is there.
-        keys: of all lives that were let in.
-        statuses: with which they ended, each of itself.
-        order: what it is to do.
-        told: what its newest life has counted.
-        counts: what its earlier lives have counted.
+        name: name of its newest life, "" before the first.
+        is_running: True while that process is there.
+        keys: keys of all lives that were let in.
+        statuses: exit statuses of the lives that ended of themselves.
+        order: orders in force.
+        told: counts of its newest life.
+        counts: counts of its earlier lives.
     """
 
     name: str = ""

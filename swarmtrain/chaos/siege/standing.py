@@ -31,7 +31,7 @@ def evicted(bodies: Iterable[AnyBody], honest: Mapping[bytes, str]) -> Iterator[
     """Honest peers that the coordinator has thrown out.
 
     Args:
-        bodies: of the ledger.
+        bodies: bodies of the ledger's records.
         honest: names by key.
     """
     for body in bodies:
@@ -99,7 +99,7 @@ def marks_in_log(lines: Iterable[str], hostile: Collection[bytes]) -> int:
     """Count the lines of a peer's log that name these keys for what they sent.
 
     Args:
-        lines: of a log.
+        lines: lines of a log.
         hostile: the keys.
     """
     named = {key.hex()[:8] for key in hostile}

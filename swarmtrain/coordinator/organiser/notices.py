@@ -26,7 +26,7 @@ class Notices:
 
     Attributes:
         said: reason that was said last, "" while the run goes on.
-        seen_s: so many seconds ago that was here, if that is known.
+        seen_s: seconds since that was here, if that is known.
     """
 
     def __init__(self, tell: Callable[[str], None]) -> None:

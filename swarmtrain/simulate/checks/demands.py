@@ -97,7 +97,8 @@ class Demands:
         begun_s = seen.plan_s[op]
         planned = seen.planned(op)
         liars = self._scene.deeds.keys()
-        # Who has died, or begun anew, outvotes nobody: of few left, one's silence is half of all.
+        # A peer that has died, or begun anew, outvotes nobody: of few left, one's silence is half
+        # of all.
         boots = {peer.peer_id: peer.machine.card.boot for peer in self._swarm.survivors}
         members = seen.plans[op].members
         living = [one for one in members if one.weight and boots.get(one.peer) == one.boot]

@@ -104,7 +104,8 @@ class Invariants:
             return  # one event may log several records; the rest stand on what nobody can judge
         if record.index < len(self.decided.log):
             if self.restored and not self.is_told(record.index):
-                # Whoever knew better died before it could say so: nothing can be held against it.
+                # A peer that knew better died before it could say so: nothing can be held against
+                # it.
                 self._scene.abandon()
                 return
             self._violated("I1", f"record {record.index} is decided a second time")

@@ -71,7 +71,7 @@ class PairChecks:
                 self._violated("I6", f"op {commit.op}: {name} is in no pair")
                 continue
             taker = self._swarm.processes[partner, boots[partner]]
-            # Who was moved to another group since has dropped what it held.
+            # A peer that was moved to another group since has dropped what it held.
             if taker.is_in_first and not holds(taker, outcome.root):
                 story = f"peer {taker.number} does not hold {name}'s half"
                 self._violated("I8", f"op {commit.op}: {story}")

@@ -147,7 +147,7 @@ class TrainingChecks:
             self._check_books(learner)
             return
         plan = self._decided.plans[result.op]
-        # What was given before the state was loaded is of no account.
+        # Parts given before the state was loaded are of no account.
         has_given = (result.op, learner.peer_id) in self._given
         took_part = has_given and self._decided.is_planned(learner, result.op)
         sent = [took_part and learner.peer_id in named for _, _, named in result.ranges]

@@ -131,7 +131,7 @@ class Troubles:
     def _can_lose(self, *victims: SimPeer | None) -> bool:
         """Return True if the newest state stays with somebody. Reckless weathers leave any state at
         all: then REWIND has to find the way back. A run without one waits for it for ever."""
-        # Whoever is hostile may be thrown out at any time.
+        # A hostile peer may be thrown out at any time.
         liars = {self._scene.liar, *self._scene.deeds, *self._scene.flipped}
         staying = [p for p in self._swarm.survivors if not p.is_leaving and p.peer_id not in liars]
         left = [p for p in staying if p not in victims]

@@ -61,8 +61,8 @@ class Deed:
     """Misbehaviour of a hostile member from now on.
 
     Attributes:
-        kind: one of the above.
-        wanders: in each op it is somebody else's turn.
+        kind: one of the kinds above.
+        wanders: True if in each op it is somebody else's turn.
     """
 
     kind: str
@@ -77,7 +77,7 @@ class Deed:
         """Yield a peer's actions as a hostile member carries them out.
 
         Args:
-            actions: of its machine.
+            actions: actions of its machine.
             op: the op that is under way.
             accomplices: nobody lies of these.
         """

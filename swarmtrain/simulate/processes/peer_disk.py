@@ -74,8 +74,8 @@ class PeerDisk:
             self.records += [snapshot] if self.records else [run, snapshot]
 
     def beginning(self) -> Beginning | None:
-        """The SNAPSHOT that the copy begins with, None where it has no gap. What is behind a gap
-        and cannot be begun with is dropped."""
+        """The SNAPSHOT that the copy begins with, None where it has no gap. Records behind a gap
+        that cannot be begun with are dropped."""
         ranges = ranges_of(self.records)
         begins = beginning_of(self.begins, ranges, self.read) if self.begins and ranges else None
         if begins is None and len(ranges) > 1:

@@ -35,20 +35,20 @@ class GroupCoordinator:
     """The coordinator of one group.
 
     Args:
-        terms: what the run file says of its exchange.
+        terms: part of the run file that concerns its exchange.
         view: the ledger's fold of the group.
         writer: appends records.
-        live_roster: who is here.
+        live_roster: peers that are here.
         verify: checks a signature.
         now_s: the time; all timers start here.
 
     Attributes:
-        group_peers: its peers.
-        keepers: who keeps its state for others.
-        chronicle: what people are told of it.
-        operations: its ops under way, oldest first, by plan id.
+        group_peers: peers of the group.
+        keepers: peers that keep its state for others.
+        chronicle: memory of what people are told of it.
+        operations: ops under way, oldest first, by plan id.
         convictions: accusations of wrong sums.
-        first_state: its first state, and who gives it.
+        first_state: first state of the group, and its giver.
         givers: the peers that may give to the next op, and the most samples of each, 0 for any;
             where the group is a stage, of which books tell. None: all may.
     """

@@ -62,8 +62,8 @@ class Departures:
 
     Args:
         writer: the pen.
-        live_roster: who is here.
-        chronicle: what people are shown.
+        live_roster: peers that are here.
+        chronicle: memory of what people are shown.
         lost: tells the groups of a peer that is gone.
     """
 

@@ -23,16 +23,16 @@ class GroupPeer:
     """One peer in one group, in this term.
 
     Attributes:
-        line: its line to us.
+        line: line to the coordinator.
         applied_op, state_root: newest state that it reports.
-        in_place: it has said so since HELLO, which tells of states on disk too. Others are no word
-            for ATTEST.
-        ready: its newest READY; `ready_s` is when it came.
-        active: it has sent a READY in this life, so the others wait for it.
-        active_s: when it sent the first.
+        in_place: True if it has said so since HELLO, which tells of states on disk too. Others
+            are no word for ATTEST.
+        ready: newest READY; `ready_s` is when it came.
+        active: True if it has sent a READY in this life, so the others wait for it.
+        active_s: time when it sent the first.
         stranded_op: the op whose result it says that nobody has for it; -1 for none.
-        chain: what its chain of pair ops ends with, as it says; b"" for none.
-        waits: how often ops have waited for its READY in vain; who is waited for too often is not
+        chain: end of its chain of pair ops, by its own word; b"" for none.
+        waits: score of READYs that ops have waited for in vain; who is waited for too often is not
             for a while.
     """
 
@@ -73,10 +73,10 @@ class GroupPeers:
 
     Args:
         view: the ledger's fold of the group.
-        live_roster: who is here.
+        live_roster: peers that are here.
 
     Attributes:
-        here: who of the group said HELLO in this term and has not left.
+        here: peers of the group that said HELLO in this term and have not left.
     """
 
     def __init__(self, view: GroupView, live_roster: LiveRoster) -> None:

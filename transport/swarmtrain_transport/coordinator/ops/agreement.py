@@ -139,7 +139,8 @@ class Agreement:
         members = alive & set(self._view.commits[op].boots)
         root = agreed_root(here, members, op)
         if root is None and all(_has_reported(here.get(peer), op) for peer in members):
-            # Whoever has replayed the op speaks for it, as it does where the next one is planned.
+            # A peer that has replayed the op speaks for it, as it does where the next one is
+            # planned.
             root = agreed_root(here, alive & here.keys(), op)
         if root is not None:
             self._writer.append(Attest(op, root, group=self._view.group))

@@ -31,11 +31,11 @@ class Moment:
     """One op as it stands when a decision is asked for.
 
     Attributes:
-        reports: what peers have said in this term.
-        timers: when what falls due.
+        reports: reports of peers in this term.
+        timers: deadlines of the op.
         live: members that are held to be alive.
         now_s: the time.
-        lives: what the failure detector knows; only told, never decided upon.
+        lives: life lines of the failure detector; only told, never decided upon.
     """
 
     reports: Reports
@@ -101,7 +101,7 @@ def exclusion(at: Moment, peer: PeerId, said: Mapping[PeerId, str]) -> str:
     Args:
         at: the moment of FREEZE.
         peer: the contributor.
-        said: its accusers' words.
+        said: words of its accusers, by accuser.
     """
     if peer not in at.reports.awaited:
         return "alone"

@@ -49,7 +49,7 @@ class Policy(NamedTuple):
         skip: gives the op up, or None.
         freeze: names the contributors before FREEZE, or None as long as some are waited for.
         commit: names the result after it, or None.
-        num_results: how many slices' results a contributor is to hold.
+        num_results: says how many slices' results a contributor is to hold.
     """
 
     skip: Callable[[Moment], Skip | None]

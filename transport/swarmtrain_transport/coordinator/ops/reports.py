@@ -7,9 +7,9 @@ ops of all kinds are heard alike.
 A contribution is complete at a slice's owner when the owner reports its slice root and that is the
 one which the contributor has signed. Either message may come first. Where the plan's rule needs
 scalars of whole vectors, the owner must also have measured it, with all who are complete, and found
-it as long as its contributor says (`inner_products`). Who is not complete at an owner may be slow,
-or send it other bytes than it has signed; or the owner may lie. It is one's word against the
-other's (`exclusion_rule`).
+it as long as its contributor says (`inner_products`). A contributor that is not complete at an
+owner may be slow, or send it other bytes than it has signed; or the owner may lie. It is one's word
+against the other's (`exclusion_rule`).
 
 Where a slice cannot move, its contributor is its owner: by publishing it gives and signs at once.
 """
@@ -72,16 +72,16 @@ class Reports:
 
     Attributes:
         transfers: the op's slices as they were planned.
-        withdrawn: who cannot send its own values, as it says itself, and why.
+        withdrawn: contributors that cannot send their own values, and why, by their own word.
         signed: the roots that contributors have signed.
         got: contributors that are complete at the owner, per try.
-        came_s: when a contributor was complete at the owner, per try.
-        signed_s: when a contributor has signed.
-        last_s: when an owner last had something of a contributor whole.
-        given_s: when it was whole with most owners: one that is slow to say so sets no pace.
-        published: what owners have published, per try.
-        holders: who holds a chunk, by (slice, attempt, chunk).
-        held_s: since when a member holds all of a slice's result, per try.
+        came_s: time when a contributor was complete at the owner, per try.
+        signed_s: time when a contributor has signed.
+        last_s: time when an owner last had something of a contributor whole.
+        given_s: time when it was whole with most owners: one that is slow to say so sets no pace.
+        published: SLICE_DONE of the owners that have published, per try.
+        holders: members that hold a chunk, by (slice, attempt, chunk).
+        held_s: time from which a member holds all of a slice's result, per try.
         lost: planned processes that are gone for good.
         changes: grows with every report that says something new.
     """
@@ -372,7 +372,7 @@ class Reports:
 
         Args:
             peer: the contributor.
-            witnesses: who was heard of lately.
+            witnesses: peers that were heard of lately.
         """
         if peer not in self.contributors(self.view.boots.keys()):
             return False

@@ -53,7 +53,7 @@ class Stages:
     def stand_in(self, members: Mapping[PeerId, Member], now_s: float) -> tuple[PeerId, int] | None:
         """A peer, and the stage that it is to serve from now on, which nobody has served for a
         while. A peer that asked for its own span stays; so does one that is the only member of the
-        rounds in a stage. Whoever still fetches the state of a stage is no other one there."""
+        rounds in a stage. A peer that still fetches the state of a stage is no other one there."""
         groups = self.view.groups
         known = (stage for stage in range(len(self.needs)) if stage in groups)
         empty = [stage for stage in known if not groups[stage].members]

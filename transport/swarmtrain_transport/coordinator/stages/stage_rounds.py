@@ -10,8 +10,8 @@ planned with those members, and with nobody whose word is in no books. When all 
 outcome, SKIP or REWIND as well as COMMIT, the round has its own. A stage whose members have all
 gone or say nothing has no op.
 
-What a process has not heard when its connection breaks it is told on the next one. The ledger has
-the books (BOOKS) and nothing else of this: after a restart the next round closes what was under
+A process is told on its next connection what it has not heard when the last one broke. The ledger
+has the books (BOOKS) and nothing else of this: after a restart the next round closes what was under
 way.
 """
 
@@ -302,7 +302,7 @@ class StageRounds:
 
     def _evaluate(self) -> None:
         """Have the newest state of all stages evaluated, once: by whom PLAN has named, if that is a
-        source that lacks some of the stages. What nobody has trained yet any source evaluates."""
+        source that lacks some of the stages. Any source evaluates what nobody has trained yet."""
         first = self._groups.get(0)
         is_between = self._round is None and self.rounds.has_begun
         if first is None or not is_between or not self._terms.evaluates:

@@ -106,8 +106,8 @@ def rate_of(needs: Sequence[StageNeed], server: Server, span: range) -> float:
 
 
 def stage_rates(needs: Sequence[StageNeed], servers: Sequence[Server]) -> list[float]:
-    """Micro-batches a second of each stage, by all who serve it. Who says nothing of its speed
-    counts as the middle one of those who do."""
+    """Micro-batches a second of each stage, by all who serve it. A peer that says nothing of its
+    speed counts as the middle one of those that do."""
     return _rates(needs, _comparable(servers))
 
 
@@ -236,8 +236,8 @@ def next_move(
 
 
 def _comparable(servers: Sequence[Server]) -> list[Server]:
-    """All with a speed, which is the one that was seen. Who was not seen yet is as fast as it says
-    beside the others; nobody is faster than a multiple of the middle one."""
+    """All with a speed, which is the one that was seen. A peer that was not seen yet is as fast as
+    it says beside the others; nobody is faster than a multiple of the middle one."""
     ratios = [
         server.seen_flops_per_s / server.flops_per_s
         for server in servers

@@ -1,6 +1,6 @@
 """A round that is closed and has no outcome yet: its members tell what they have counted in it.
 
-Not here: whom it is still worth to wait for, which is `rounds`'.
+Not here: whom to wait for still, which `rounds` decides.
 """
 
 from collections.abc import Mapping

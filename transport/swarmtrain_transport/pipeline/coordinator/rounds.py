@@ -13,10 +13,10 @@ make the others make (`shares`).
 BEGIN tells the round's pace: its place in the learning rate's schedule, which so is one for all
 stages, and how large each stage's part of the gradient was lately, to clip free steps by.
 
-Whoever has not answered in time is not waited for any longer: `overdue` goes on without its word,
-and after a few such times without asking it, for some rounds (`ledger.standing.Score`). A member
-that cannot be reached is `away`: to the others it has left, and if it is back in time, it goes on
-where it was.
+A process that has not answered in time is not waited for any longer: `overdue` goes on without its
+word, and after a few such times without asking it, for some rounds (`ledger.standing.Score`). A
+member that cannot be reached is `away`: to the others it has left, and if it is back in time, it
+goes on where it was.
 
 A coordinator that died is not this file's: the round that was under way is closed by the next one.
 """
@@ -312,8 +312,8 @@ class Rounds:
         """Go on without those who have not answered in time.
 
         Micro-batches of such a source that have not come back are lost with the round, and a
-        flushed step is void; it makes none for the rest of the round. What such a member has
-        counted is in no books, and its gradient in no norm.
+        flushed step is void; it makes none for the rest of the round. Counts of such a member are
+        in no books, and its gradient is in no norm.
         """
         self._now_s = now_s
         step, closing = self._under_way, self._closing

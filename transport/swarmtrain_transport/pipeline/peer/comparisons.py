@@ -7,9 +7,9 @@ back are alike if all were honest: weights of a stage's peers differ within a ro
 stochastic roundings, but not much.
 
 A difference can be anybody's on either route. A source knows two peers of each: the first and the
-end. Whoever is on one route only, time and again, where there is a difference, and not where there
-is none, is *suspect*: it gets the least share of this source's routes, until others are as much at
-odds or the findings are old. It costs nobody anything else: it is one source's own finding.
+end. A peer that is on one route only, time and again, where there is a difference, and not where
+there is none, is *suspect*: it gets the least share of this source's routes, until others are as
+much at odds or the findings are old. It costs nobody anything else: it is one source's own finding.
 
 Pure. Values are the shell's: it tells how alike two gradients were.
 """
