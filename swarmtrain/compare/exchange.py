@@ -392,5 +392,6 @@ def _terms_of(plan: Plan, replica: Trained, start_peers: int, *, is_staged: bool
         kind=_KINDS[kind],
         scalars=WHOLE_VECTOR_RULES.get(plan.robust, ""),
         ops_at_once=replica.driver.ops_at_once,
+        hurries=plan.pace is Pace.DYNAMIC,
         steps_alone=is_staged and kind is OpKind.PAIR,
     )

@@ -399,6 +399,7 @@ def run_terms(config: RunConfig) -> RunTerms:
         scalars=WHOLE_VECTOR_RULES.get(rule, ""),
         layout=stage_layouts(config)[FIRST_GROUP],
         ops_at_once=config.ops_at_once,
+        hurries=config.facts.hurries,
     )
 
 

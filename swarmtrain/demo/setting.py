@@ -155,7 +155,7 @@ chunk_values = 32768          # small, so that a peer can be stopped in the midd
 slices = "equal"              # rates between processes of one machine are noise
 start_peers = {start_peers}
 min_contributors = {min_contributors}
-wait_ready_s = 60.0           # a slow peer is waited for so long, a lost one is not
+wait_ready_s = 60.0           # a late peer is waited for so long, a lost one is not
 deadline_floor_s = 20.0
 deadline_cap_s = 60.0
 {pipeline}

@@ -272,7 +272,7 @@ class _Peer:
     def _on_round(self, report: RoundReport) -> None:
         ended = report.event(self.session.driver.root, loss=self._loss or None)
         self._events.tell(ended, in_words(report) + self._training_loss())
-        if self.session.driver.keeps_pace:
+        if self.session.driver.round_steps < self.membership.config.steps_per_round:
             # A peer that makes fewer steps is where the run is, not where its own steps would be.
             self.trainer.step = report.round * self.membership.config.steps_per_round
 

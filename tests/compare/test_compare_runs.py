@@ -90,7 +90,7 @@ def test_slow_peers_make_fewer_steps_as_soon_as_their_speed_is_known(corpus):
 
 def test_a_swarm_that_no_run_can_be_is_refused(corpus):
     alone = of("noloco", peers=1)
-    unpaced = of("diloco", speeds=(1.0, 1.0, 0.5), pace=Pace.DYNAMIC)
+    unpaced = of("noloco", speeds=(1.0, 1.0, 0.5), pace=Pace.DYNAMIC)
     for plan, word in ((alone, "exchanges in pairs"), (unpaced, "keeps no pace")):
         with pytest.raises(UserError) as caught:
             run_all([plan], Shelf(None), 1, lambda result, is_kept: None, corpus)

@@ -5,8 +5,9 @@ import pytest
 import torch
 
 from swarmtrain_optimizers.strategies.base import Strategy
-from swarmtrain_optimizers.strategies.delayed_nesterov.strategy import DelayedNesterov, steps_for
+from swarmtrain_optimizers.strategies.delayed_nesterov.strategy import DelayedNesterov
 from swarmtrain_optimizers.strategies.diloco.strategy import DiLoCo
+from swarmtrain_optimizers.strategies.synchronous import steps_for
 
 torch.set_num_threads(1)
 SIZE = 64
@@ -97,12 +98,12 @@ def test_what_waits_is_shared_state_and_a_skipped_renewal_comes_later_with_all()
 
 
 def test_slow_peers_make_fewer_steps() -> None:
-    speeds = {b"a": 1.0, b"b": 1.0, b"c": 0.5, b"d": 0.25, b"e": 0.001}
-    assert steps_for(speeds, 50) == {b"a": 50, b"b": 50, b"c": 25, b"d": 12, b"e": 1}
-    assert steps_for({"x": 1 / 3, "y": 1 / 7}, 21) == {"x": 21, "y": 9}
-    for wrong in ({}, {"x": 0.0}, {"x": -1.0, "y": 1.0}, {"x": float("nan")}):
+    speeds = (1.0, 0.5, 0.25, 0.001)
+    assert [steps_for(speed, 1.0, 50) for speed in speeds] == [50, 25, 12, 1]
+    assert steps_for(1 / 7, 1 / 3, 21) == 9
+    for wrong in (0.0, -1.0, float("nan"), 1.1):
         with pytest.raises(ValueError, match="positive"):
-            steps_for(wrong, 50)
+            steps_for(wrong, 1.0, 50)
 
 
 def test_a_peer_keeps_pace_from_its_next_round_on() -> None:
@@ -112,7 +113,7 @@ def test_a_peer_keeps_pace_from_its_next_round_on() -> None:
     checked: Strategy = strategy
     assert [checked.is_due(steps) for steps in (4, 5)] == [False, True]
     assert checked.inner_steps == 20
-    with pytest.raises(ValueError, match="slower than this"):
+    with pytest.raises(ValueError, match="faster than wanted"):
         strategy.keep_pace(2.0, 1.0)
 
 

@@ -15,7 +15,7 @@ from swarmtrain_optimizers.codecs.raw import Raw
 from swarmtrain_optimizers.strategies.diloco.strategy import DiLoCo
 from swarmtrain_transport.actions import LoadState
 from swarmtrain_transport.arithmetic import Window
-from swarmtrain_transport.coordinator.ops.planning import fastest_of
+from swarmtrain_transport.coordinator.ops.planning import pace_of
 from swarmtrain_transport.result import OpResult, SliceResult
 
 torch.set_num_threads(1)
@@ -142,10 +142,18 @@ def test_pace_counts_steps_and_no_waiting():
 
 
 def test_whom_to_keep_pace_with_is_the_fastest_but_no_boaster():
-    assert fastest_of([]) is fastest_of([0.0, float("nan"), float("inf"), -1.0]) is None
-    assert fastest_of([1.0, 1.0, 0.5, 0.25]) == 1.0
-    assert fastest_of([None, 0.0, 2.0]) == 2.0
-    assert fastest_of([1.0, 1.0, 1e9]) == 16.0
+    wrong = [0.0, float("nan"), float("inf"), -1.0]
+    assert pace_of([], hurries=True) is pace_of(wrong, hurries=True) is None
+    assert pace_of([1.0, 1.0, 0.5, 0.25], hurries=True) == 1.0
+    assert pace_of([None, 0.0, 2.0], hurries=True) == 2.0
+    assert pace_of([1.0, 1.0, 1e9], hurries=True) == 16.0
+
+
+def test_elsewhere_it_is_the_speed_that_most_reach_and_no_boast_moves_it():
+    assert pace_of([], hurries=False) is None
+    assert pace_of([4.0, 1.0], hurries=False) == 4.0
+    assert pace_of([1e9, 1.0, 0.9, 0.3], hurries=False) == 0.9
+    assert pace_of([2.0, 1.0, 0.5, 1.0, None], hurries=False) == 1.0
 
 
 def test_what_was_given_before_a_replay_has_spent_it_moves_along_with_the_anchor():

@@ -261,6 +261,25 @@ def test_slow_peers_make_fewer_steps_and_all_are_done_together(tmp_path: Path):
         assert [one.driver.strategy.own_steps for one in members] == [8, 4, 2]
 
 
+def test_a_slow_peer_is_served_by_its_steps_and_one_that_is_nearly_as_fast_makes_all(
+    tmp_path: Path,
+):
+    config = config_of("diloco")
+    config = msgspec.structs.replace(
+        config, outer=msgspec.structs.replace(config.outer, inner_steps=8)
+    )
+    with crowd_of(config, tmp_path) as crowd:
+        speeds = {1: 0.01, 2: 0.0105, 3: 0.039}
+        members = [crowd.add(number, step_s=step_s) for number, step_s in speeds.items()]
+        crowd.run()
+        assert_agreed(members)
+        ops = members[0].participant.view.first.commits.values()
+        assert [one.driver.strategy.own_steps for one in members] == [8, 8, 2]
+        for op in [*ops][1:]:
+            assert sorted(member.weight for member in op.plan.members) == [63, 255, 255]
+            assert op.frozen is not None and len(op.frozen) == 3, "it is in every round"
+
+
 def test_who_was_killed_comes_back_by_replay(tmp_path: Path):
     with crowd_of(config_of("diloco"), tmp_path) as crowd:
         members = founded(crowd)

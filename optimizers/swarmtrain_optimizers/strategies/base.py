@@ -213,11 +213,11 @@ class KeepsPace(Protocol):
     """A strategy in which slow peers make fewer inner steps, so that all are done together
     (dynamic local updates, arXiv 2401.09135, section 5)."""
 
-    def keep_pace(self, own_steps_per_s: float, fastest_steps_per_s: float) -> None:
-        """Make so many inner steps a round from now on that the fastest peer needs not wait.
+    def keep_pace(self, own_steps_per_s: float, wanted_steps_per_s: float) -> None:
+        """Make so many inner steps a round from now on that nobody as fast as is wanted need wait.
 
         Raises:
-            ValueError: a speed is not positive, or the own one above the fastest.
+            ValueError: a speed is not positive, or the own one above the wanted one.
         """
 
 

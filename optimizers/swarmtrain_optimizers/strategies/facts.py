@@ -85,6 +85,8 @@ class StrategyFacts:
         takes_gradients: True if it exchanges the gradients of every step; no inner optimizer then.
         overlaps: True if inner steps go on during an op, so that all peers of a whole model must be
             at the same one.
+        hurries: True if slow peers make so few inner steps that even the fastest need not wait;
+            else only those do with whom most would wait.
         feeds_back: True if a codec's loss is always sent later, without a setting.
         rates: defaults of `swarmtrain compare`.
         swept: commit whose sweep (benchmarks/shapes) found `rates`; "" if none did.
@@ -105,6 +107,7 @@ class StrategyFacts:
     state: tuple[str, ...] = ()
     takes_gradients: bool = False
     overlaps: bool = False
+    hurries: bool = False
     feeds_back: bool = False
     rates: Rates = Rates()
     swept: str = ""

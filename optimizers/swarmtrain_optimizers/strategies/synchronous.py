@@ -28,6 +28,31 @@ _PIECE_VALUES = 262_144
 """Values per pass: temporaries stay in a cache."""
 
 
+_NEARLY = 0.9
+"""Speeds are measured, and no two peers have the same: who needs up to a ninth longer for a round
+makes all of its steps. Others wait for it within its share (protocol.md T19)."""
+
+
+def steps_for(own_steps_per_s: float, wanted_steps_per_s: float, inner_steps: int) -> int:
+    """Dynamic local updates: floor(v / w * H) inner steps, at least one (arXiv 2401.09135).
+
+    Args:
+        own_steps_per_s: v, the measured speed of a peer.
+        wanted_steps_per_s: w, that of who makes all steps.
+        inner_steps: H, inner steps of these.
+
+    Raises:
+        ValueError: a speed is not positive, or v above w.
+
+    >>> [steps_for(speed, 4.0, 50) for speed in (4.0, 2.0, 0.9)]
+    [50, 25, 11]
+    """
+    if not 0 < own_steps_per_s <= wanted_steps_per_s < float("inf"):
+        speeds = f"{own_steps_per_s} and {wanted_steps_per_s}"
+        raise ValueError(f"speeds are positive, and nobody is faster than wanted: {speeds}")
+    return max(1, int(own_steps_per_s * inner_steps / wanted_steps_per_s))
+
+
 class _Difference:
     """This peer's contribution to the op under way, made when it is asked for.
 
@@ -82,6 +107,27 @@ class Synchronous(Giving):
             else ErrorFeedback(num_values, beta=feedback_beta, dtype=dtype)
         )
         self._pending: _Difference | None = None
+        self._own_steps = inner_steps
+
+    @property
+    def own_steps(self) -> int:
+        """Inner steps of this peer's round."""
+        return self._own_steps
+
+    def keep_pace(self, own_steps_per_s: float, wanted_steps_per_s: float) -> None:
+        """Make so many inner steps a round from now on that most peers need not wait; all of them
+        if this one is nearly as fast.
+
+        Raises:
+            ValueError: a speed is not positive, or the own one above the wanted one.
+        """
+        own = steps_for(own_steps_per_s, wanted_steps_per_s, self._inner_steps)
+        is_slow = own_steps_per_s < _NEARLY * wanted_steps_per_s
+        self._own_steps = own if is_slow else self._inner_steps
+
+    def is_due(self, steps_since_outer: int) -> bool:
+        """True from `own_steps` on; a peer may have made more while an op was under way."""
+        return steps_since_outer >= self._own_steps
 
     @property
     def snapshot(self) -> Tensor | None:

@@ -236,4 +236,5 @@ class Conditions:
             kind=self.kind,
             scalars=WHOLE_VECTOR_RULES.get(self.rule, ""),
             ops_at_once=self.ops_at_once,
+            hurries=self.strategy_name == "delayed_nesterov",
         )

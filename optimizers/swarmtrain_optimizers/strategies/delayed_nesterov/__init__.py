@@ -45,6 +45,7 @@ FACTS = StrategyFacts(
     paper="arXiv 2401.09135",
     settings=Settings,
     misfits=_misfits,
+    hurries=True,
     state=("anchor", "momentum", "waiting"),
     rates=Rates(0.004, 0.7, 0.5),
     demo={"outer.inner_steps": 20, "outer.lr": 0.9, "outer.momentum": 0.8},

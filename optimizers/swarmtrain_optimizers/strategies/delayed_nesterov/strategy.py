@@ -15,16 +15,11 @@ References:
     (delayed Nesterov) and dynamic local updates.
 """
 
-from collections.abc import Mapping
-from typing import TypeVar
-
 import torch
 from torch import Tensor
 
 from swarmtrain_optimizers.outer import OuterTransform, State, chain, scale
-from swarmtrain_optimizers.strategies.synchronous import Synchronous
-
-Peer = TypeVar("Peer")
+from swarmtrain_optimizers.strategies.synchronous import Synchronous, steps_for
 
 
 class DelayedNesterov(Synchronous):
@@ -74,49 +69,17 @@ class DelayedNesterov(Synchronous):
         )
         self._arrivals = arrivals
         self._renewing = chain(_renewing(momentum, arrivals, spread), scale(lr))
-        self._own_steps = inner_steps
 
-    @property
-    def own_steps(self) -> int:
-        """Inner steps of this peer's round."""
-        return self._own_steps
-
-    def keep_pace(self, own_steps_per_s: float, fastest_steps_per_s: float) -> None:
+    def keep_pace(self, own_steps_per_s: float, wanted_steps_per_s: float) -> None:
         """Make so many inner steps a round from now on that the fastest peer needs not wait.
 
         Raises:
             ValueError: a speed is not positive, or the own one above the fastest.
         """
-        speeds = {"own": own_steps_per_s, "fastest": fastest_steps_per_s}
-        if own_steps_per_s > fastest_steps_per_s:
-            raise ValueError(f"the fastest peer is slower than this one: {speeds}")
-        self._own_steps = steps_for(speeds, self._inner_steps)["own"]
-
-    def is_due(self, steps_since_outer: int) -> bool:
-        """True from `own_steps` on."""
-        return steps_since_outer >= self._own_steps
+        self._own_steps = steps_for(own_steps_per_s, wanted_steps_per_s, self._inner_steps)
 
     def _outer_of(self, op: int) -> OuterTransform:
         return self._outer if op % self._arrivals else self._renewing
-
-
-def steps_for(steps_per_s: Mapping[Peer, float], inner_steps: int) -> dict[Peer, int]:
-    """Dynamic local updates: floor(v / max v * H) inner steps for each peer, at least one.
-
-    Args:
-        steps_per_s: v, the measured speed of each peer in inner steps per second.
-        inner_steps: H, inner steps of the fastest.
-
-    Raises:
-        ValueError: a speed is not positive, or there is none.
-
-    >>> steps_for({"fast": 4.0, "half": 2.0, "slow": 0.9}, 50)
-    {'fast': 50, 'half': 25, 'slow': 11}
-    """
-    fastest = max(steps_per_s.values(), default=0.0)
-    if not all(0 < speed < float("inf") for speed in steps_per_s.values()) or not steps_per_s:
-        raise ValueError(f"speeds are positive numbers of steps per second, not {steps_per_s}")
-    return {peer: max(1, int(speed * inner_steps / fastest)) for peer, speed in steps_per_s.items()}
 
 
 def _between(momentum: float, arrivals: int, spread: float) -> OuterTransform:

@@ -11,6 +11,7 @@ import msgspec
 from swarmtrain_transport import limits
 from swarmtrain_transport.coordinator.members.group_peers import GroupPeer
 from swarmtrain_transport.coordinator.members.roster import PeerLine
+from swarmtrain_transport.coordinator.members.waits import most_s
 from swarmtrain_transport.coordinator.ops.agreement import trusted_root
 from swarmtrain_transport.coordinator.ops.slicing import Slicing, cut
 from swarmtrain_transport.kinds import MEAN, PAIR, WHOLE, constant_of
@@ -59,6 +60,8 @@ class RunTerms:
     group: int = FIRST_GROUP
     holders: int = 0
     """Members and keepers that the group is to have; 0 for no keepers."""
+    hurries: bool = False
+    """Slow peers keep pace with the fastest one, not with most."""
     steps_alone: bool = False
     """A pair op may have one contributor, without a partner."""
 
@@ -211,8 +214,9 @@ def is_synced(view: GroupView, root: bytes | None, one: GroupPeer) -> bool:
     return one.applied_op == view.last_op and (is_own or one.state_root == root)
 
 
-def fastest_of(speeds: Sequence[float | None]) -> float | None:
-    """The speed that dynamic local updates keep pace with, None where nobody told theirs.
+def pace_of(speeds: Sequence[float | None], *, hurries: bool) -> float | None:
+    """The speed that dynamic local updates keep pace with, None where nobody told theirs: that
+    which more than half reach, of two the faster one, or the fastest.
 
     Peers name their own, and a boast would make everybody else hurry: so it is believed up to
     some times the middle one, as rates are.
@@ -220,6 +224,8 @@ def fastest_of(speeds: Sequence[float | None]) -> float | None:
     known = [speed for speed in speeds if speed is not None and 0 < speed < math.inf]
     if not known:
         return None
+    if not hurries:
+        return -most_s(-speed for speed in known)
     return min(max(known), limits.PACE_SPREAD * statistics.median(known))
 
 
@@ -271,7 +277,9 @@ def make_plan(
         result_codec=terms.result_codec,
         rule=terms.rule,
         samples=believed(told),
-        fastest_steps_per_s=fastest_of([r.steps_per_s for r in ready.values() if r is not None]),
+        fastest_steps_per_s=pace_of(
+            [r.steps_per_s for r in ready.values() if r is not None], hurries=terms.hurries
+        ),
         kind=constant_of(terms.kind),
         scalars=terms.scalars,
         centre=centre,
