@@ -6,7 +6,8 @@
 of 100 Mbit/s both ways, 50 ms there and back. Linux only; as root; iproute2, and gcc for the delay.
 Exit status 1 beyond the bar. Three stages of one peer each. The one in the middle sends as much
 forward as backward, and its layer is left out (`wire_peer.py`): so the links are what holds the run
-back, and not two cores that three peers share.
+back, and not two cores that three peers share. A step is of twelve micro-batches, so that as many
+may be under way as fill the links; of six (`--batch 384`) fewer may, whatever the links carry.
 """
 
 import argparse
@@ -26,6 +27,8 @@ BAR = 1.8
 
 WARMUP_ROUNDS = 1
 
+MICRO_BATCH = 64
+
 WIRE_PEER = (str(Path(__file__).with_name("wire_peer.py")),)
 
 HOSTS = {
@@ -40,8 +43,8 @@ def rate(options: argparse.Namespace, folder: Path, activations: str) -> dict[st
     folder.mkdir()
     with Run(
         folder, time.monotonic() + options.timeout, HOSTS, activations=activations, rounds=rounds,
-        steps=options.steps, layers=1, width=options.width, heads=1, context=64, batch=384,
-        peers=STAGES,
+        steps=options.steps, layers=1, width=options.width, heads=1, context=64,
+        batch=options.batch, micro_batch=MICRO_BATCH, peers=STAGES,
     ) as run:  # fmt: skip
         for stage in range(STAGES):
             run.join(f"p{stage}", "--span", str(stage), "--keep", "0", program=WIRE_PEER)
@@ -79,7 +82,8 @@ def options_of(words: list[str] | None = None) -> argparse.Namespace:
     parser.add_argument("--net", default="100:50", help="Mbit/s each way, and ms there and back")
     parser.add_argument("--pairs", type=int, default=3, help="runs of each form, in turn")
     parser.add_argument("--rounds", type=int, default=3, help="of a run, after one that warms up")
-    parser.add_argument("--steps", type=int, default=10, help="of a round, 6 micro-batches each")
+    parser.add_argument("--steps", type=int, default=10, help="of a round")
+    parser.add_argument("--batch", type=int, default=768, help="of a step; 64 are a micro-batch")
     parser.add_argument("--width", type=int, default=256, help="of what passes between stages")
     return parser.parse_args(words)
 

@@ -20,7 +20,7 @@ from rig import STAGES, Host, Run, parser_of, told
 from swarmtrain.config.built_in import num_values_of
 from swarmtrain.config.stages import stage_parameters
 from swarmtrain.foundation.error_table import TABLE
-from swarmtrain.pipeline.costs import slots_of, stage_needs
+from swarmtrain.pipeline.costs import most_slots_of, stage_needs
 
 BAR = 1.15
 """Of the whole model's memory by the number of stages; inputs and activations are beside it."""
@@ -90,7 +90,8 @@ def memory(options: argparse.Namespace, folder: Path) -> dict[str, Any]:
     parameters = [num_values_of(here) for here in stage_parameters(run.config)]
     stages: dict[str, dict[str, float]] = {}
     for stage, need in enumerate(stage_needs(run.config)):
-        held, beside = found.resident[str(stage)] - idle, slots_of(run.config) * need.input_bytes
+        held = found.resident[str(stage)] - idle
+        beside = most_slots_of(run.config) * need.input_bytes
         room = BAR / STAGES * full + beside + need.pass_bytes
         stages[f"stage {stage}"] = {
             "bytes": held, "of_full": held / full, "room": room,

@@ -38,8 +38,11 @@ inner_steps = {steps}
 start_peers = {peers}
 [pipeline]
 stages = {stages}
+micro_batch = {micro_batch}
 activations = "{activations}"
 """
+
+DEFAULTS: dict[str, int | str] = {"activations": "int8", "stages": STAGES, "micro_batch": 0}
 
 SWARMTRAIN = ("-m", "swarmtrain")
 
@@ -80,7 +83,7 @@ class Run:
         self.processes: dict[str, subprocess.Popen[bytes]] = {}
         self._ticks: dict[str, int] = {}
         path = folder / "run.toml"
-        path.write_text(RUN_FILE.format(**{"activations": "int8", "stages": STAGES} | settings))
+        path.write_text(RUN_FILE.format(**DEFAULTS | settings))
         self.config: RunConfig = config_file.load(path)
         self.guard = subprocess.Popen(
             [sys.executable, "-m", "swarmtrain.local_run.guard"],

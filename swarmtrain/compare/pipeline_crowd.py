@@ -279,7 +279,9 @@ class PipelineCrowd:
         self.rules = rules_of(config)
         if pipeline.slots:
             slots = pipeline.slots
-            self.rules = replace(self.rules, slots=slots, under_way=slots)
+            self.rules = replace(
+                self.rules, slots=slots, under_way=slots, most_slots=slots, most_under_way=slots
+            )
         flushes = self.rules.flushes
         self.rounds = Rounds(
             pipeline.stages,

@@ -311,8 +311,9 @@ class PipelineSection(_Section, frozen=True):
     - `inner.batch` is a multiple of `micro_batch`, and what goes between two stages fits into one
       frame. `outer.strategy` is one with inner steps; `outer.fragments` are those of each stage,
       and `outer.delay_steps` at most `outer.inner_steps / outer.fragments`.
-    - A peer that reads text has as many micro-batches under way as make up one step, at most two
-      per stage: the more are under way, the older are the weights that they were computed with.
+    - A peer that reads text has two micro-batches per stage under way, or as many as it takes to
+      fill the way through the stages and back if that is long, and in any case no more than make up
+      one step: the more are under way, the older are the weights that they were computed with.
       That is the average; a fast peer has more, up to twice as many, and a slow one fewer.
       Where the file says nothing of `micro_batch`, or 0, it is the largest divisor of `inner.batch`
       with which two per stage fit into a step.

@@ -35,17 +35,31 @@ _SLOTS_PER_STAGE = 2
 
 
 def slots_of(config: RunConfig) -> int:
-    """Micro-batches of others on their way that a peer holds at a time, beside the one that it
-    computes; 0 of a model in one piece."""
+    """Micro-batches of others on their way that a peer holds at a time at least, beside the one
+    that it computes; 0 of a model in one piece. More where the way is long."""
     stages = config.pipeline.num_stages
     return _SLOTS_PER_STAGE * stages if stages > 1 else 0
 
 
-def under_way_of(config: RunConfig) -> int:
-    """Own micro-batches that a source has on their way at a time, on average of all: those of one
-    step at most, as each step in between makes the weights older that they were computed with."""
+def most_slots_of(config: RunConfig) -> int:
+    """Number of them that memory is reckoned for, however long the way is."""
+    slots, known = slots_of(config), counted(config)
+    hop = limits.HOP_PAYLOAD_BYTES_MAX if known is None else _hop_bytes(known)
+    return min(limits.SLOTS_TIMES * slots, slots + limits.SLOTS_BYTES // (2 * hop))
+
+
+def under_way_of(config: RunConfig, slots: int) -> int:
+    """Own micro-batches that a source has on their way at a time, on average of all, where others
+    have so many slots: those of one step at most, as each step in between makes the weights older
+    that they were computed with."""
     step = config.inner.batch // max(1, config.pipeline.micro_batch)
-    return min(slots_of(config), max(1, step))
+    return min(slots, max(1, step))
+
+
+def _hop_bytes(config: RunConfig) -> int:
+    """Bytes of a micro-batch from stage to stage."""
+    values = config.pipeline.micro_batch * config.model.context * config.model.width
+    return hop_bytes(values, config.pipeline.activations)
 
 
 def stage_needs(config: RunConfig) -> tuple[StageNeed, ...]:
@@ -60,6 +74,7 @@ def stage_needs(config: RunConfig) -> tuple[StageNeed, ...]:
     tokens = examples * model.context
     passing = tokens // config.inner.accumulate  # of a model in stages that is 1
     hop = hop_bytes(tokens * model.width, config.pipeline.activations)
+    most = most_slots_of(config)
     needs = []
     for blocks, parameters in zip(stage_cut(config), stage_parameters(config), strict=True):
         has_head = blocks.stop == len(costs)
@@ -67,8 +82,8 @@ def stage_needs(config: RunConfig) -> tuple[StageNeed, ...]:
         head_values = _HEAD_VALUES * vocabulary_of(config) * has_head
         values = passing * (_waiting(config, layers) + head_values)
         input_bytes = hop if blocks.start else 0
-        own = limits.OWN_SPREAD * under_way_of(config) + limits.JUDGED_UNDER_WAY
-        held = slots_of(config) if blocks.start else own
+        own = limits.OWN_SPREAD * under_way_of(config, most) + limits.JUDGED_UNDER_WAY
+        held = most if blocks.start else own
         needs.append(
             StageNeed(
                 # Rows of an embedding are copied, which is no operation and takes time as well.

@@ -14,7 +14,7 @@ from typing import Protocol
 from torch import Tensor
 
 from swarmtrain.config.settings import RunConfig
-from swarmtrain.pipeline.costs import slots_of, under_way_of
+from swarmtrain.pipeline.costs import most_slots_of, slots_of, under_way_of
 from swarmtrain.pipeline.evaluation import Anchors, num_judged
 from swarmtrain.pipeline.places import Parcel, Place, Places, Read
 from swarmtrain.pipeline.sketch import likeness, sketch
@@ -363,10 +363,12 @@ def rules_of(config: RunConfig) -> Rules:
     return Rules(
         num_stages=pipeline.num_stages,
         slots=slots_of(config),
+        most_slots=most_slots_of(config),
         flushes=pipeline.schedule == "flush",
         step_micro_batches=config.inner.batch // pipeline.micro_batch,
         max_stale_steps=pipeline.max_stale_steps,
-        under_way=under_way_of(config),
+        under_way=under_way_of(config, slots_of(config)),
+        most_under_way=under_way_of(config, most_slots_of(config)),
         repeat_every=0 if pipeline.schedule == "flush" else limits.REPEAT_EVERY,
         tokens=pipeline.micro_batch * config.model.context,
         judged=num_judged(config),

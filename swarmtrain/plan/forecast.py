@@ -21,7 +21,7 @@ from swarmtrain.config.stages import stage_parameters
 from swarmtrain.console.table import plain_lines, table_of
 from swarmtrain.console.units import human_bytes, human_seconds
 from swarmtrain.foundation.errors import UserError, cleaned, misuse
-from swarmtrain.pipeline.costs import span_words, stage_needs, under_way_of
+from swarmtrain.pipeline.costs import most_slots_of, span_words, stage_needs, under_way_of
 from swarmtrain_optimizers.codec_facts import facts_of
 from swarmtrain_optimizers.strategies.facts import OpKind
 from swarmtrain_transport.limits import PEERS_MAX
@@ -312,7 +312,7 @@ def _pipeline_rate(
     held_by = "links" if 2 * links > rates[slowest] else "processors"
     count = sum(seat.count for seat in here)
     sources = sum(0 in (server.span or ()) for _, server in served)
-    way_s, slots = _way_s(needs, served), under_way_of(config)
+    way_s, slots = _way_s(needs, served), under_way_of(config, most_slots_of(config))
     most = sources * slots / way_s
     if most < rates[slowest]:
         many = "micro-batches" if slots > 1 else "micro-batch"

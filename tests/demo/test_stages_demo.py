@@ -27,7 +27,7 @@ from swarmtrain.foundation.events import (
 )
 from swarmtrain.local_run.place import Place
 from swarmtrain.local_run.processes import Kill, Say, Start
-from swarmtrain.pipeline.costs import under_way_of
+from swarmtrain.pipeline.costs import most_slots_of, under_way_of
 from swarmtrain_transport.coordinator.status import (
     CoordinatorStatus,
     PipelineStatus,
@@ -53,7 +53,8 @@ def test_the_run_file_has_stages_and_no_source_is_more_than_a_step_ahead(tmp_pat
     assert config.pipeline.num_stages == STAGES
     assert config.exchange.start_peers == DEMO_PIPELINE_PEERS
     assert config.exchange.min_contributors == 1
-    assert under_way_of(config) * config.pipeline.micro_batch <= config.inner.batch
+    under_way = under_way_of(config, most_slots_of(config))
+    assert under_way * config.pipeline.micro_batch <= config.inner.batch
 
 
 @pytest.mark.parametrize("strategy", [s for s in STRATEGIES if s != "noloco"])

@@ -14,6 +14,7 @@ from swarmtrain.config.settings import (
 from swarmtrain.pipeline.blocks import built_in
 from swarmtrain.pipeline.costs import (
     PROCESS_BYTES,
+    most_slots_of,
     serving_words,
     slots_of,
     stage_needs,
@@ -115,10 +116,17 @@ def test_own_micro_batches_under_way_are_no_more_than_a_step_and_than_others() -
             run=RunSection(name="t"), inner=InnerSection(batch=batch),
             pipeline=PipelineSection(stages=stages, micro_batch=micro_batch),
         )  # fmt: skip
-        return under_way_of(config), slots_of(config)
+        return under_way_of(config, slots_of(config)), slots_of(config)
 
     assert both(3, 8, 4) == (2, 6) and both(3, 8, 8) == (1, 6) and both(2, 32, 1) == (4, 4)
     assert both(3, 48) == (6, 6) and both(3, 8) == (6, 6) and both(1, 8) == (0, 0)
+
+
+def test_slots_beyond_the_least_number_are_those_that_memory_has_room_for() -> None:
+    small, none = config_of(3), config_of(1)
+    assert most_slots_of(small) == 4 * slots_of(small) and not most_slots_of(none)
+    large = config_of(3, ModelSection(kind="custom"))
+    assert most_slots_of(large) == slots_of(large) + 4
 
 
 def test_speed_is_of_the_fastest_of_some_products() -> None:

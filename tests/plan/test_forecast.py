@@ -159,7 +159,7 @@ def test_thin_links_hold_fast_peers_back_and_fewer_bytes_help() -> None:
 
 def test_a_long_way_with_few_on_it_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
     plain = of("3*small@dsl")
-    monkeypatch.setattr("swarmtrain.plan.forecast.under_way_of", lambda config: 1)
+    monkeypatch.setattr("swarmtrain.plan.forecast.under_way_of", lambda config, slots: 1)
     found = of("3*small@dsl")
     assert found.stage_rates == plain.stage_rates
     assert found.micro_batches_s < min(found.stage_rates)

@@ -25,7 +25,7 @@ from swarmtrain_transport.pipeline.peer.held import Phase
 from swarmtrain_transport.pipeline.peer.in_flight import InFlight
 from swarmtrain_transport.pipeline.peer.permission import Permission
 from swarmtrain_transport.pipeline.peer.requests import Free, Keep, Settle
-from swarmtrain_transport.pipeline.peer.slots import Invitations
+from swarmtrain_transport.pipeline.peer.slots import Invitations, Window
 from swarmtrain_transport.pipeline.peer.source import Source
 from swarmtrain_transport.pipeline.peer.stage import StageMachine
 from swarmtrain_transport.pipeline.wire import messages as msg
@@ -251,6 +251,10 @@ def deals_again(self, present, able, busy, now_s):
 original_shares_deal = Shares.deal
 
 
+def grows_without_end(self, since_s, now_s):
+    self.size += 1
+
+
 @dataclass(frozen=True)
 class Mutant:
     """A broken rule.
@@ -317,6 +321,7 @@ MUTANTS = {
         changed(InFlight, may_count=lambda self, held: True), ("P1",)
     ),
     "lost-text-not-sent-again": Mutant(changed(Evaluation, fail=forgets_lost_text), ("P2",)),
+    "slots-beyond-memory": Mutant(changed(Window, back=grows_without_end), ("P3",)),
     "share-of-the-dead-lost": Mutant(changed(Rounds, _deal=lambda self: False), ("P11",)),
     "share-dealt-twice": Mutant(changed(Shares, deal=deals_again), ("P11",)),
     "drained-without-what-was-dealt": Mutant(

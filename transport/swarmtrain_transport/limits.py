@@ -101,6 +101,15 @@ HOP_SILENCE_S = 8.0
 """A receiver that has said nothing about a micro-batch for so long, more than two ticks, is taken
 for lost. Its age says nothing: a slow peer is not a dead one."""
 
+WINDOW_TIMES = 2.0
+"""Micro-batches under way by the bandwidth-delay product of their way: one full way, and as much in
+line where times vary."""
+
+SLOTS_TIMES = 4
+SLOTS_BYTES = 64 << 20
+"""Slots of a peer by the least number that it has, and bytes of those beyond: more take memory that
+few models in stages leave."""
+
 OWN_SPREAD = 2
 """Own micro-batches of a source that makes more of a round than the average one, at a time, by that
 one's: as many more, up to so many times."""

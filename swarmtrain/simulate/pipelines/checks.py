@@ -228,8 +228,9 @@ class Size:
 def check_memory(process: SimProcess) -> None:
     """A peer holds no more than it said that it would."""
     machine = process.machine
-    slots = machine.rules.slots
-    own = limits.OWN_SPREAD * (machine.rules.under_way or slots)
+    rules = machine.rules
+    slots = max(rules.slots, rules.most_slots)
+    own = limits.OWN_SPREAD * max(rules.under_way or rules.slots, rules.most_under_way)
     if machine.num_held > slots or machine.num_own > own:
         story = f"{process.me} holds {machine.num_held} of {slots}, {machine.num_own} of {own}"
         raise BrokenInvariant("P3", story)

@@ -100,6 +100,7 @@ class World:
             step_micro_batches=self.rng.randint(1, 4),
             max_stale_steps=self.rng.choice((2, 1 << 30)),
             under_way=int(seed % 4 == 1), judged=JUDGED, repeat_every=conditions.repeat_every,
+            most_slots=conditions.slots * (1 + seed % 3), most_under_way=1 + seed % 5,
         )  # fmt: skip
         self._lane_s = self.rng.choice((0.3, 6.0))
         self.coordinator = Rounds(

@@ -172,7 +172,7 @@ class Evaluation:
         if job in flight.judged:
             flight.send(sender, msg.Alive(forward.slot))
             return
-        if not self._invited.take(forward.slot, sender):
+        if self._invited.take(forward.slot, sender) is None:
             return
         flight.send(sender, msg.Alive(forward.slot))
         held = Held(

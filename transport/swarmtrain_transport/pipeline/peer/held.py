@@ -86,6 +86,7 @@ class Held:
         phase: of it.
         began_s: when it came.
         since_s: when its phase began.
+        kept_s: Time since which its slot was kept for it.
         tries: receivers that have had it, the newest last.
         num_tries: how many there were, or will be when it is sent again.
         avoided: receivers that have failed it.
@@ -108,6 +109,7 @@ class Held:
     phase: Phase
     began_s: float
     since_s: float
+    kept_s: float = 0.0
     tries: list[Try] = field(default_factory=list)
     num_tries: int = 1
     avoided: set[Process] = field(default_factory=set)

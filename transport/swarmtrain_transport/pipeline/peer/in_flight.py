@@ -14,6 +14,7 @@ from swarmtrain_transport.pipeline.peer import requests
 from swarmtrain_transport.pipeline.peer.held import PAST_GO, PHASES, Held, Phase
 from swarmtrain_transport.pipeline.peer.requests import Job, Request, Send
 from swarmtrain_transport.pipeline.peer.rules import Rules
+from swarmtrain_transport.pipeline.peer.slots import Window
 from swarmtrain_transport.pipeline.peer.source import Source
 from swarmtrain_transport.pipeline.peer.tally import Tally
 from swarmtrain_transport.pipeline.wire import messages as msg
@@ -46,6 +47,7 @@ class InFlight:
         judged: those of evaluations, by job: own ones and others', which no book knows of.
         running: the one whose pass is being made.
         requests: of the event that is being answered.
+        window: Number of own micro-batches to have under way, on average of all sources.
         times_s: for which the newest own micro-batches that came back were with others.
     """
 
@@ -66,6 +68,7 @@ class InFlight:
         self.evaluated: orders.Evaluate | None = None
         self.running: Held | None = None
         self.requests: list[Request] = []
+        self.window = Window(rules.under_way or rules.slots, rules.most_under_way)
         self.times_s: deque[float] = deque(maxlen=4 * limits.MICRO_BATCHES_KNOWN)
 
     def all(self) -> list[Held]:
@@ -153,6 +156,7 @@ class InFlight:
         """One of ours came back, or is lost."""
         if reason is None and held.tries:
             self.times_s.append(self.now_s - held.tries[0].since_s)
+            self.window.back(held.began_s, self.now_s)
         self.source.over(held.micro_batch, reason)
         self.requests.append(requests.Ended(held.micro_batch, reason))
         self.free(held)

@@ -12,7 +12,7 @@ from swarmtrain_transport.pipeline.peer.held import OWED, PAST_GO, Held, Phase
 from swarmtrain_transport.pipeline.peer.in_flight import InFlight
 from swarmtrain_transport.pipeline.peer.permission import Permission
 from swarmtrain_transport.pipeline.peer.requests import Job
-from swarmtrain_transport.pipeline.peer.slots import Invitations
+from swarmtrain_transport.pipeline.peer.slots import Invitations, Window
 from swarmtrain_transport.pipeline.wire import messages as msg
 from swarmtrain_transport.pipeline.wire.messages import Reason
 from swarmtrain_transport.pipeline.wire.route import Process, Slot
@@ -27,10 +27,12 @@ class Receiver:
 
     Attributes:
         invited: slots that are kept for senders.
+        window: Number of slots.
     """
 
     def __init__(self, flight: InFlight, permission: Permission) -> None:
         self.invited = Invitations(flight.me.boot)
+        self.window = Window(flight.rules.slots, flight.rules.most_slots)
         self._flight = flight
         self._permission = permission
 
@@ -46,14 +48,14 @@ class Receiver:
         flight = self._flight
         if not flight.invites:
             return
-        free = flight.rules.slots - self.num_held
+        free = self.window.size - self.num_held
         filled = self._filled
         senders = [
             peer
             for peer, member in flight.members.items()
             if peer != flight.me.peer and member.span.last + 1 in flight.span
         ]
-        most = max(1, flight.rules.slots - (len(senders) > 1))
+        most = max(1, self.window.size - (len(senders) > 1))
         for slot, sender in self.invited.give(free, flight.now_s, filled, most):
             flight.send(sender, msg.Invite(slot))
 
@@ -70,7 +72,7 @@ class Receiver:
         self.invited.forget_old(flight.now_s)
         for slot, sender in self.invited:
             flight.send(sender, msg.Invite(slot))
-        is_full = self.num_held >= flight.rules.slots
+        is_full = self.num_held >= self.window.size
         most_s = limits.INVITED_S if is_full and self.invited.waits(self._filled) else math.inf
         for held in list(flight.in_slots.values()):
             assert held.above is not None and held.job.slot is not None
@@ -105,7 +107,8 @@ class Receiver:
         slot, name = forward.slot, forward.micro_batch
         if slot in flight.in_slots:
             return
-        if not self.invited.take(slot, sender):
+        kept_s = self.invited.take(slot, sender)
+        if kept_s is None:
             flight.send(sender, msg.Refuse(slot, name, Reason.FULL))
             return
         if flight.is_over(name) or not is_sound or not self._is_one(forward):
@@ -116,6 +119,7 @@ class Receiver:
         phase = Phase.ARRIVED if flight.is_end else Phase.FORWARD
         stage, now_s = forward.stage, flight.now_s
         held = Held(job, sender, stage, forward.secret, forward.tokens, phase, now_s, now_s)
+        held.kept_s = kept_s
         flight.in_slots[slot] = held
         flight.requests.append(requests.Keep(job))
         if flight.is_end:
@@ -135,6 +139,8 @@ class Receiver:
         """The sender has what was owed to it."""
         held = self._flight.in_slots.get(slot)
         if held is not None and held.above == sender and held.phase in OWED:
+            if held.phase is Phase.RETURNED:
+                self.window.back(held.kept_s, self._flight.now_s)
             self._flight.free(held)
 
     def on_drop(self, sender: Process, slot: Slot) -> None:

@@ -9,12 +9,15 @@ class Rules:
 
     Attributes:
         num_stages: of the model.
-        slots: micro-batches of others that a peer takes in at a time.
+        slots: micro-batches of others that a peer takes in at a time, at least.
+        most_slots: Largest number of them, where the way through the stages has room for more.
         flushes: the coordinator says when to step; else a peer steps by itself.
         step_micro_batches: that a source makes for each step, where steps are free.
         max_stale_steps: inner steps between a forward pass and its gradient's return.
-        under_way: of a source's own micro-batches, at a time; 0 for as many as `slots`. A source
-            that makes more than the average one has as many more, and one that makes fewer fewer.
+        under_way: of a source's own micro-batches, at a time, at least; 0 for as many as `slots`. A
+            source that makes more than the average one has as many more, and one that makes fewer
+            fewer.
+        most_under_way: Largest number of them on average.
         tokens: of a micro-batch at most, as there is room for in its form.
         repeat_every: of so many micro-batches a source makes one of the text of the one before, and
             compares; 0 for none. Flushed steps have none: a text would count twice in a step.
@@ -30,3 +33,5 @@ class Rules:
     repeat_every: int = 0
     tokens: int = field(kw_only=True)
     judged: int = 0
+    most_slots: int = 0
+    most_under_way: int = 0

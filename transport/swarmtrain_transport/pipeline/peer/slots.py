@@ -7,11 +7,53 @@ long for the next one, and where there are several senders none of them has all 
 """
 
 import math
-from collections import Counter
+from collections import Counter, deque
 from collections.abc import Iterator, Mapping
 
 from swarmtrain_transport import limits
 from swarmtrain_transport.pipeline.wire.route import Boot, Process, Slot
+
+
+class Window:
+    """Number of micro-batches to have under way, by the bandwidth-delay product of their way.
+
+    The largest rate at which they came back, times the shortest time that one took, in this round
+    and the last one: so many keep the way full where nothing waits in line, and twice as many where
+    something does (BBR, Cardwell et al., Queue 14(5), 2016). While too few are under way the rate
+    follows their number, so it doubles until the way is full. As a round begins with an empty way,
+    each shows how long that is.
+
+    Args:
+        least: Number below which it does not fall.
+        most: Number that memory has room for.
+
+    Attributes:
+        size: Number of micro-batches.
+    """
+
+    def __init__(self, least: int, most: int) -> None:
+        self.size = least
+        self._least, self._most = least, max(least, most)
+        self._ends_s: deque[float] = deque(maxlen=2 * self._most)
+        self._shortest_s, self._rate = math.inf, 0.0
+        self._last = math.inf, 0.0  # of the round before
+
+    def begin_round(self) -> None:
+        """The way is empty now."""
+        self._last = self._shortest_s, self._rate
+        self._shortest_s, self._rate = math.inf, 0.0
+
+    def back(self, since_s: float, now_s: float) -> None:
+        """One has come to its end that has had its place since then."""
+        self._ends_s.append(now_s)
+        took_s = now_s - since_s
+        if took_s <= 0:
+            return
+        rate = sum(end_s > since_s for end_s in self._ends_s) / took_s
+        self._shortest_s, self._rate = min(self._shortest_s, took_s), max(self._rate, rate)
+        shortest_s, rate = min(self._shortest_s, self._last[0]), max(self._rate, self._last[1])
+        product = math.ceil(limits.WINDOW_TIMES * rate * shortest_s)
+        self.size = min(self._most, max(self._least, product))
 
 
 class Invitations:
@@ -86,19 +128,19 @@ class Invitations:
             given.append((slot, sender))
         return given
 
-    def take(self, slot: Slot, sender: Process) -> bool:
-        """Return True if the slot was kept for the sender; it is no more."""
+    def take(self, slot: Slot, sender: Process) -> float | None:
+        """Return since when the slot was kept for the sender, None if it was not; it is no more."""
         if slot not in self._kept or self._kept[slot][0] != sender:
-            return False
-        del self._kept[slot]
+            return None
+        _, since_s = self._kept.pop(slot)
         if (count := self._wanted.pop(sender, 0) - 1) > 0:
             self._wanted[sender] = count
-        return True
+        return since_s
 
     def returned(self, slot: Slot, sender: Process, now_s: float) -> None:
         """The sender does not need the slot, nor any other."""
-        _, since_s = self._kept.get(slot, (None, now_s))
-        if self.take(slot, sender):
+        since_s = self.take(slot, sender)
+        if since_s is not None:
             self._wanted.pop(sender, None)
             if now_s - since_s > limits.HOP_SILENCE_S:
                 self.doubted(sender, since_s, now_s)

@@ -67,7 +67,7 @@ class StageMachine:
         self.evaluation = Evaluation(self._flight, self._guardian, self._receiver.invited)
         self._told: deque[orders.Order] = deque()
         self._whole_steps: dict[int, int] = {}
-        self._own_max = rules.under_way or rules.slots
+        self._own_part = 1.0  # of the window of an average source
         self._tick_s = 0.0
         self._busy_s = self._pass_s = 0.0  # in passes since the last round; when the last one began
 
@@ -290,7 +290,8 @@ class StageMachine:
     def _taken(self) -> tuple[Request, ...]:
         """Requests after an event; own micro-batches, invitations and the next pass among them."""
         flight = self._flight
-        while len(flight.own) < self._own_max:
+        own_max = max(1, round(flight.window.size * self._own_part))
+        while len(flight.own) < own_max:
             name = flight.source.make()
             if name is None:
                 break
@@ -371,11 +372,12 @@ class StageMachine:
         self._pace(order.pace)
         # By its part of the round: else a fast source waits for its own to come back, while those
         # of a slow one wait for it.
-        most = usual = self.rules.under_way or self.rules.slots
+        self._own_part = 1.0
         if order.share and order.pace.share:
-            most = round(usual * min(limits.OWN_SPREAD, order.share / order.pace.share))
-        self._own_max = max(1, most)
+            self._own_part = min(limits.OWN_SPREAD, order.share / order.pace.share)
         self._guardian.begin_round()
+        self._receiver.window.begin_round()
+        flight.window.begin_round()
         flight.source.begin(order.round, 0, 0, order.share)
 
     def _pace(self, pace: orders.Pace) -> None:
