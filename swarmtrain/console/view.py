@@ -142,6 +142,6 @@ _COLUMNS = (
 )  # fmt: skip
 
 _STYLES = {
-    "killed": "red", "silent": "red", "disconnected": "red",
+    "killed": "red", "silent": "red", "unreachable": "red", "disconnected": "red",
     "starting": "dim", "left": "dim", "syncing": "yellow",
 }  # fmt: skip

@@ -23,6 +23,7 @@ from swarmtrain.console.repeats import Repeats
 from swarmtrain.coordinator.corpus_service import CorpusService
 from swarmtrain.coordinator.door.admission import VERSIONS, Door, DoorClosed
 from swarmtrain.coordinator.door.budget import CONTROL_FRAME, HELLO_WAIT_MAX_S, Budgets
+from swarmtrain.coordinator.door.dialler import Dialler, Place
 from swarmtrain.coordinator.door.listener import ServerLog, line_of
 from swarmtrain.coordinator.shell import BROKEN, Outlet, Shell
 from swarmtrain.foundation.control_lane import (
@@ -124,6 +125,8 @@ class CoordinatorApp:
         self._cert_sha256 = cert_sha256
         self._complain = complain
         self._budgets = Budgets()
+        self._dialler = Dialler(shell.now_s)
+        self._dialling = set[asyncio.Task[None]]()
         self._repeats = Repeats(logger, shell.now_s)
         shell.machine.reads(texts.progress)
         self.is_ready = False
@@ -271,9 +274,19 @@ class CoordinatorApp:
         _welcome(request, admitted.peer)
         outlet = Outlet(transport.abort if transport is not None else lambda: None)
         self._shell.connect(admitted.peer, outlet, hello, admitted.invite_id)
+        place = Place(hello.boot, hello.host, hello.port)
+        if self._dialler.wants(admitted.peer, place, remote):
+            task = asyncio.create_task(self._dial(admitted.peer, place))
+            self._dialling.add(task)
+            task.add_done_callback(self._dialling.discard)
         now_s = self._shell.now_s()
         self._budgets.of(admitted.peer, now_s).answer(outlet.waiting_bytes, now_s)
         return admitted.peer, outlet
+
+    async def _dial(self, peer: PeerId, place: Place) -> None:
+        """Tell the machine whether a peer can be reached from here."""
+        is_open = await self._dialler.reaches(place)
+        self._shell.dialled(peer, is_open=is_open)
 
     async def _converse(
         self,

@@ -65,6 +65,11 @@ class Machine(Protocol):
     def disconnected(self, peer: PeerId, now_s: float) -> tuple[CoordinatorAction, ...]:
         """The peer's connection went away."""
 
+    def dialled(
+        self, peer: PeerId, *, is_open: bool, now_s: float
+    ) -> tuple[CoordinatorAction, ...]:
+        """A connection to the address that a peer tells was tried."""
+
     def tick(self, now_s: float) -> tuple[CoordinatorAction, ...]:
         """Time has passed."""
 
@@ -209,6 +214,10 @@ class Shell:
         del self._outlets[peer]
         self._step(lambda now_s: self.machine.disconnected(peer, now_s))
         return True
+
+    def dialled(self, peer: PeerId, *, is_open: bool) -> None:
+        """A connection to the address that a peer tells was tried from here."""
+        self._step(lambda now_s: self.machine.dialled(peer, is_open=is_open, now_s=now_s))
 
     def obey(self, decide: Callable[[float], tuple[CoordinatorAction, ...]]) -> None:
         """Have the machine carry out an order that somebody gives on this computer."""

@@ -85,6 +85,15 @@ _ROWS = (
         "is on this machine.",
     ),
     ErrorKind(
+        "SWT-E206", "Nobody can reach this peer", EXIT_MUST_CHANGE,
+        "A warning; the peer goes on. Peers open connections to each other, at the address and\n"
+        "port that each tells. Most of the others could not open one to this peer for 12 s, or\n"
+        "the coordinator, which tries once, could not. So nothing that others send comes here: no\n"
+        "first weights, no results. The run goes on without it. Let the port through the router\n"
+        "and the firewall (--listen 0.0.0.0:PORT makes it always the same one), or name the\n"
+        "address that the router forwards with --advertise HOST:PORT.",
+    ),
+    ErrorKind(
         "SWT-E301", "This is not the coordinator of the invite", EXIT_NOT_ALLOWED,
         "The invite holds the hash of the coordinator's certificate, and whoever answered showed\n"
         "another one. Either the organiser has begun another run there (`up --new-run`), or\n"

@@ -42,6 +42,7 @@ class PeerView(msgspec.Struct, frozen=True):
         result: outcome of the run and place of the model, once it is finished.
         waiting_seen_s: seconds since that was here last, if known.
         unit: unit of `tokens`: samples where the model is a program's own.
+        unreachable: who cannot open a connection to it, in words; "" if all can.
         limits: limits on the link, in words; "" without any.
     """
 
@@ -67,6 +68,7 @@ class PeerView(msgspec.Struct, frozen=True):
     result: str = ""
     unit: str = "tokens"
     limits: str = ""
+    unreachable: str = ""
 
 
 def view_of(
@@ -80,6 +82,7 @@ def view_of(
     note: TrainerNote,
     limits: str,
     has_left: bool,
+    unreachable: str,
 ) -> PeerView:
     """The view of a peer whose network side is up."""
     stats, me = participant.stats, participant.card.peer_id
@@ -106,4 +109,5 @@ def view_of(
         result=note.result,
         unit=note.unit,
         limits=limits,
+        unreachable=unreachable,
     )

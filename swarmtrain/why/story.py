@@ -47,6 +47,7 @@ _REASONS = {
     "lost": "nothing was heard of it any more",
     "deaf": "it spoke, but did not acknowledge what it was sent",
     "idle": "it spoke, but moved no byte of what it owed",
+    "unreachable": "most of the others could open no connection to it",
 }
 _REFUSED = {
     "scale": "owners refused it: its scales were outside the agreed window",

@@ -126,6 +126,9 @@ class FakeMachine:
         self.heard.put_nowait(("disconnected", peer))
         return ()
 
+    def dialled(self, peer: bytes, *, is_open: bool, now_s: float) -> Actions:
+        return ()
+
     def tick(self, now_s: float) -> Actions:
         self.next_wakeup_s = None
         self.heard.put_nowait(("tick", now_s))

@@ -185,7 +185,10 @@ def test_a_member_must_prove_its_key_too(scene: Scene) -> None:
     assert scene.refuses(ALICE, b"", signature=stolen) == "SWT-E303"
 
 
-@pytest.mark.parametrize(("version", "word"), [(1, "older"), (3, "newer")])
+@pytest.mark.parametrize(
+    ("version", "word"),
+    [(limits.PROTOCOL_VERSION - 1, "older"), (limits.PROTOCOL_VERSION + 1, "newer")],
+)
 def test_an_older_and_a_newer_version_are_told_who_must_update(
     scene: Scene, version: int, word: str
 ) -> None:

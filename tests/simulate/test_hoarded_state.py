@@ -59,3 +59,31 @@ def test_a_coordinator_that_is_restarted_in_the_middle_passes_over_all_the_same(
         world.run()
         assert not world.violations, world.violations
         assert world.invariants.decided.commits == 3
+
+
+@pytest.mark.parametrize("seed", [1, 2, 3, 4])
+@pytest.mark.parametrize("kind", [MEAN, PAIR])
+def test_a_peer_that_nobody_reaches_is_named_and_holds_nothing_alone(seed, kind):
+    world = World(4, rounds=30, seed=seed, kind=kind)
+    world.start()
+    shut = next(peer for peer, one in world.swarm.peers.items() if one.number == 0)
+    network, coordinator = world.swarm.network, world.swarm.coordinator
+    network.shut[shut] = 0.0
+    world.scene.clock.at(1.0, world.swarm.add_peer)  # the run needs four
+    seen = {}
+
+    def look():
+        told = coordinator.machine.status(coordinator.now_s).peers
+        seen.update({bytes.fromhex(one.peer): one.state for one in told})
+        seen["plans"] = list(world.invariants.decided.plans.values())
+        network.shut.clear()
+
+    world.scene.clock.at(30.0, look)
+    world.run()
+    assert not world.violations, world.violations
+    assert seen[shut] == "unreachable"
+    assert seen["plans"], "the others have begun"
+    assert all(shut not in {one.peer for one in plan.members} for plan in seen["plans"])
+    assert givers_passed(world) in ([], [(0,)])
+    plans = world.invariants.decided.plans.values()
+    assert any(one.peer == shut for plan in plans for one in plan.members), "it can be reached now"

@@ -1,7 +1,8 @@
 """Every bound of the protocol, with its reason. Nothing else in this part holds a magic number."""
 
-PROTOCOL_VERSION = 2
-"""Version of messages and records, told at the door; 2 names members by their place in PLAN."""
+PROTOCOL_VERSION = 3
+"""Version of messages and records, told at the door; 2 names members by their place in PLAN, 3
+tells who cannot be reached, and how much of a state has come."""
 
 FRAME_VERSION = 1
 """In the header of every data frame."""
@@ -444,6 +445,10 @@ its rate, is suspected although it speaks."""
 
 WITNESS_S = 1.5 * PROGRESS_S
 """Somebody heard of within this time was well then."""
+
+UNREACHED_S = 12.0
+"""A peer is told to be unreachable when no connection to it could be made for so long: a try takes
+up to HANDSHAKE_S where a machine is busy."""
 
 EVICT_S = 30.0
 """Silence after which a peer leaves the roster; it may come back with the same key."""

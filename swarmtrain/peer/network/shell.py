@@ -34,12 +34,13 @@ from swarmtrain.peer.network.control import (
 )
 from swarmtrain.peer.network.stage_lane import MakePeer, StageLane
 from swarmtrain.peer.network.staged_death import FreezingLink
-from swarmtrain.peer.network.whereabouts import Whereabouts
+from swarmtrain.peer.network.whereabouts import Unreachable, Whereabouts
 from swarmtrain.peer.view import PeerView, TrainerNote, ended_note, view_of
 from swarmtrain.pipeline.costs import span_words
 from swarmtrain.pipeline.stage_peer import End, Part
 from swarmtrain.status import StatusServer
 from swarmtrain_transport import actions as do
+from swarmtrain_transport import limits
 from swarmtrain_transport.blocks.retention import Retention
 from swarmtrain_transport.errors import RemoteFault, TransportError
 from swarmtrain_transport.links.link import Link, PeerId
@@ -61,6 +62,7 @@ from swarmtrain_transport.wire.messages import (
     PeerMessage,
     PipelineOrder,
     Released,
+    Unreached,
     Waiting,
     Welcome,
 )
@@ -137,6 +139,7 @@ class PeerShell:
         self._fault: UserError | None = None
         self._tasks: set[asyncio.Task[None]] = set()
         self._config_hash = b""
+        self._unreached = Unreachable()
         self._complaints = Complaints(self._loop.time)
         self._bandwidth: Bandwidth | None = None
         self._spill = SpillFile(storage.directory)
@@ -358,6 +361,9 @@ class PeerShell:
             if isinstance(message, Waiting):
                 self._waiting = (message, self._now_s())
             return
+        if isinstance(message, Unreached):
+            self._unreached.told(message)
+            return
         if isinstance(message, Welcome):
             self._config_hash = hashlib.sha256(message.run).digest()
             self._to_trainer(message)
@@ -535,6 +541,7 @@ class PeerShell:
         if participant is None or link is None:
             return
         stats = participant.stats
+        stats.unreached = link.unreached(limits.UNREACHED_S)[: limits.PEERS_MAX]
         stats.bytes_in, stats.bytes_out = link.stats.bytes_received, link.stats.bytes_sent
         if self._bandwidth is not None:
             self._bandwidth.look(participant, sum(self.bytes_moved), self._now_s())
@@ -553,5 +560,5 @@ class PeerShell:
             self._participant, self._invite.run, self._name, is_connected=self.is_connected,
             refused=dict(self._complaints.counts + Counter(self._zmq.stats.refused)),
             waiting=waiting, note=self._note, limits=self._caps.in_words(),
-            has_left=self._has_left,
+            has_left=self._has_left, unreachable=self._unreached.words,
         )  # fmt: skip

@@ -15,11 +15,48 @@ from swarmtrain.config.options import Endpoint
 from swarmtrain.foundation.errors import UserError, cleaned
 from swarmtrain_transport.links.link import is_dialable
 from swarmtrain_transport.peer.participant import Participant
+from swarmtrain_transport.wire.messages import Unreached
 
 logger = logging.getLogger(__name__)
 
 LOOKUP_TIMEOUT_S = 20.0
 """A resolver asks its servers two or three times, 5 s each, before it gives up by itself."""
+
+
+class Unreachable:
+    """News of whether others reach this peer, as the coordinator tells it.
+
+    Attributes:
+        words: Who cannot open a connection to it, and where; "" if all can.
+    """
+
+    def __init__(self) -> None:
+        self.words = ""
+
+    def told(self, news: Unreached) -> None:
+        """Say what has changed."""
+        before, self.words = self.words, _unreached_words(news)
+        if not self.words:
+            logger.warning("The other peers reach this one now.")
+            return
+        if self.words == before:
+            return
+        may = "Nobody can reach this peer" if news.peers else "Others may not reach this peer"
+        logger.warning(
+            "%s: %s. It gets nothing while that is so: peers open connections to each other. Let "
+            "that port through the router or firewall, or name another address with "
+            "--advertise HOST:PORT; `swarmtrain explain SWT-E206` says more.",
+            may, self.words,
+        )  # fmt: skip
+
+
+def _unreached_words(news: Unreached) -> str:
+    if not (news.peers or news.by_coordinator):
+        return ""
+    peers = "1 other peer" if news.peers == 1 else f"{news.peers} other peers"
+    who = [peers] * (news.peers > 0) + ["the coordinator"] * news.by_coordinator
+    return f"{' and '.join(who)} cannot open a connection to {news.host} port {news.port}"
+
 
 _EVERYWHERE = frozenset({"", "0.0.0.0", "::"})
 

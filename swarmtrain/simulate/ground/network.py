@@ -108,6 +108,9 @@ class SimNetwork:
     Args:
         scene: its clock and chance.
         latency_s: typical time of a frame on the way; each takes half to three halves of it.
+
+    Attributes:
+        shut: Peers to which nobody can open a connection, with the time from which on.
     """
 
     def __init__(self, scene: Scene, latency_s: float) -> None:
@@ -118,7 +121,8 @@ class SimNetwork:
         self._latency_s = latency_s
         self._random = scene.rng.random
         self._pairs: dict[tuple[PeerId, PeerId], _Pair] = {}
-        self._cut: set[tuple[PeerId, PeerId]] = set()
+        self._cut: dict[tuple[PeerId, PeerId], float] = {}
+        self.shut: dict[PeerId, float] = {}
         self._count = 0
         self._sent: dict[tuple[PeerId, PeerId], deque[Frame]] = {}
 
@@ -144,12 +148,12 @@ class SimNetwork:
 
     def cut(self, source: PeerId, target: PeerId) -> None:
         """From now on nothing that `source` sends reaches `target`."""
-        self._cut.add((source, target))
+        self._cut.setdefault((source, target), self._clock.now_s)
         self.drop(source, target)
 
     def heal(self, source: PeerId, target: PeerId) -> None:
         """Undo `cut`; what was sent meanwhile stays lost."""
-        self._cut.discard((source, target))
+        self._cut.pop((source, target), None)
 
     def is_cut(self, source: PeerId, target: PeerId) -> bool:
         """Return True if frames of the one do not reach the other."""
@@ -158,6 +162,19 @@ class SimNetwork:
     def heal_all(self) -> None:
         """Every link is well again."""
         self._cut.clear()
+        self.shut.clear()
+
+    def unreached(self, source: SimLink) -> tuple[PeerId, ...]:
+        """Return the peers to which this one could make no connection for long."""
+        if not (self._cut or self.shut):
+            return ()
+        me, long_s = source.address.peer_id, self._clock.now_s - limits.UNREACHED_S
+        never_s = float("inf")
+        return tuple(
+            peer
+            for peer in sorted(source.reception.allowed.peers())
+            if min(self._cut.get((me, peer), never_s), self.shut.get(peer, never_s)) <= long_s
+        )
 
     def _pair(self, source: PeerId, target: PeerId) -> _Pair:
         ends = (source, target)
@@ -172,7 +189,7 @@ class SimNetwork:
         pair = self._pair(start, end)
         if pair.under_way >= _QUEUE_MAX:
             return False
-        if self._cut and (start, end) in self._cut:
+        if (self._cut and (start, end) in self._cut) or end in self.shut:
             return True
         if frame.kind in _KEPT:
             self._sent.setdefault((start, end), deque(maxlen=_KEPT_FRAMES)).append(frame)

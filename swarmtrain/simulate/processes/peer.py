@@ -558,6 +558,7 @@ class SimPeer(Process):
     def _wake(self, wakeup_s: float) -> None:
         if self._wakeup_s == wakeup_s:
             self._wakeup_s = float("inf")
+            self.machine.stats.unreached = self._host.network.unreached(self.link)
             self._act(self.machine.tick(max(self.now_s, wakeup_s)))
 
     def _stage_hears(

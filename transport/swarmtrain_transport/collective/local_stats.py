@@ -18,6 +18,7 @@ class LocalStats:
         ignored: frames that changed nothing: ``stale`` ones of another plan or attempt,
             ``repeated`` ones.
         waiting: bytes per peer that were given to the link and are not known to have arrived.
+        unreached: Peers to which no connection could be made for long.
         gauged: findings on others' contributions since PROGRESS was told last; while there is
             something nothing more is looked at.
     """
@@ -35,4 +36,5 @@ class LocalStats:
     down_bytes_per_s: int = 0
     ignored: Counter[str] = field(default_factory=Counter)
     waiting: Mapping[PeerId, int] = field(default_factory=dict)
+    unreached: tuple[PeerId, ...] = ()
     gauged: Gauged | None = None

@@ -242,8 +242,13 @@ def _waiting_for(coordinator: Coordinator, group: GroupCoordinator) -> tuple[str
             return _held_by_keepers(coordinator, group, keepers), None
         return _held_by_nobody(coordinator, group)
     needed = needed_peers(terms, view)
+    here = group.group_peers.here.items()
+    out = sorted(peer for peer, one in here if one.line.life.unreached_s is not None)
     if len(alive) < needed:
         return _more_peers(needed - len(alive)), None
+    if len(alive) - len(out) < needed:
+        more = _more_peers(needed - len(alive) + len(out))
+        return f"{more}: the others cannot reach {_named(coordinator, out)}", None
     return _first_state(coordinator, group, needed), None
 
 
@@ -253,11 +258,11 @@ def _first_state(coordinator: Coordinator, group: GroupCoordinator, needed: int)
     if group.view.genesis is None and passed:
         return f"a first state: most peers did not get the one of {_named(coordinator, [*passed])}"
     lacking, holders = state.lacking(), state.holders()
-    if not (state.is_open and holders and lacking):
-        return ""
-    if len(holders) >= needed and len(lacking) < len(holders):
+    if not (state.is_open and lacking) or len(lacking) < len(holders) >= needed:
         return ""
     who = _named(coordinator, lacking)
+    if not holders:
+        return f"{who} to get the first state"
     has = "alone has" if len(holders) == 1 else "have"
     return f"{who} to get the first state, which {_named(coordinator, holders)} {has}"
 
@@ -426,6 +431,8 @@ def _state(at: GroupPeer, now_s: float, *, is_behind: bool) -> str:
     line = at.line
     if not line.connected:
         return "disconnected"
+    if line.life.unreached_s is not None:
+        return "unreachable"
     if not line.life.is_alive(now_s):
         return "silent"
     if is_behind:

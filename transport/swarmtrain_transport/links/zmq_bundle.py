@@ -56,6 +56,11 @@ class Bundle:
         best.handed += num_bytes
         return best.route
 
+    @property
+    def down_since_s(self) -> float | None:
+        """Time since which the first connection cannot be made, None while it stands."""
+        return self._flows[0].route.down_since_s
+
     def suit(self) -> None:
         """Let each connection choose what suits its way, see `suit_to_path`."""
         for flow in self._flows:

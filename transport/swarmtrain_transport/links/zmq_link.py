@@ -151,6 +151,12 @@ class ZmqLink:
         found = {peer: bundle.acked() for peer, bundle in self._routes.items()}
         return {peer: count for peer, count in found.items() if count is not None}
 
+    def unreached(self, seconds: float) -> tuple[PeerId, ...]:
+        """Return the peers to which no connection could be made for so long."""
+        since_s = self._ground.loop.time() - seconds
+        down = {peer: bundle.down_since_s for peer, bundle in self._routes.items()}
+        return tuple(sorted(p for p, at_s in down.items() if at_s is not None and at_s <= since_s))
+
     def paths(self) -> dict[PeerId, list[Path]]:
         """Return TCP's counts of the connections to each reachable peer; empty if TCP does not
         tell."""

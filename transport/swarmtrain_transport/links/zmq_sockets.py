@@ -139,6 +139,7 @@ class Route:
         self._pause_s = limits.RECONNECT_MIN_S
         self._retry: asyncio.TimerHandle | None = None
         self._is_suited = True
+        self.down_since_s: float | None = ground.loop.time()
         self.port = address.port
         self.descriptor = -1
         self._connect()
@@ -198,8 +199,11 @@ class Route:
             self.descriptor = told["value"]
         elif event == zmq.EVENT_DISCONNECTED:
             self.descriptor = -1
+            if self.down_since_s is None:
+                self.down_since_s = self._ground.loop.time()
         if event == zmq.EVENT_HANDSHAKE_SUCCEEDED:
             self._pause_s = limits.RECONNECT_MIN_S
+            self.down_since_s = None
             self._is_suited = False
             self.suit()
         elif event == zmq.EVENT_DISCONNECTED and self._retry is None:

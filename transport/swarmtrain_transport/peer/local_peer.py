@@ -73,4 +73,5 @@ def progress_of(
         gauged=gauged,
         holds_from=ledger.first,
         state_bytes=state_bytes,
+        unreached=stats.unreached,
     )

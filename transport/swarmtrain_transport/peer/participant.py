@@ -360,6 +360,8 @@ class Participant:
                 return (do.SendControl(say.History(message.first_index, told)),)
             case say.Keep():
                 actions += self._keep(message)
+            case say.Unreached():
+                pass  # it is for people
             case say.Refused():
                 return self._halted(message.code, message.text)
             case _:

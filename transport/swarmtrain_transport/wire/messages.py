@@ -258,7 +258,8 @@ class Gauged(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fields
 class Progress(Message, frozen=True, tag="progress", omit_defaults=True):
     """Every two seconds. `index` acknowledges records, the rates size slices (0 until something
     was measured; never above the peer's own caps), `holds_from` is the oldest record held without a
-    gap up to it, `state_bytes` of states that this process has downloaded, the rest is shown."""
+    gap up to it, `state_bytes` of states that this process has downloaded, `unreached`
+    are peers to which no connection could be made for long, the rest is shown."""
 
     index: int
     bytes_in: int
@@ -276,6 +277,7 @@ class Progress(Message, frozen=True, tag="progress", omit_defaults=True):
     gauged: Gauged | None = None
     holds_from: int = 0
     state_bytes: int = 0
+    unreached: tuple[bytes, ...] = ()
 
 
 class CheckpointWritten(Message, frozen=True, tag="checkpoint", omit_defaults=True):
@@ -421,6 +423,16 @@ class Waiting(Message, frozen=True, tag="waiting", omit_defaults=True):
     seen_s: float | None = None
 
 
+class Unreached(Message, frozen=True, tag="unreached"):
+    """How many other peers cannot open a connection to this one's address, and whether the
+    coordinator could not; 0 and False once it can be reached."""
+
+    host: str
+    port: int
+    peers: int
+    by_coordinator: bool = False
+
+
 class Finished(Message, frozen=True, tag="finished", omit_defaults=True):
     """The run's last op is committed; apply it, save, leave. `loss` is that of the validation text
     after it, where somebody has measured it."""
@@ -457,7 +469,7 @@ PeerMessage = (
 )  # fmt: skip
 CoordinatorMessage = (
     Challenge | Welcome | Tell | Keep | Records | Image | Hashes | Accused | LeaseGrant | Waiting
-    | Finished | Released | PipelineOrder | Refused
+    | Unreached | Finished | Released | PipelineOrder | Refused
 )  # fmt: skip
 
 

@@ -16,6 +16,7 @@ class LifeLine:
         awaited_s: since when an acknowledgement of records is awaited, None while none is.
         idle_s: since when it has moved no bytes although it owes parts, None while it does.
         idle_limit_s: for how long it may do so.
+        unreached_s: Time from which on most other peers cannot reach it, None while they can.
     """
 
     heard_s: float
@@ -23,6 +24,7 @@ class LifeLine:
     awaited_s: float | None = None
     idle_s: float | None = None
     idle_limit_s: float = limits.IDLE_S
+    unreached_s: float | None = None
 
     def heard(self, now_s: float) -> None:
         """A message came in."""
@@ -68,14 +70,22 @@ class LifeLine:
             moment_s = min(moment_s, self.awaited_s + limits.SUSPECT_S)
         if self.idle_s is not None:
             moment_s = min(moment_s, self.idle_s + self.idle_limit_s)
+        if self.unreached_s is not None:
+            moment_s = min(moment_s, self.unreached_s)
         return moment_s
+
+    @property
+    def silent_at_s(self) -> float:
+        """Time from which on the peer is silent: it has no word in decisions."""
+        return self.heard_s + limits.SUSPECT_S
 
     @property
     def away_at_s(self) -> float:
         """From this moment on the rounds of a pipeline go on without the peer."""
         silent_s = self.heard_s + limits.HOP_SILENCE_S
         closed_s = math.inf if self.closed_s is None else self.closed_s + limits.AWAY_CLOSED_S
-        return min(silent_s, closed_s)
+        unreached_s = math.inf if self.unreached_s is None else self.unreached_s
+        return min(silent_s, closed_s, unreached_s)
 
     @property
     def evict_at_s(self) -> float:
@@ -92,6 +102,8 @@ class LifeLine:
             return "lost"
         if self.awaited_s is not None and now_s >= self.awaited_s + limits.SUSPECT_S:
             return "deaf"
+        if self.unreached_s is not None:
+            return "unreachable"
         return "idle" if self.idle_s is not None else "lost"
 
     def is_gone(self, now_s: float) -> bool:

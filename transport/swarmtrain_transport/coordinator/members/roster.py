@@ -35,6 +35,8 @@ class PeerLine:
         keeps: what it was told to keep of older records, None before that.
         is_leaving: it goes as soon as somebody else holds what it holds.
         is_released: it was told that it may go.
+        is_dialled: Whether the coordinator itself could open a connection to the peer's address,
+            None if it has not tried.
     """
 
     hello: Hello
@@ -48,6 +50,7 @@ class PeerLine:
     keeps: Keep | None = None
     is_leaving: bool = False
     is_released: bool = False
+    is_dialled: bool | None = None
     _awaited_index: int = -1
     _under_way: deque[tuple[int, int]] = field(default_factory=deque)
     _under_way_bytes: int = 0
@@ -175,6 +178,8 @@ class LiveRoster:
         old = self.lines.get(peer)
         if old is not None and old.hello.boot == hello.boot:
             line.progress = old.progress
+            if (old.hello.host, old.hello.port) == (hello.host, hello.port):
+                line.is_dialled = old.is_dialled
         self.lines[peer] = line
         self.unseen.pop(peer, None)
         self._buried.pop(peer, None)

@@ -18,6 +18,7 @@ from swarmtrain_transport.wire.messages import (
     Hello,
     Offer,
     PeerMessage,
+    Progress,
     Ready,
 )
 from swarmtrain_transport.wire.records import Attest
@@ -71,6 +72,8 @@ def check_claim(message: PeerMessage) -> None:
     Raises:
         RemoteFault: reason ``hash`` or ``offer``.
     """
+    if isinstance(message, Progress) and len(message.unreached) > limits.PEERS_MAX:
+        raise RemoteFault("progress", f"{len(message.unreached)} peers that it cannot reach")
     if not isinstance(message, _WITH_HASHES):
         return
     if isinstance(message, Offer):

@@ -79,8 +79,9 @@ class FirstState:
         return [peer for peer, one in self._here() if self._has(one)]
 
     def lacking(self) -> list[PeerId]:
-        """Peers that are here and have none."""
-        return [peer for peer, one in self._here() if not self._has(one)]
+        """Peers that are here and have none, but for those who can get none (T19)."""
+        here = [peer for peer, one in self._here() if not self._has(one)]
+        return [peer for peer in here if self._group_peers.here[peer].line.life.unreached_s is None]
 
     def _here(self) -> Iterable[tuple[PeerId, GroupPeer]]:
         here = self._group_peers.connected().items()
@@ -119,7 +120,14 @@ class FirstState:
             self._waits.clear()
             return None
         self._look(now_s)
-        stalled = [peer for peer in self.lacking() if now_s >= self._stalls_s(peer)]
+        alive = self._group_peers.alive(now_s)
+        lives = [self._group_peers.here[peer].line.life for peer in self.holders()]
+        is_out_of_reach = all(life.unreached_s is not None for life in lives)
+        stalled = [
+            peer
+            for peer in self.lacking()
+            if peer in alive and (is_out_of_reach or now_s >= self._stalls_s(peer))
+        ]
         if not self._are_most(stalled):
             return None
         return Rewind(-1, WHY, self._view.group, tuple(sorted(self.holders())))
