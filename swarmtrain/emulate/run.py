@@ -42,7 +42,7 @@ def run_emulation(options: EmulateOptions) -> Report:
     """Run an emulation to its end.
 
     Returns:
-        What came of it; people were told.
+        Report of the emulation; people were told.
 
     Raises:
         UserError: what its table says; nothing runs any more.

@@ -22,7 +22,7 @@ def raise_limit() -> int:
     """Allow this process as many open files and connections as it may have, within reason.
 
     Returns:
-        How many that is.
+        Number of files and connections.
     """
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     wanted = WANTED if hard == resource.RLIM_INFINITY else min(WANTED, hard)

@@ -99,7 +99,7 @@ def live(
         make_shell: makes the network side, see PeerThread.
 
     Returns:
-        Where the peer left the run.
+        Place at which the peer left the run.
 
     Raises:
         UserError: what its table says.

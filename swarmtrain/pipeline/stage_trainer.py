@@ -272,7 +272,7 @@ class StageTrainer:
         """Make the mean of what is counted; nothing can be added until `step` or `discard`.
 
         Returns:
-            Its squared norm of each stage in order; None where nothing was counted, or where it is
+            Squared norm of each stage in order; None where nothing was counted, or where it is
             too large to be stepped with.
         """
         self._squares = {stage: steps.close() for stage, steps in sorted(self.steps.items())}

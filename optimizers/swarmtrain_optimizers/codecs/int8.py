@@ -85,7 +85,7 @@ class Int8:
         Takes seconds where no cache has them yet: for vectors of many millions of values.
 
         Returns:
-            Whether they are compiled.
+            True if they are compiled.
         """
         if self._loops is NUMPY_LOOPS:
             try:

@@ -72,7 +72,7 @@ class Gradients:
         """Give the parameters the gradient of the batch's mean loss, in place of the one before.
 
         Returns:
-            That loss, in nats per token. It may be NaN.
+            Loss in nats per token. It may be NaN.
 
         Raises:
             UserError: SWT-E622, there is not enough memory; the weights are as they were.

@@ -44,7 +44,7 @@ class Moments:
         Call it before the weights are replaced. It costs one reading of weights and state.
 
         Returns:
-            Of how many parameters something was forgotten.
+            Number of parameters of which something was forgotten.
         """
         state = self._optimizer.state
         remembered = [one for one in _trained(self._optimizer) if state.get(one)]

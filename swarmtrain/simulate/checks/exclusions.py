@@ -31,7 +31,7 @@ class Exclusions:
             included: (start, stop, here) in the part, in order.
 
         Returns:
-            How many values it should have dropped and has not, or the other way round.
+            Number of values that it should have dropped and has not, or the other way round.
         """
         places = np.concatenate([np.arange(start, stop) for start, stop in ranges])
         for start, stop, here in included:

@@ -114,7 +114,7 @@ class Reducer:
             kept: bytes that somebody else keeps as long as the op lasts.
 
         Returns:
-            Whether it was new. A part that came before, or of a refused peer, changes nothing.
+            True if it was new. A part that came before, or of a refused peer, changes nothing.
 
         Raises:
             RemoteFault: the part is illegal; the whole contribution is refused from now on.

@@ -87,7 +87,7 @@ class MemoryNetwork:
             max_frames: stop after so many; None goes on until the queue is empty.
 
         Returns:
-            How many left the queue.
+            Number of frames that left the queue.
         """
         count = 0
         while self._queue and (max_frames is None or count < max_frames):
