@@ -91,6 +91,7 @@ def told(booked: BookedRound, number: int, names: Names) -> Iterator[str]:
     if books.lost:
         yield f"Lost: {_because(books.lost)}."
     yield from _breaks(books, names)
+    yield from words.waits(books, names)
     for one in books.members:
         name = words.name_of(one.peer, names)
         if not one.has_told:

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Iterator, Mapping
 
 from swarmtrain_transport.ledger import exclusion_rule
 from swarmtrain_transport.ledger.standing import Standing, in_words
-from swarmtrain_transport.wire.records import Commit, Gone, Plan, Reassign, Skip
+from swarmtrain_transport.wire.records import Books, Commit, Gone, Plan, Reassign, Skip
 
 Names = Mapping[bytes, str]
 
@@ -66,7 +66,7 @@ def waited(outcome: Commit | Skip, names: Names) -> Iterator[str]:
             yield f"{name_of(peer, names)} {_BLAMED.get(reason, reason)}."
 
 
-def waits(outcome: Commit | Skip, names: Names) -> Iterator[str]:
+def waits(outcome: Books | Commit | Skip, names: Names) -> Iterator[str]:
     """For whom the others have waited, and for how long."""
     for peer, ms in outcome.waited.items():
         if ms >= _TOLD_MS:

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from swarmtrain_transport.coordinator.ops.planning import fastest_of
+from swarmtrain_transport.coordinator.ops.planning import pace_of
 from swarmtrain_transport.errors import LocalFault, RemoteFault
 from swarmtrain_transport.ledger.chain import Ledger
 from swarmtrain_transport.peer.ledger_copy import LedgerCopy
@@ -194,6 +194,6 @@ def test_what_came_later_to_a_plan_is_written_only_where_it_says_something() -> 
         record = make_record(0, bytes(32), 1, plan, sign)
         assert body_of(record) == plan
         assert all((name.encode() in record.body) is is_there for name in terms)
-    unknown = msgspec.structs.replace(old, fastest_steps_per_s=fastest_of([None]))
+    unknown = msgspec.structs.replace(old, fastest_steps_per_s=pace_of([None], hurries=False))
     records = [make_record(0, bytes(32), 1, plan, sign) for plan in (unknown, old)]
     assert records[0].body == records[1].body

@@ -16,7 +16,6 @@ from swarmtrain_transport.coordinator.members.convictions import Convictions
 from swarmtrain_transport.coordinator.members.group_peers import GroupPeers
 from swarmtrain_transport.coordinator.members.roster import LiveRoster, PeerLine
 from swarmtrain_transport.coordinator.members.validation import genesis_of
-from swarmtrain_transport.coordinator.members.waits import Waits, add
 from swarmtrain_transport.coordinator.ops.agreement import Agreement
 from swarmtrain_transport.coordinator.ops.first_state import WHY, FirstState
 from swarmtrain_transport.coordinator.ops.op_decider import OpDecider
@@ -26,6 +25,7 @@ from swarmtrain_transport.coordinator.ops.slicing import Slicing
 from swarmtrain_transport.coordinator.ops.timers import Pace
 from swarmtrain_transport.coordinator.stages.group_keepers import GroupKeepers
 from swarmtrain_transport.ledger.fold import GroupView, OpDecision
+from swarmtrain_transport.ledger.waits import Waits, add
 from swarmtrain_transport.links.link import PeerId
 from swarmtrain_transport.wire.messages import Applied, Offer, Ready
 from swarmtrain_transport.wire.records import Commit, Freeze, Plan, Reassign, Skip, Verify
@@ -297,7 +297,9 @@ class GroupCoordinator:
         if self.givers is not None:
             self.givers = {}
             plan = msgspec.structs.replace(plan, evaluate_by=self._judge(plan))
-        waits = self.group_peers.planned(plan, expected, now_s, self.terms.wait_ready_s)
+        waits = self.group_peers.planned(
+            plan, expected, now_s, self.terms.wait_ready_s, None if givers is None else {*givers}
+        )
         self._writer.append(plan)
         op = self.view.op
         assert op is not None

@@ -563,6 +563,9 @@ class LedgerView:
         if self.books is not None and body.round <= self.books.round:
             raise RemoteFault("order", f"BOOKS of round {body.round} after {self.books.round}")
         self.books = body
+        for group in self.groups.values():
+            waited = {peer: ms for peer, ms in body.waited.items() if peer in group.members}
+            group.standing.lateness.waited(waited)
         lost, redone = sum(body.lost.values()), sum(body.redone.values()) + body.voided
         new = {"made": body.made, "whole": body.whole, "lost": lost, "redone": redone}
         self.booked = {name: self.booked.get(name, 0) + count for name, count in new.items()}

@@ -234,7 +234,7 @@ class Lateness:
         long as most remain. Of two it is one."""
         beyond = [peer for peer in present & self.of.keys() if self.is_beyond(peer)]
         worst = sorted(beyond, key=lambda peer: (-self.of[peer], peer))
-        return set(worst[: max(1, (len(present) - 1) // 2)])
+        return set(worst[: len(present) - 1 if len(present) < 3 else (len(present) - 1) // 2])
 
 
 @dataclass(slots=True)

@@ -393,6 +393,8 @@ class Books(Body, frozen=True, tag="BOOKS", omit_defaults=True):
         breaks: places where gradients stayed; the largest, where there are too many.
         digest: SHA-256 of what all members have told.
         seconds: time from the round's begin until it was closed, by the coordinator's clock.
+        waited: milliseconds for which the others' answers have waited for each member's; of those
+            with most of it, where there are too many.
     """
 
     round: int
@@ -407,6 +409,7 @@ class Books(Body, frozen=True, tag="BOOKS", omit_defaults=True):
     voided: int = 0
     breaks: tuple[Break, ...] = ()
     seconds: float = 0.0
+    waited: dict[bytes, int] = {}
 
 
 class Snapshot(Body, frozen=True, tag="SNAPSHOT"):

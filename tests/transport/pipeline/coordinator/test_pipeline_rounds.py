@@ -646,3 +646,26 @@ def test_nobody_has_to_make_what_no_time_is_left_for():
 def test_of_the_first_round_nobody_knows_how_long_it_is():
     rounds, _ = running()
     assert not told(orders.Begin, rounds.joined(GONE, Member(BOOT, Span(0, 0)), NOW_S + 1.0))
+
+
+def test_seconds_for_which_others_answers_have_waited_are_told_with_the_books():
+    rounds, _ = running()
+    drained(rounds, FIRST, now_s=10.0)
+    drained(rounds, SECOND, now_s=18.0)
+    for process, now_s in ((FIRST, 20.0), (LAST, 21.0), (SECOND, 25.0)):
+        actions = rounds.settled(process, orders.Settled(0, (), NOTHING), now_s)
+    (booked,) = [action for action in actions if isinstance(action, Booked)]
+    assert booked.waited == {SECOND.peer: 8000 + 4000}
+
+
+def test_for_whom_nobody_waits_makes_nothing_and_its_word_is_not_awaited():
+    rounds, _ = running()
+    drained(rounds, FIRST)
+    rounds.unawaited = {SECOND.peer}
+    begun = told(orders.Begin, drained(rounds, SECOND))
+    assert {process: order.share for process, order in begun.items()} == {
+        FIRST: 8, SECOND: 0, LAST: 0,
+    }  # fmt: skip
+    rounds.settled(FIRST, orders.Settled(0, (), NOTHING), 20.0)
+    actions = rounds.settled(LAST, orders.Settled(0, (), NOTHING), 21.0)
+    assert any(isinstance(action, Booked) for action in actions)

@@ -10,9 +10,9 @@ from dataclasses import dataclass, field
 
 from swarmtrain_transport import limits
 from swarmtrain_transport.coordinator.members.roster import LiveRoster, PeerLine
-from swarmtrain_transport.coordinator.members.waits import Waits, add, most_s
 from swarmtrain_transport.ledger.fold import GroupView
 from swarmtrain_transport.ledger.standing import Score
+from swarmtrain_transport.ledger.waits import Waits, add, most_s
 from swarmtrain_transport.links.link import PeerId
 from swarmtrain_transport.wire.messages import Ready
 from swarmtrain_transport.wire.records import Commit, Plan
@@ -158,7 +158,12 @@ class GroupPeers:
         return self.alive(now_s) & (active | returning)
 
     def planned(
-        self, plan: Plan, expected: AbstractSet[PeerId], now_s: float, wait_ready_s: float
+        self,
+        plan: Plan,
+        expected: AbstractSet[PeerId],
+        now_s: float,
+        wait_ready_s: float,
+        givers: AbstractSet[PeerId] | None = None,
     ) -> Waits:
         """A PLAN has fallen due: of those who were expected some may have kept it waiting. Return
         for how long."""
@@ -171,15 +176,20 @@ class GroupPeers:
                 group_peer.waits.good()
             elif peer in late:
                 group_peer.waits.fault(plan.op)
-        return self._waits(plan, now_s, wait_ready_s)
+        here = self.here
+        if givers is not None:
+            here = {peer: one for peer, one in here.items() if peer in givers}
+        return self._waits(plan, here, now_s, wait_ready_s)
 
-    def _waits(self, plan: Plan, now_s: float, wait_ready_s: float) -> Waits:
+    def _waits(
+        self, plan: Plan, here: Mapping[PeerId, GroupPeer], now_s: float, wait_ready_s: float
+    ) -> Waits:
         """Return for how long the others' READY has waited for each one's, or for it to be held for
         dead."""
         standing, waits = self._view.standing, Waits()
         came_s = {}
         out = standing.sidelined(plan.op, self.here.keys()) | set(plan.unawaited)
-        for peer, one in self.here.items():
+        for peer, one in here.items():
             is_ready = one.ready is not None and one.ready.op == plan.op
             if is_ready or (one.active and not one.line.is_leaving and one.waits.until < plan.op):
                 until_s = min(now_s, one.line.life.suspect_at_s)

@@ -12,12 +12,12 @@ from collections.abc import Mapping, Sequence
 from collections.abc import Set as AbstractSet
 
 from swarmtrain_transport import limits
-from swarmtrain_transport.coordinator.members.waits import Waits, add, most_s
 from swarmtrain_transport.coordinator.ops import faults
 from swarmtrain_transport.coordinator.ops.faults import Moment
 from swarmtrain_transport.kinds import GATHER, PAIR, WHOLE
 from swarmtrain_transport.ledger.exclusion_rule import UNREACHABLE
 from swarmtrain_transport.ledger.pairing import contributors_of, pairs_in
+from swarmtrain_transport.ledger.waits import Waits, add, most_s
 from swarmtrain_transport.links.link import PeerId
 
 _DISPUTES = ("at odds", UNREACHABLE)

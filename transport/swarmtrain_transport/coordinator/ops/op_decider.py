@@ -17,7 +17,6 @@ from collections.abc import Set as AbstractSet
 from enum import Enum
 
 from swarmtrain_transport.coordinator.members.failure_detector import LifeLine
-from swarmtrain_transport.coordinator.members.waits import Waits, add
 from swarmtrain_transport.coordinator.ops import lateness
 from swarmtrain_transport.coordinator.ops.faults import Moment
 from swarmtrain_transport.coordinator.ops.policies import POLICIES
@@ -26,6 +25,7 @@ from swarmtrain_transport.coordinator.ops.reports import Reports
 from swarmtrain_transport.coordinator.ops.timers import Pace, Timers, most_arrived_s
 from swarmtrain_transport.ledger.fold import OpDecision, OpView
 from swarmtrain_transport.ledger.pairing import least_in
+from swarmtrain_transport.ledger.waits import Waits, add
 from swarmtrain_transport.links.link import PeerId
 from swarmtrain_transport.wire.records import Commit, Freeze, Reassign, Skip, SliceFreeze
 

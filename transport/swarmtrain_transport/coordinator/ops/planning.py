@@ -11,7 +11,6 @@ import msgspec
 from swarmtrain_transport import limits
 from swarmtrain_transport.coordinator.members.group_peers import GroupPeer
 from swarmtrain_transport.coordinator.members.roster import PeerLine
-from swarmtrain_transport.coordinator.members.waits import most_s
 from swarmtrain_transport.coordinator.ops.agreement import trusted_root
 from swarmtrain_transport.coordinator.ops.slicing import Slicing, cut
 from swarmtrain_transport.kinds import MEAN, PAIR, WHOLE, constant_of
@@ -21,6 +20,7 @@ from swarmtrain_transport.ledger.pairing import contributors_of, order_of
 from swarmtrain_transport.ledger.plan_rules import centre_of, values_of, window_floor
 from swarmtrain_transport.ledger.sample_weights import believed, weights_of
 from swarmtrain_transport.ledger.transfers import gathered_slices
+from swarmtrain_transport.ledger.waits import most_s
 from swarmtrain_transport.links.link import PeerId
 from swarmtrain_transport.wire.messages import FIRST_GROUP, Ready
 from swarmtrain_transport.wire.records import Member, Plan, SliceSpec

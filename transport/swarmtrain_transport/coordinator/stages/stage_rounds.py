@@ -18,6 +18,8 @@ way.
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
+import msgspec
+
 from swarmtrain_transport import limits
 from swarmtrain_transport.coordinator.group import GroupCoordinator
 from swarmtrain_transport.coordinator.ledger_writer import LedgerWriter
@@ -194,6 +196,9 @@ class StageRounds:
     def settle(self, now_s: float) -> bool:
         """Decide what has fallen due; True if a group may have something to decide now."""
         self._now_s = now_s
+        views = [group.view for group in self._groups.values()]
+        late = (view.standing.lateness.unawaited(view.members.keys()) for view in views)
+        self.rounds.unawaited = set[PeerId]().union(*late)
         opened = self._round
         if now_s >= self.rounds.due_s:
             self._act(self.rounds.overdue(now_s))
@@ -266,7 +271,7 @@ class StageRounds:
                 case Tell():
                     self._tell(action)
                 case Booked():
-                    self._open(action.books)
+                    self._open(action.books, action.waited)
                 case Late():
                     first = self._groups[0]
                     first.chronicle.event(
@@ -276,11 +281,13 @@ class StageRounds:
     def _tell(self, tell: Tell) -> None:
         self._said.append((tell.process, self._lanes[tell.process].say(tell.order)))
 
-    def _open(self, books: Books) -> None:
+    def _open(self, books: Books, waited: Mapping[PeerId, int]) -> None:
         """The round is booked: its members may give to ops of the stages that they have counted in,
         as much as the books say."""
         self._round = books.round
-        self._writer.append(record_of(books))
+        late = sorted(waited.items(), key=lambda one: (-one[1], one[0]))
+        told = dict(sorted(late[: limits.BOOKS_MEMBERS_MAX]))
+        self._writer.append(msgspec.structs.replace(record_of(books), waited=told))
         for stage, group in self._groups.items():
             givers = {
                 process.peer: count * self._terms.tokens

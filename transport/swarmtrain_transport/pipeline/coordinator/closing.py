@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from swarmtrain_transport import limits
+from swarmtrain_transport.links.link import PeerId
 from swarmtrain_transport.pipeline.coordinator.books import Books, books_of, check
 from swarmtrain_transport.pipeline.wire import orders
 from swarmtrain_transport.pipeline.wire.route import Process, Span
@@ -26,6 +27,7 @@ class Closing:
         took_s: time from its begin until then.
         settled: reports of members.
         unsettled: members that have not.
+        settled_s: time at which each member has, or was waited for no longer.
         is_booked: True once its books are made: nobody's word counts any more.
     """
 
@@ -38,6 +40,7 @@ class Closing:
     took_s: float
     settled: dict[Process, orders.Settled] = field(default_factory=dict)
     unsettled: set[Process] = field(default_factory=set)
+    settled_s: dict[PeerId, float] = field(default_factory=dict)
     is_booked: bool = False
 
     def __post_init__(self) -> None:

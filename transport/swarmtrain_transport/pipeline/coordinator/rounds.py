@@ -24,6 +24,7 @@ A coordinator that died is not this file's: the round that was under way is clos
 import math
 from collections import Counter
 from collections.abc import Iterable, Mapping
+from collections.abc import Set as AbstractSet
 from dataclasses import dataclass, field
 from statistics import median_low
 
@@ -32,6 +33,7 @@ import msgspec
 from swarmtrain_transport import limits
 from swarmtrain_transport.errors import RemoteFault
 from swarmtrain_transport.ledger.standing import Score
+from swarmtrain_transport.ledger.waits import Waits, add, most_s
 from swarmtrain_transport.links.link import PeerId
 from swarmtrain_transport.pipeline.coordinator.books import Books
 from swarmtrain_transport.pipeline.coordinator.closing import Closing
@@ -46,6 +48,8 @@ class Booked(msgspec.Struct, frozen=True):
     """All have settled: the ops of the round's stages may be planned. Then `outcome`."""
 
     books: Books
+    waited: dict[PeerId, int] = {}
+    """Milliseconds for which the others have waited for each in the round (T19)."""
 
 
 class Late(msgspec.Struct, frozen=True):
@@ -84,6 +88,8 @@ class Rounds:
         absent: members that are away; they are in no `members`, and are told all orders.
         round, step, attempt: round, step and attempt under way, or the last ones.
         leaving: the member that is in no round that begins from now on.
+        unawaited: members for whom nobody waits, since the others have waited for them for too
+            long (T19). They make nothing of their own, and count if they answer in time.
         wanted: rounds without an outcome that the run still wants; None for any number.
     """
 
@@ -111,7 +117,9 @@ class Rounds:
     _shares: Shares = field(default_factory=Shares)
     _asked: dict[Process, int] = field(default_factory=dict)
     _closing: Closing | None = None
+    unawaited: AbstractSet[PeerId] = frozenset()
     _waits: dict[PeerId, Score] = field(default_factory=dict)
+    _waited: Waits = field(default_factory=dict)
     _voided: int = 0
     _lost_alone: Counter[Process] = field(default_factory=Counter)
     _given_up: set[Process] = field(default_factory=set)
@@ -210,6 +218,7 @@ class Rounds:
             if report.made < share and process in self._under_way.more:
                 return ()  # said before it heard that there is more
             self._under_way.awaited.discard(process)
+            self._under_way.drained_s[process.peer] = now_s
             self._under_way.lost += report.lost
             if report.lost:
                 self._under_way.losers.add(process)
@@ -230,6 +239,7 @@ class Rounds:
             if len(report.squares) != span.last - span.first + 1:
                 raise RemoteFault("books", f"{len(report.squares)} norms of {span}")
             del unweighed[process]
+            self._under_way.weighed_s[process.peer] = now_s
             for stage, square in enumerate(report.squares, start=span.first):
                 if square is not None and 0 <= square <= limits.NORM_SQUARE_MAX:
                     self._under_way.squares.setdefault(stage, {})[process] = square
@@ -245,6 +255,7 @@ class Rounds:
         closing = self._closing
         if closing is not None and process in closing.unsettled and report.round == closing.round:
             closing.settle(process, report)
+            closing.settled_s[process.peer] = now_s
             if process.peer in self._waits:
                 self._waits[process.peer].good()
         return self._went_on()
@@ -323,13 +334,16 @@ class Rounds:
                 step.lost += 1
                 self._shares.give_up(process)
                 self._given_up.add(process)
+                step.drained_s[process.peer] = now_s
                 self._is_late(process, orders.Drained)
         if step.unweighed and step.asked_s + limits.ANSWER_S <= now_s:
             for process in sorted(self._waits_for(step.unweighed)):
+                step.weighed_s[process.peer] = now_s
                 self._is_late(process, orders.Weighed)
             step.unweighed.clear()
         if closing is not None and closing.closed_s + limits.ANSWER_S <= now_s:
             for process in sorted(self._waits_for(closing.unsettled)):
+                closing.settled_s[process.peer] = now_s
                 self._is_late(process, orders.Settled)
             closing.unsettled.clear()
         return self._went_on()
@@ -358,7 +372,14 @@ class Rounds:
 
     def _is_barred(self, process: Process) -> bool:
         score = self._waits.get(process.peer)
-        return score is not None and score.until >= self.round
+        is_at_fault = score is not None and score.until >= self.round
+        return is_at_fault or process.peer in self.unawaited
+
+    def _count(self, came_s: Mapping[PeerId, float]) -> None:
+        """Add up for how long the others' answers have waited for each one's."""
+        due_s = most_s(came_s.values())
+        for peer in came_s.keys() - self.unawaited:
+            add(self._waited, peer, came_s[peer] - due_s)
 
     # ---- rounds and steps
 
@@ -389,12 +410,15 @@ class Rounds:
 
     def _book(self, closing: Closing) -> None:
         books = closing.book(self.num_stages)
+        self._count(closing.settled_s)
+        waited = {peer: int(1000 * seconds) for peer, seconds in sorted(self._waited.items())}
+        self._waited = {}
         self._norms |= {
             stage: median_low(told)
             for stage in range(self.num_stages)
             if (told := closing.norms(stage))
         }
-        self._actions.append(Booked(books))
+        self._actions.append(Booked(books, waited))
 
     def _begin(self) -> bool:
         is_first = not self.has_begun and len(self.members) < self.least_members
@@ -496,6 +520,7 @@ class Rounds:
         if self.closing is not None:
             return False
         self._is_running = False
+        self._count(self._under_way.drained_s)
         self._under_way.awaited.clear()
         absent = {Process(peer, one.boot): one.span for peer, one in self.absent.items()}
         self._closing = Closing(
@@ -526,6 +551,8 @@ class Rounds:
         else:
             self.step = self.steps
         goes_on = self.step < self.steps
+        self._count(self._under_way.drained_s)
+        self._count(self._under_way.weighed_s)
         self._under_way = StepUnderWay(sources if goes_on else set(), self._now_s)
         before = self._shares.given
         if goes_on:

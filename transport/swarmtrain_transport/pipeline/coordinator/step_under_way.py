@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 from statistics import median_high, median_low
 
 from swarmtrain_transport import limits
+from swarmtrain_transport.links.link import PeerId
 from swarmtrain_transport.pipeline.wire.route import Process, Span
 
 
@@ -33,6 +34,8 @@ class StepUnderWay:
         began_s: Time at which they were told of it.
         more: Sources that were told to make more than at first.
         took_s: Seconds of each source that has drained.
+        drained_s: Time at which each source has drained, or was waited for no longer.
+        weighed_s: Likewise of members that were asked for the gradient's size.
         lost: Number of micro-batches that did not come back.
         losers: Sources that have lost some of theirs.
         left: True once a member has left.
@@ -45,6 +48,8 @@ class StepUnderWay:
     began_s: float
     more: set[Process] = field(default_factory=set)
     took_s: list[float] = field(default_factory=list)
+    drained_s: dict[PeerId, float] = field(default_factory=dict)
+    weighed_s: dict[PeerId, float] = field(default_factory=dict)
     lost: int = 0
     losers: set[Process] = field(default_factory=set)
     left: bool = False
