@@ -1,7 +1,7 @@
 """Cost of strangers, and of a member that says too much, to a coordinator and to its run.
 
     python benchmarks/door.py [--flood silent] [--connections 6000] [--json]
-    python benchmarks/door.py --flood knocks|unfinished|heavy [--seconds 20] [--json]
+    python benchmarks/door.py --flood knocks|unfinished|heavy|copies [--seconds 20] [--json]
 
 A coordinator of its own runs on loopback. `silent` opens so many connections from 127.0.0.1 that
 say nothing; meanwhile a stranger from 127.0.0.2 asks how it is, over TLS. The others have three
@@ -9,7 +9,9 @@ peers in a run, count its rounds undisturbed for so many seconds, and then for a
 strangers without an invite come again and again: `knocks` sends first messages of 4 MiB of empty
 lists on 8 connections, `unfinished` all but the last byte of such a message on 60 connections from
 each of three addresses. In `heavy` a fourth peer says GOT of 4 MiB about an unknown plan each
-second. Linux only: it binds other addresses of the loopback network, and reads memory from /proc.
+second. In `copies` the coordinator loses its ledger, and before its peers are back 70 strangers say
+that they have a longer one; it is told after how many seconds all three are in a result again.
+Linux only: it binds other addresses of the loopback network, and reads memory from /proc.
 """
 
 import argparse
@@ -207,6 +209,44 @@ def strangers(kind: str, port: int) -> None:
     threading.Event().wait()
 
 
+# ---- strangers that say that they have a copy
+
+CLAIMS = 70
+"""Strangers, more than a run has places."""
+
+
+def claimants(invite: "Invite") -> None:
+    """Knock without an invite, under many keys, each of which claims a long ledger."""
+    import asyncio
+    import dataclasses
+    import random
+
+    from swarmtrain.chaos.siege.hostile import _Deaf
+    from swarmtrain.peer.network.control import ControlClient
+    from swarmtrain_transport.wire.identity import Identity
+    from swarmtrain_transport.wire.messages import Hello
+
+    blank = dataclasses.replace(invite, secret=bytes(16))
+
+    async def claim(identity: Identity) -> None:
+        hello = Hello(
+            os.urandom(8), "mallory", identity.curve_key, "127.0.0.1", 9, 10**9, bytes(32), 1 << 30
+        )  # fmt: skip
+        while True:
+            client = ControlClient(
+                blank, identity, lambda: hello, _Deaf(), rng=random.Random(1), waits=True
+            )
+            with contextlib.suppress(Exception):
+                await client.run()
+            await asyncio.sleep(1.0)
+
+    async def all_of_them() -> None:
+        await asyncio.gather(*[claim(Identity.create()) for _ in range(CLAIMS)])
+
+    os.nice(19)
+    asyncio.run(all_of_them())
+
+
 # ---- a member that says too much
 
 
@@ -246,8 +286,9 @@ def heavy_member(invite: "Invite") -> None:
 def attack(kind: str, invite: str) -> Iterator[None]:
     """The strangers, or the member, as a process of their own."""
     process = subprocess.Popen(
-        [sys.executable, __file__, "--flood", kind, "--attack"], stdin=subprocess.PIPE
-    )
+        [sys.executable, __file__, "--flood", kind, "--attack"],
+        stdin=subprocess.PIPE, stderr=subprocess.DEVNULL,
+    )  # fmt: skip
     assert process.stdin is not None
     process.stdin.write(invite.encode() + b"\n")
     process.stdin.flush()
@@ -292,8 +333,31 @@ class Counted:
                     self.processes.hand_invite(peer, event.invite)
             elif isinstance(event, RoundEnded) and event.outcome == "merged":
                 self.ends[name].append(time.monotonic())
-            elif isinstance(event, Ended):
+            elif isinstance(event, Ended) and name in PEERS:
                 raise RuntimeError(f"{name} ended with {event.words}")
+
+    def lose_ledger(self) -> float:
+        """Kill the coordinator, take its log away, and start it again where it listened. Seconds
+        until every peer is in a result again."""
+        from swarmtrain.coordinator.disk.store import SIDE_FILES
+        from swarmtrain_transport.wire.invite import Invite
+
+        self.processes.kill("coordinator")
+        self.processes.bury("coordinator")
+        for name in SIDE_FILES:
+            (self.place.coordinator / name).unlink(missing_ok=True)
+        began_s = time.monotonic()
+        self.look(began_s + SETTLE_S)  # the strangers are to be there first
+        before = {name: len(ends) for name, ends in self.ends.items()}
+        self.processes._start(
+            "coordinator", "up", str(self.place.run_file), "--state-dir",
+            str(self.place.coordinator), "--listen", f"127.0.0.1:{Invite.parse(self.invite).port}",
+        )  # fmt: skip
+        self.look(
+            began_s + BEGIN_S,
+            lambda: all(len(ends) > before[name] for name, ends in self.ends.items()),
+        )
+        return time.monotonic() - began_s
 
     def count(self, seconds: float) -> dict[str, float]:
         """Rounds a second that every peer was in, memory and what `status` takes."""
@@ -337,7 +401,10 @@ def measure_run(kind: str, seconds: float) -> dict[str, Any]:
                 lambda: min(map(len, run.ends.values())) >= WARM_ROUNDS,
             )
             quiet = run.count(seconds)
+            back_s = 0.0
             with attack(kind, run.invite):
+                if kind == "copies":
+                    back_s = run.lose_ledger()
                 flooded = run.count(seconds)
             after = run.count(SETTLE_S)
             status = ask_coordinator(place.coordinator)
@@ -346,7 +413,7 @@ def measure_run(kind: str, seconds: float) -> dict[str, Any]:
             processes.close()
     return {
         "flood": kind, "undisturbed": quiet, "flooded": flooded, "after_mb": after["peak_mb"],
-        "marks": marks,
+        "marks": marks, "back_s": back_s,
     }  # fmt: skip
 
 
@@ -359,7 +426,8 @@ def rounded(value: Any) -> Any:
 
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--flood", default="silent", choices=["silent", *SOURCES, "heavy"])
+    kinds = ["silent", *SOURCES, "heavy", "copies"]
+    parser.add_argument("--flood", default="silent", choices=kinds)
     parser.add_argument("--connections", type=int, default=6000, help="of `silent`")
     parser.add_argument("--seconds", type=float, default=20.0, help="of the others, each half")
     parser.add_argument("--json", action="store_true", help="print one JSON object")
@@ -371,6 +439,8 @@ def main() -> int:
         invite = Invite.parse(sys.stdin.readline().strip())
         if options.flood == "heavy":
             heavy_member(invite)
+        if options.flood == "copies":
+            claimants(invite)
         strangers(options.flood, invite.port)
     if options.flood == "silent":
         figures = measure_silent(options.connections)
@@ -386,7 +456,7 @@ def main() -> int:
             " the coordinator takes {flooded[cpu]:.2f} of a core, {undisturbed[cpu]:.2f} before;"
             " {undisturbed[peak_mb]:.0f} MB before, {flooded[peak_mb]:.0f} MB at most,"
             " {after_mb:.0f} MB after; status took {flooded[status_s_max]:.2f} s at most;"
-            " named: {marks}"
+            " named: {marks}; {back_s:.0f} s to the first round after a lost ledger"
         )
     print(json.dumps(rounded(figures)) if options.json else words.format(**figures))
     return 0

@@ -20,9 +20,10 @@ SLOW_DOWN = "SWT-E709"
 """Error id of the one refusal after which a peer comes again by itself: it said too much, or came
 too often."""
 
-MEMBERS_WAIT = (SLOW_DOWN, "SWT-E701", "SWT-E706")
+MEMBERS_WAIT = (SLOW_DOWN, "SWT-E701", "SWT-E704", "SWT-E706")
 """Refusals after which a peer that was in before comes again by itself, as it does where nobody
-answers: others have its place, or the ledger that names it has to come back first."""
+answers: others have its place, or its address was guessed from too often, or the ledger that names
+it has to come back first."""
 
 LENGTH_BYTES = 4
 

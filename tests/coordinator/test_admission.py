@@ -352,3 +352,7 @@ def test_who_proves_that_it_was_in_needs_no_invite_and_who_claims_a_copy_does(sc
     signature = BOB.sign(knock_payload(NONCE, CERT, hello))
     assert scene.refuses(BOB, b"", hello=hello, signature=signature) == "SWT-E313"
     assert scene.lets_in(BOB, hello=hello, signature=signature) == invite_id
+    for _ in range(FAILED_KNOCKS_MAX):
+        scene.refuses(BOB, b"")
+    assert scene.refuses(BOB) == "SWT-E704"
+    assert scene.lets_in(ALICE, b"") == "", "guesses from its address lock it out"

@@ -225,18 +225,23 @@ class Door:
         """
         is_banned = self._is_banned(knock.peer_id)
         is_known = not is_banned and self._store.is_admitted(knock.peer_id)
-        # A member behind the same router as a guesser is not locked out by him.
+        locked = None
         if not is_known and self._failed.are_too_many(address, now_s):
-            raise DoorClosed(
+            locked = DoorClosed(
                 "SWT-E704", f"More than {FAILED_KNOCKS_MAX} tries failed. Wait a minute."
             )
         try:
             hello = self._prove(knock, nonce)
             if is_banned:
                 raise DoorClosed("SWT-E702", ban_words(self._store.ban_reason(knock.peer_id)))
+            # A member behind the same router as a guesser is not locked out by him.
             was_in = is_known or self._proves(knock.peer_id, hello)
+            if locked is not None and not was_in:
+                raise locked
             invite_id = "" if was_in else self._invite_for(knock.token, knock.peer_id)
         except DoorClosed:
+            if locked is not None:
+                raise locked from None
             self._failed.note(address, now_s)
             raise
         if (why_not := self._misfit(hello.brings)) is not None:
