@@ -107,7 +107,7 @@ class CoordinatorApp:
     """Serves one run.
 
     Args:
-        cert_sha256: of the certificate that peers see.
+        cert_sha256: SHA-256 of the certificate that peers see.
         complain: hears what people should know of a member: what it does, and with what.
     """
 

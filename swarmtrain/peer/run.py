@@ -99,7 +99,7 @@ def live(
         make_shell: makes the network side, see PeerThread.
 
     Returns:
-        Place at which the peer left the run.
+        Event of the peer's leaving.
 
     Raises:
         UserError: what its table says.

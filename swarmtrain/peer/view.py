@@ -42,7 +42,7 @@ class PeerView(msgspec.Struct, frozen=True):
         result: outcome of the run and place of the model, once it is finished.
         waiting_seen_s: seconds since that was here last, if known.
         unit: unit of `tokens`: samples where the model is a program's own.
-        unreachable: who cannot open a connection to it, in words; "" if all can.
+        unreachable: peers that cannot open a connection to it, in words; "" if all can.
         limits: limits on the link, in words; "" without any.
     """
 

@@ -24,10 +24,10 @@ LOOKUP_TIMEOUT_S = 20.0
 
 
 class Unreachable:
-    """News of whether others reach this peer, as the coordinator tells it.
+    """News of who cannot reach this peer, as the coordinator tells it.
 
     Attributes:
-        words: Who cannot open a connection to it, and where; "" if all can.
+        words: peers that cannot open a connection to it, and the address; "" if all can.
     """
 
     def __init__(self) -> None:

@@ -35,8 +35,8 @@ class Line:
 
     Attributes:
         rate: bytes per second, each way; 0 for one that is never full.
-        lag_s: what it adds to the latency of frames that the peer sends.
-        up_free_s, down_free_s: until when it is busy.
+        lag_s: seconds that it adds to the latency of frames that the peer sends.
+        up_free_s, down_free_s: times until which it is busy.
     """
 
     rate: float = 0.0
@@ -106,7 +106,7 @@ class SimNetwork:
     """All data links of one world.
 
     Args:
-        scene: its clock and chance.
+        scene: clock and chance of the world.
         latency_s: typical time of a frame on the way; each takes half to three halves of it.
 
     Attributes:

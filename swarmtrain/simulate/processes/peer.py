@@ -154,11 +154,11 @@ class SimPeer(Process):
     Args:
         host: clock, lanes and who looks on.
         peer_id: own id.
-        number: for people.
+        number: number for people.
         boot: this process's boot id.
-        rng: of this process.
-        handicap: what is wrong with it.
-        disk: its state directory, from an earlier life.
+        rng: random numbers of this process.
+        handicap: defects of the peer.
+        disk: state directory, from an earlier life.
     """
 
     def __init__(

@@ -424,7 +424,7 @@ class Waiting(Message, frozen=True, tag="waiting", omit_defaults=True):
 
 
 class Unreached(Message, frozen=True, tag="unreached"):
-    """How many other peers cannot open a connection to this one's address, and whether the
+    """Number of other peers that cannot open a connection to this one's address, and True if the
     coordinator could not; 0 and False once it can be reached."""
 
     host: str

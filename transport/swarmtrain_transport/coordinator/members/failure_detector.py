@@ -12,11 +12,11 @@ class LifeLine:
 
     Attributes:
         heard_s: time of its last message (or of the start of this term).
-        closed_s: when its control connection closed, None while it is open.
-        awaited_s: since when an acknowledgement of records is awaited, None while none is.
-        idle_s: since when it has moved no bytes although it owes parts, None while it does.
-        idle_limit_s: for how long it may do so.
-        unreached_s: Time from which on most other peers cannot reach it, None while they can.
+        closed_s: time when its control connection closed, None while it is open.
+        awaited_s: time from which an acknowledgement of records is awaited, None while none is.
+        idle_s: time from which it has moved no bytes although it owes parts, None while it does.
+        idle_limit_s: longest time for which it may do so.
+        unreached_s: time from which on most other peers cannot reach it, None while they can.
     """
 
     heard_s: float
@@ -36,8 +36,8 @@ class LifeLine:
 
         Args:
             now_s: the time.
-            bytes_per_s: its uplink's rate as measured, 0 if it is not known.
-            is_idle: it has not, and owes parts.
+            bytes_per_s: measured rate of its uplink, 0 if it is not known.
+            is_idle: True if it has moved none, and owes parts.
         """
         if not is_idle:
             self.idle_s = None

@@ -26,16 +26,16 @@ class PeerLine:
     Attributes:
         hello: newest HELLO.
         life: evidence for the failure detector.
-        connected: whether its control connection is open.
+        connected: True while its control connection is open.
         sent_index: newest ledger record that was sent on this connection.
         acked_index: newest ledger record that the peer says it has consumed.
-        dismissed: it was told that the run is finished.
-        progress: its newest PROGRESS, for people.
+        dismissed: True once it was told that the run is finished.
+        progress: newest PROGRESS, for people.
         older_from: records from this one on were sent on this connection because it asked for them.
-        keeps: what it was told to keep of older records, None before that.
-        is_leaving: it goes as soon as somebody else holds what it holds.
-        is_released: it was told that it may go.
-        is_dialled: Whether the coordinator itself could open a connection to the peer's address,
+        keeps: order to keep so much of older records, None before that.
+        is_leaving: True if it goes as soon as somebody else holds what it holds.
+        is_released: True once it was told that it may go.
+        is_dialled: True if the coordinator itself could open a connection to the peer's address,
             None if it has not tried.
     """
 
@@ -97,7 +97,7 @@ class LiveRoster:
         lines: a line per peer that said HELLO in this term and has not left.
         unseen: roster members that have not.
         closes_s: once the run is over, when peers are kept no longer for those who are behind.
-        last_loss_s: so long the last round's loss is waited for.
+        last_loss_s: longest time that the last round's loss is waited for.
     """
 
     def __init__(self, view: LedgerView, now_s: float) -> None:
@@ -224,10 +224,10 @@ class LiveRoster:
 
         Args:
             now_s: the time.
-            are_behind: whether somebody who is here lacks a last state.
-            awaits_loss: whether the last round's loss may still come.
-            missed_until_s: until when members are waited for that are away.
-            staying: who stays for them, and for who is behind.
+            are_behind: True if somebody who is here lacks a last state.
+            awaits_loss: True if the last round's loss may still come.
+            missed_until_s: time until which members that are away are waited for.
+            staying: peers that stay for them, and for those that are behind.
         """
         self.closes_s = min(self.closes_s, now_s + limits.FINISH_S)
         is_missed = now_s < missed_until_s

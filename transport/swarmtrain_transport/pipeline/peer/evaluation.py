@@ -7,9 +7,10 @@ sends on, and forgets them as soon as the next one says ALIVE. The end asks the 
 labels (ARRIVED, GO) and tells it the loss (JUDGED). None of it is in books, gradients or the shares
 of routes.
 
-Whoever has another state than the one that is named says so, and the evaluator sends that text
-again a little later, as it does with what it hears nothing of. After a few such times in a row it
-gives the evaluation up; the next state has another one. A loss is an end's word, for people alone.
+A hop that has another state than the one that is named says so, and the evaluator sends that text
+again a little later, as it does with text of which it hears nothing. After a few such times in a
+row it gives the evaluation up; the next state has another one. A loss is an end's word, for people
+alone.
 """
 
 import hmac
@@ -32,13 +33,13 @@ class Evaluation:
     """A peer's part, as evaluator and as a hop.
 
     Args:
-        flight: what is at the peer.
-        guardian: its part as a sender.
+        flight: micro-batches at the peer.
+        guardian: the peer's part as a sender.
         invited: slots that are kept for senders.
 
     Attributes:
         refused: words that were not believed.
-        heard_s: when, as an evaluator, it last heard a loss, or had the state not yet; infinity if
+        heard_s: time when, as evaluator, it last heard a loss, or had no state yet; infinity if
             it evaluates nothing.
     """
 

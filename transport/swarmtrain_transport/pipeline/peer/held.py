@@ -61,9 +61,9 @@ class Try:
 
     Attributes:
         receiver: the process.
-        slot: its slot.
-        since_s: when it was first sent there.
-        is_long: it has been there for far longer than others take.
+        slot: slot of the receiver.
+        since_s: time when it was first sent there.
+        is_long: True if it has been there for far longer than others take.
     """
 
     receiver: Process
@@ -77,28 +77,28 @@ class Held:
     """A micro-batch at this peer.
 
     Attributes:
-        job: its name here.
+        job: name of it here.
         above: the process that sent it; None at its source.
         stage: the first that it goes through here.
         secret: drawn by its source.
-        tokens: that count in its loss; known to a source after its pass.
+        tokens: tokens that count in its loss; known to a source after its pass.
         labels: form of the labels; at a source, after the forward pass.
-        phase: of it.
-        began_s: when it came.
-        since_s: when its phase began.
+        phase: phase of it.
+        began_s: time when it came.
+        since_s: time when its phase began.
         kept_s: Time since which its slot was kept for it.
         tries: receivers that have had it, the newest last.
-        num_tries: how many there were, or will be when it is sent again.
+        num_tries: number of tries so far, a coming one included.
         avoided: receivers that have failed it.
         meant: the receiver that it was meant for.
         asked: receivers of which one may invite it.
-        heard_s: when the newest receiver last gave a sign of it.
+        heard_s: time when the newest receiver last gave a sign of it.
         output, gradient: forms of its output and of its input's gradient.
         below: the receiver whose gradient it takes; None at the end of its route.
-        reason: for which it is refused.
+        reason: reason for which it is refused.
         steps: inner steps that its first stage here had made before its forward pass.
-        again_s, pause_s: when a payload may be sent again, and the pause after that.
-        twin: at its source, the one of the same text (`comparisons`); they are to go to two peers.
+        again_s, pause_s: time when a payload may be sent again, and the pause after that.
+        twin: the one of the same text, at its source (`comparisons`); they are to go to two peers.
     """
 
     job: Job

@@ -29,26 +29,26 @@ class InFlight:
     Args:
         me: the process.
         span: stages that it serves.
-        rules: of the run.
-        seed: of the secrets of its own micro-batches.
+        rules: rules of the run.
+        seed: seed of the secrets of its own micro-batches.
 
     Attributes:
-        source: its own part as a source.
-        tally: of what it has counted.
-        members: of the run.
+        source: the peer's part as a source.
+        tally: books of what it has counted.
+        members: members of the run.
         gone: processes that have left it since the round began.
         now: round, step and attempt that is counted in.
-        is_open: that round has begun here, and is not closed.
+        is_open: True if that round has begun here, and is not closed.
         invites: there is something to come: a round is open, or a state is evaluated since.
         evaluated: the state that was to be evaluated last; None if that is over for certain.
         now_s: time of the event that is being answered.
         own: own micro-batches under way.
         in_slots: micro-batches that others have sent.
-        judged: those of evaluations, by job: own ones and others', which no book knows of.
+        judged: micro-batches of evaluations, by job: own ones and others', which no book knows of.
         running: the one whose pass is being made.
-        requests: of the event that is being answered.
+        requests: requests of the event that is being answered.
         window: Number of own micro-batches to have under way, on average of all sources.
-        times_s: for which the newest own micro-batches that came back were with others.
+        times_s: times for which the newest own micro-batches that came back were with others.
     """
 
     def __init__(self, me: Process, span: Span, rules: Rules, seed: bytes) -> None:

@@ -22,8 +22,8 @@ class Receiver:
     """A peer's part as a receiver.
 
     Args:
-        flight: what is at the peer.
-        permission: to begin the way back, where routes end here.
+        flight: micro-batches at the peer.
+        permission: permission to begin the way back, where routes end here.
 
     Attributes:
         invited: slots that are kept for senders.

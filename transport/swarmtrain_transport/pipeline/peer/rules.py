@@ -8,18 +8,18 @@ class Rules:
     """Rules that all peers of a run know.
 
     Attributes:
-        num_stages: of the model.
+        num_stages: number of the model's stages.
         slots: micro-batches of others that a peer takes in at a time, at least.
-        most_slots: Largest number of them, where the way through the stages has room for more.
+        most_slots: largest number of them, where the way through the stages has room for more.
         flushes: the coordinator says when to step; else a peer steps by itself.
-        step_micro_batches: that a source makes for each step, where steps are free.
+        step_micro_batches: micro-batches that a source makes for each step, where steps are free.
         max_stale_steps: inner steps between a forward pass and its gradient's return.
-        under_way: of a source's own micro-batches, at a time, at least; 0 for as many as `slots`. A
+        under_way: a source's own micro-batches at a time, at least; 0 for as many as `slots`. A
             source that makes more than the average one has as many more, and one that makes fewer
             fewer.
-        most_under_way: Largest number of them on average.
-        tokens: of a micro-batch at most, as there is room for in its form.
-        repeat_every: of so many micro-batches a source makes one of the text of the one before, and
+        most_under_way: largest number of them on average.
+        tokens: most tokens of a micro-batch, as there is room for in its form.
+        repeat_every: number of micro-batches in which a source makes one of the text before, and
             compares; 0 for none. Flushed steps have none: a text would count twice in a step.
         judged: micro-batches of an evaluation's text.
     """

@@ -1,6 +1,6 @@
 """A receiver's slots that are kept for others: memory is bounded by invitations.
 
-Whoever has a micro-batch for us says how many; a free slot is offered to those who want one, in
+A peer that has micro-batches for us says how many; a free slot is offered to those who want one, in
 turn, and is kept until it is filled or returned, or was kept for too long. So nobody can send what
 there is no room for, and nobody can hold the room either: who has kept a slot for nothing waits as
 long for the next one, and where there are several senders none of them has all slots.
@@ -60,7 +60,7 @@ class Invitations:
     """Slots that are kept for senders.
 
     Args:
-        boot: of the receiver.
+        boot: boot of the receiver.
     """
 
     def __init__(self, boot: Boot) -> None:

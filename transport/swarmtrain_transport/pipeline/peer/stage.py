@@ -48,12 +48,12 @@ class StageMachine:
     Args:
         me: the process.
         span: stages that it serves.
-        rules: of the run.
+        rules: rules of the run.
         seed: nobody else knows it; drawn anew by each process, or of the peer.
 
     Attributes:
         strangers: messages that were left aside because no member of the run sent them.
-        evaluation: its part in evaluations.
+        evaluation: the peer's part in evaluations.
     """
 
     def __init__(self, me: Process, span: Span, rules: Rules, seed: bytes) -> None:
@@ -110,11 +110,11 @@ class StageMachine:
         """A message came from this process.
 
         Args:
-            peer: that sent it.
-            boot: of the peer.
-            message: what it says.
+            peer: peer that sent it.
+            boot: boot of the peer.
+            message: the message.
             now_s: the time.
-            is_sound: whether the payload beside it is what its form says, and finite. An input that
+            is_sound: True if the payload beside it is what its form says, and finite. An input that
                 is not is refused before anybody is asked for the permission, so that another try
                 may get it.
         """
