@@ -1,6 +1,7 @@
 """Coming in: identity, numerics, network thread, WELCOME. The same for the command and the hook."""
 
 import hashlib
+import os
 import queue
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -24,6 +25,8 @@ from swarmtrain.strategies import strategy_of
 from swarmtrain_transport.wire.identity import Identity
 from swarmtrain_transport.wire.invite import Invite
 from swarmtrain_transport.wire.messages import FIRST_GROUP, UNSAID, Brings, Welcome
+
+_SECRET_BYTES = 32
 
 Frozen = Callable[[int, int], None]
 
@@ -149,8 +152,12 @@ class Membership:
         )
         return Session(
             self.identity.peer_id, self.thread, self.storage.of(group), self.config, driver,
-            layout, hooks,
+            layout, hooks, self.thread.clock,
         )  # fmt: skip
+
+    def secret(self) -> bytes:
+        """32 bytes that nobody else can guess."""
+        return os.urandom(_SECRET_BYTES)
 
     def own_seed(self) -> int:
         """A seed of this peer in this run: peers read different windows of the text, and only the

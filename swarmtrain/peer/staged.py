@@ -6,7 +6,6 @@ steps; text is read by those whose span begins with the first stage.
 
 import logging
 import math
-import os
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -50,8 +49,6 @@ from swarmtrain_transport.wire import messages
 from swarmtrain_transport.wire.messages import LeaseGrant, Waiting, Welcome
 
 logger = logging.getLogger(__name__)
-
-_SEED_BYTES = 32
 
 
 @dataclass(frozen=True, slots=True)
@@ -138,7 +135,9 @@ class StagedPeer:
             span.check(self._any_input(served[0]), self._any_labels() if is_end else None)
         trainer = self._trainer(span)
         sessions = {stage: self._session(stage, span, trainer) for stage in served}
-        self._training = StageTraining(thread, sessions, trainer, config, self._on_other)
+        self._training = StageTraining(
+            thread, sessions, trainer, config, self._on_other, thread.clock
+        )  # fmt: skip
         if 0 in served:
             self._lease()
         self._training.start()
@@ -238,7 +237,7 @@ class StagedPeer:
         self, me: route.Process, span: route.Span, run_tag: int, outside: Outside
     ) -> StagePeer:
         machine = StageMachine(
-            me, span, rules_of(self.membership.config), seed=os.urandom(_SEED_BYTES)
+            me, span, rules_of(self.membership.config), seed=self.membership.secret()
         )
         self._peer = StagePeer(machine, me.boot, run_tag, self._forms, outside)
         return self._peer

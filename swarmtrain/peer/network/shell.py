@@ -66,7 +66,7 @@ from swarmtrain_transport.wire.messages import (
     Waiting,
     Welcome,
 )
-from swarmtrain_transport.wire.records import Record
+from swarmtrain_transport.wire.records import Record, Sign, Verify
 from swarmtrain_transport.wire.text_place import TextPlace
 
 GIVEN_UP = "SWT-E710"
@@ -98,6 +98,7 @@ class PeerShell:
         waits: True to wait for a coordinator that does not answer. A peer that was in the run
             before does so in any case, unless the run is finished.
         brings: words for the door on model and data.
+        loop: clock and timers; None for the running loop.
     """
 
     def __init__(
@@ -114,6 +115,7 @@ class PeerShell:
         freeze: tuple[int, Callable[[int, int], None]] | None = None,
         waits: bool = False,
         brings: Brings = UNSAID,
+        loop: asyncio.AbstractEventLoop | None = None,
     ) -> None:
         self._invite = invite
         self._storage = storage
@@ -135,7 +137,7 @@ class PeerShell:
         self._control: ControlClient | None = None
         self._status: StatusServer | None = None
         self._timer: asyncio.TimerHandle | None = None
-        self._loop = asyncio.get_running_loop()
+        self._loop = loop or asyncio.get_running_loop()
         self._fault: UserError | None = None
         self._tasks: set[asyncio.Task[None]] = set()
         self._config_hash = b""
@@ -204,16 +206,20 @@ class PeerShell:
         )  # fmt: skip
         self._zmq = zmq_link
         self._bandwidth = Bandwidth(zmq_link, self._loop, self._caps, self._storage.directory)
-        self._participant = Participant(
-            card, CodecArithmetic(), self._identity.sign, verify, self._shuffled,
+        self._begin(card, self._bandwidth, self._identity.sign, verify)
+
+    def _begin(self, card: Card, link: Link, sign: Sign, verify: Verify) -> None:
+        """Go on from what the state directory holds."""
+        participant = self._participant = Participant(
+            card, CodecArithmetic(), sign, verify, self._shuffled,
             self._storage.records, self._now_s(), Retention(self._spill), self._storage.ledger,
             self._storage.beginning(), DiskShelf(self._storage.directory),
         )  # fmt: skip
-        recall(self._storage, self._participant)
-        self._link = self._bandwidth
+        recall(self._storage, participant)
+        self._link = link
         if self._freeze is not None:
-            self._link = FreezingLink(self._bandwidth, self._participant, *self._freeze)
-        self._act(self._participant.start(self._now_s()))
+            self._link = FreezingLink(link, participant, *self._freeze)
+        self._act(participant.start(self._now_s()))
 
     def _holding(self) -> str:
         """Say what this peer has, for who waits long for a coordinator, and how it gets more."""

@@ -137,6 +137,10 @@ class PeerThread:
 
     # ---- from the training thread
 
+    def clock(self) -> float:
+        """Monotonic seconds, by which the training thread waits."""
+        return time.monotonic()
+
     @property
     def is_connected(self) -> bool:
         """True if the control lane is up."""
@@ -240,8 +244,8 @@ class PeerThread:
         if not self.num_others:
             return True if self.is_connected else None
         self.send(Leaving())
-        begun_s, is_told = time.monotonic(), False
-        while self.is_connected and time.monotonic() - begun_s < HAND_OVER_S:
+        begun_s, is_told = self.clock(), False
+        while self.is_connected and self.clock() - begun_s < HAND_OVER_S:
             try:
                 item = self.inbox.get(timeout=_LOOK_S)
             except queue.Empty:
@@ -253,7 +257,7 @@ class PeerThread:
                     self.send(Leaving())
                 case UserError():
                     return None
-            if not is_told and time.monotonic() - begun_s >= _MOMENT_S:
+            if not is_told and self.clock() - begun_s >= _MOMENT_S:
                 is_told = True
                 waits()
         return False if self.is_connected else None

@@ -1,7 +1,7 @@
 """The simulated coordinator: the production rendezvous on a pretended disk that takes time."""
 
 from collections import deque
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from functools import partial
 from typing import Protocol
 
@@ -16,8 +16,10 @@ from swarmtrain_transport.coordinator.members.departures import Order
 from swarmtrain_transport.coordinator.members.roster import PeerLine
 from swarmtrain_transport.coordinator.ops.planning import RunTerms
 from swarmtrain_transport.coordinator.rendezvous import Rendezvous
+from swarmtrain_transport.coordinator.stages.stage_rounds import PipelineTerms
 from swarmtrain_transport.errors import RemoteFault
 from swarmtrain_transport.links.link import PeerId
+from swarmtrain_transport.pipeline.coordinator.assignment import StageNeed
 from swarmtrain_transport.wire.messages import Hello, LeaseRequest, PeerMessage, Released
 from swarmtrain_transport.wire.records import Record, Sign, Verify
 
@@ -54,7 +56,8 @@ class SimCoordinator(Process):
         terms: of the run.
         sign: stands in for the run key.
         verify: its counterpart.
-        more_groups: terms of a second group, if there is one.
+        more_groups: terms of a second group, if there is one, or of all later stages.
+        needs, pipeline: as of `Rendezvous`, in a run in stages.
 
     Attributes:
         watch: looks on.
@@ -64,13 +67,14 @@ class SimCoordinator(Process):
 
     def __init__(
         self, scene: Scene, control: ControlLanes, terms: RunTerms, sign: Sign, verify: Verify,
-        more_groups: tuple[RunTerms, ...] = (),
+        more_groups: tuple[RunTerms, ...] = (), needs: Sequence[StageNeed] = (),
+        pipeline: PipelineTerms | None = None,
     ) -> None:  # fmt: skip
         super().__init__(scene.clock, *scene.skew())
         self._scene = scene
         self._control = control
         self.terms = terms
-        self._more_groups = more_groups
+        self._more_groups, self._needs, self._pipeline = more_groups, needs, pipeline
         self.disk: list[Record] = []
         self.machine: Rendezvous | None = None
         self.term = 0
@@ -102,7 +106,8 @@ class SimCoordinator(Process):
         self._stopped_until_s = 0.0
         self.machine = Rendezvous(
             self.terms, bytes(32), self.disk, self._sign, self._verify, self.term, self.now_s,
-            archive=self, more_groups=self._more_groups,
+            archive=self, more_groups=self._more_groups, needs=self._needs,
+            pipeline=self._pipeline,
             is_lost=self._has_begun and not self.disk, rounds=self.wanted_rounds,
         )  # fmt: skip
         conditions = self._scene.conditions
@@ -180,7 +185,7 @@ class SimCoordinator(Process):
     def _placed(self, machine: Rendezvous) -> list[do.CoordinatorAction]:
         """Put peers into the second group until it has as many as it should: the last of them
         into that alone, if enough are there in the first group without it."""
-        if len(machine.groups) < 2:
+        if len(machine.groups) < 2 or self._pipeline is not None:
             return []
         view, lines, conditions = machine.view, machine.lines, self._scene.conditions
         first, second = view.groups[0].members, view.groups[1].members
