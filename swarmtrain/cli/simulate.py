@@ -57,6 +57,12 @@ def simulate(
             "and --groups are drawn then; --text and --extended are of other worlds.",
         ),
     ] = False,
+    stages: Annotated[
+        bool,
+        typer.Option(
+            "--stages", help="Whole runs in stages instead, with sessions, disks and small models."
+        ),
+    ] = False,
     first_seed: Annotated[int, typer.Option(min=0, help="The first world's seed.")] = 0,
     seed: Annotated[
         int | None, typer.Option(min=0, help="Run this one world alone.", show_default=False)
@@ -84,9 +90,11 @@ def simulate(
         raise typer.BadParameter("a trace is of one world: name it with --seed")
     chosen = range(first_seed, first_seed + seeds) if seed is None else range(seed, seed + 1)
     budget_s = math.inf if budget is None else budget
-    if pipelines:
+    if pipelines or stages:
         raise typer.Exit(
-            _simulate_pipelines(chosen, processes, budget_s, trace=trace, as_json=as_json)
+            _simulate_pipelines(
+                chosen, processes, budget_s, is_whole=stages, trace=trace, as_json=as_json
+            )
         )
     from swarmtrain.simulate.seeds import SeedResult, drawn, run_seed, run_seeds, until
     from swarmtrain.simulate.seeds import simulate as run
@@ -123,9 +131,9 @@ def _say_next(seeds: range, done: int) -> None:
 
 
 def _simulate_pipelines(
-    seeds: range, processes: int, budget_s: float, *, trace: bool, as_json: bool
+    seeds: range, processes: int, budget_s: float, *, is_whole: bool, trace: bool, as_json: bool
 ) -> int:
-    """Simulate pipelines, and return the exit status."""
+    """Simulate pipelines, or whole runs in stages, and return the exit status."""
     from swarmtrain.simulate.pipelines.seeds import SeedResult, run_seed, run_seeds
     from swarmtrain.simulate.pipelines.seeds import simulate as run
     from swarmtrain.simulate.seeds import until
@@ -135,12 +143,21 @@ def _simulate_pipelines(
             where = f"seed {result.seed}, at {result.virtual_s:.3f} s"
             say(f"{where}: {result.invariant}: {result.story}")
 
+    if is_whole:
+        from swarmtrain.simulate.stages.world import run_seed
     if trace:
         run_seed(seeds[0], _show)
-    summary = run(until(run_seeds(seeds, processes), budget_s), tell)
+    summary = run(until(run_seeds(seeds, processes, run_seed), budget_s), tell)
     _say_next(seeds, summary.seeds)
     if as_json:
         show_json(asdict(summary))
+    elif is_whole:
+        counts = summary.counts
+        show(
+            f"{summary.seeds} runs in stages, {counts.get('books', 0)} rounds, "
+            f"{counts.get('Commit', 0)} commits, {counts.get('Skip', 0)} skips, "
+            f"{len(summary.violations)} violations, {summary.seconds} s"
+        )
     else:
         counts = summary.counts
         show(

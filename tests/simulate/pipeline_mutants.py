@@ -8,6 +8,7 @@ those worlds were clean. Without a name all are hunted.
 
 import argparse
 import contextlib
+import dataclasses
 import json
 import sys
 import time
@@ -15,7 +16,10 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from unittest import mock
 
-from swarmtrain.simulate.pipelines.seeds import run_seed
+from swarmtrain.simulate.pipelines.seeds import SeedResult, run_seed
+from swarmtrain.simulate.stages.world import run_seed as run_staged
+from swarmtrain_transport.coordinator import group
+from swarmtrain_transport.coordinator.stages.stage_rounds import StageRounds
 from swarmtrain_transport.pipeline.coordinator.moves import Moves
 from swarmtrain_transport.pipeline.coordinator.rounds import Rounds
 from swarmtrain_transport.pipeline.coordinator.shares import Shares
@@ -255,6 +259,40 @@ def grows_without_end(self, since_s, now_s):
     self.size += 1
 
 
+def takes_a_gradient_one_step_too_old(self, sender, gradient):
+    rules = self._flight.rules
+    self._flight.rules = dataclasses.replace(rules, max_stale_steps=rules.max_stale_steps + 1)
+    original_gradient(self, sender, gradient)
+    self._flight.rules = rules
+
+
+def parts_with_the_only_one(self, process, now_s):
+    self._now_s = now_s
+    member = self._in_round.get(process.peer)
+    if member is None or member.boot != process.boot:
+        return ()
+    self._part(process)
+    self.absent[process.peer] = member
+    self._is_at_fault(process)
+    return self._went_on()
+
+
+original_follow = StageRounds._follow
+
+
+def waits_on_after_a_skip(self):
+    views = {stage: self._groups[stage].view for stage in self._awaited}
+    if not any(
+        views[stage].last_op >= one.op and one.op not in views[stage].commits
+        for stage, one in self._awaited.items()
+    ):
+        original_follow(self)
+
+
+def lets_everybody_give(peers, givers):
+    return peers
+
+
 @dataclass(frozen=True)
 class Mutant:
     """A broken rule.
@@ -262,10 +300,12 @@ class Mutant:
     Attributes:
         patch: breaks it.
         found_by: invariants that may show it.
+        run: a world of a seed; by default one of pipelines alone.
     """
 
     patch: Patch
     found_by: tuple[str, ...]
+    run: Callable[[int], SeedResult] = run_seed
 
 
 MUTANTS = {
@@ -328,6 +368,16 @@ MUTANTS = {
         changed(Rounds, _deal=closes_on_early_words), ("P11",)
     ),
     "receivers-believed": Mutant(changed(Source, has_permitted=lambda self, name: True), ("P8",)),
+    "one-step-too-old": Mutant(
+        changed(Guardian, on_gradient=takes_a_gradient_one_step_too_old), ("P12",)
+    ),
+    "away-though-a-stage-is-empty": Mutant(changed(Rounds, away=parts_with_the_only_one), ("P13",)),
+    "skip-ends-no-round": Mutant(
+        changed(StageRounds, _follow=waits_on_after_a_skip), ("S1",), run_staged
+    ),
+    "who-is-in-no-books-gives": Mutant(
+        changed(group, given_by=lets_everybody_give), ("S4",), run_staged
+    ),
 }
 
 
@@ -351,7 +401,7 @@ def hunt(name: str, seeds: int, first_seed: int = 0) -> Catch:
     other = ""
     for seed in range(first_seed, first_seed + seeds):
         with mutant.patch():
-            result = run_seed(seed)
+            result = mutant.run(seed)
         if result.invariant in mutant.found_by:
             spent_s = round(time.perf_counter() - began_s, 1)
             runs = seed - first_seed + 1

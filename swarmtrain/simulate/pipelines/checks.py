@@ -6,7 +6,9 @@ steps are flushed, a step is of the same micro-batches in every stage; P6 one pe
 and none counts in a stage that it does not serve; P8 when the faults have stopped every micro-batch
 comes back, and rounds go on; beside a hostile member most of them do; P10 a source that compares
 routes suspects nobody who is honest; P11 a free round is as large as it was begun, whichever of its
-sources are gone, and each share is dealt anew once. P7 is of the stages' groups (`keeper_checks`).
+sources are gone, and each share is dealt anew once; P12 no gradient is taken that is staler than
+the run allows; P13 nobody is away without whom a stage has nobody. P7 is of the stages' groups
+(`keeper_checks`).
 """
 
 from collections import Counter

@@ -5,7 +5,7 @@ list of micro-batches: what it holds at each step is compared with what the mach
 """
 
 import random
-from collections import deque
+from collections import Counter, deque
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Protocol
@@ -125,6 +125,8 @@ class SimProcess:
         self._training: deque[Request] = deque()
         self._is_training = False
         self._is_weighed = False
+        self._num_steps: Counter[Stage] = Counter()
+        self._forward_at: dict[Job, tuple[Stage, int]] = {}
         self.op = 0
 
     @property
@@ -158,6 +160,7 @@ class SimProcess:
 
     def _obey(self, asked: tuple[Request, ...]) -> None:
         for request in asked:
+            self._note_steps(request)
             match request:
                 case requests.Send():
                     self._send(request)
@@ -191,6 +194,15 @@ class SimProcess:
         self._train()
         self.ground.check(self)
 
+    def _note_steps(self, request: Request) -> None:
+        """Count steps as the machine asks for them, and remember at which a forward pass was."""
+        if isinstance(request, requests.Step):
+            self._num_steps.update(range(request.stages.first, request.stages.last + 1))
+        elif isinstance(request, requests.RunForward):
+            self._forward_at[request.job] = request.stage, self._num_steps[request.stage]
+        elif isinstance(request, requests.Free):
+            self._forward_at.pop(request.job, None)
+
     def _send(self, request: requests.Send) -> None:
         job = request.job
         match request.message:
@@ -213,8 +225,11 @@ class SimProcess:
         output was."""
         if job.slot is not None and job not in self._inputs:
             self._inputs.add(job)
-        else:
-            self._outputs.add(job)
+            return
+        self._outputs.add(job)
+        stage, before = self._forward_at.get(job, (0, self._num_steps[0]))
+        if self._num_steps[stage] - before > self.machine.rules.max_stale_steps:
+            self.ground.broken("P12", f"{self.me} takes a stale gradient of {job}")
 
     @property
     def payloads(self) -> int:

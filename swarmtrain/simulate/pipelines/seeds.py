@@ -63,9 +63,11 @@ def run_seed(seed: int, trace: Trace | None = None) -> SeedResult:
     return SeedResult(seed, invariant, story, dict(counts), world.digest.digest(), world.now_s)
 
 
-def run_seeds(seeds: Iterable[int], processes: int = 1) -> Iterable[SeedResult]:
+def run_seeds(
+    seeds: Iterable[int], processes: int = 1, run: Callable[[int], SeedResult] = run_seed
+) -> Iterable[SeedResult]:
     """Run many worlds; results come in the order of the seeds."""
-    return map(run_seed, seeds) if processes == 1 else in_processes(run_seed, seeds, processes, 4)
+    return map(run, seeds) if processes == 1 else in_processes(run, seeds, processes, 4)
 
 
 def simulate(results: Iterable[SeedResult], tell: Callable[[SeedResult], None]) -> Summary:

@@ -337,7 +337,10 @@ class World:
 
         def part() -> None:
             if is_missed():
+                was_served = self._is_served()
                 self._act(self.coordinator.away(process.me, self.now_s))
+                if was_served and not self._is_served():
+                    self.broken("P13", f"{process.me} is away, and a stage has nobody else")
                 self._take_back(process)
 
         def give_up() -> None:
@@ -348,6 +351,12 @@ class World:
 
         self._at(self.now_s + _AWAY_S, part)
         self._at(self.now_s + _GONE_S, give_up)
+
+    def _is_served(self) -> bool:
+        """Return True if each stage has a member that is not away."""
+        spans = [member.span for member in self.coordinator.members.values()]
+        stages = range(self.conditions.num_stages)
+        return all(any(stage in span for span in spans) for stage in stages)
 
     def _gone(self, peer: PeerId) -> None:
         """The ledger's GONE: until it comes anew, nobody waits for it."""

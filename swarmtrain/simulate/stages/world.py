@@ -75,7 +75,8 @@ class World:
         trace: takes a line per event.
 
     Attributes:
-        counts: what has happened, by kind.
+        counts: number of events, by kind.
+        log: records of the ledger.
     """
 
     def __init__(self, seed: int, trace: Trace | None = None) -> None:
@@ -105,7 +106,7 @@ class World:
         self._lives = 0
         self.peers: dict[PeerId, StagedProcess] = {}
         self._states: dict[tuple[int, int, int], str] = {}
-        self._log: list[Record] = []
+        self.log: list[Record] = []
         self._reader = BodyReader()
         self._outcomes: dict[tuple[int, int], bytes] = {}
         self._givers: dict[int, set[PeerId]] = {}
@@ -237,9 +238,9 @@ class World:
 
     def logged(self, record: Record) -> None:
         """S3 and S4, as records are appended."""
-        if record.index < len(self._log):
+        if record.index < len(self.log):
             self._violated("S3", f"record {record.index} is decided a second time")
-        self._log.append(record)
+        self.log.append(record)
         body = self._reader.read(record)
         group = getattr(body, "group", 0)
         self.scene.say("LEDGER", f"{type(body).__name__} {group} {getattr(body, 'op', '')}")
@@ -290,5 +291,5 @@ def run_seed(seed: int, trace: Trace | None = None) -> SeedResult:
     world.run()
     found = world.scene.violations
     invariant, story = (found[0].invariant, found[0].story) if found else ("", "")
-    digest = hashlib.sha256(b"".join(record.hash for record in world._log)).digest()
+    digest = hashlib.sha256(b"".join(record.hash for record in world.log)).digest()
     return SeedResult(seed, invariant, story, dict(world.counts), digest, world.scene.clock.now_s)
