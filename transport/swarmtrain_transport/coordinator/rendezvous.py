@@ -150,7 +150,7 @@ class Rendezvous:
         self.recovery = LedgerRecovery(
             self.writer, self.live_roster, now_s, verify, run_key if is_lost else None
         )
-        self.reach, self._judges_reach = Reach(self.live_roster), False
+        self.reach = Reach(self.live_roster, self.writer, self.note)
         self.departures = Departures(
             self.writer, self.live_roster, self.first.chronicle, self._lost
         )
@@ -218,7 +218,7 @@ class Rendezvous:
 
     def _welcome(self, peer: PeerId, hello: Hello, why: str = "") -> None:
         line = self.live_roster.enter(peer, hello, self._now_s)
-        self._judges_reach = True
+        self.reach.is_due = True
         self.writer.send(
             peer,
             Welcome(self.writer.term, self.terms.run_id, self._run_key, self.terms.config,
@@ -254,7 +254,7 @@ class Rendezvous:
         check_claim(message)
         self._dispatch(peer, line, message)
         is_idle = line.life.idle_s is not None
-        is_news = is_idle or not was_alive or line.acked_index != acked_index or self._judges_reach
+        is_news = is_idle or not was_alive or line.acked_index != acked_index or self.reach.is_due
         if isinstance(message, Progress) and not is_news and now_s < self._due_s:
             return self.writer.take()
         is_timeless = isinstance(message, _TIMELESS) and not is_idle
@@ -300,7 +300,7 @@ class Rendezvous:
         """The shell has tried to open a connection to the address that a peer has told."""
         self._at(now_s)
         if (line := self.lines.get(peer)) is not None:
-            line.is_dialled, self._judges_reach = is_open, True
+            line.is_dialled, self.reach.is_due = is_open, True
         return self._settle()
 
     def reads(self, place: TextPlace | None) -> None:
@@ -437,8 +437,7 @@ class Rendezvous:
             case Progress():
                 line.acknowledged(min(message.index, self.writer.head), self._now_s)
                 is_idle = line.is_still(message) and self._owes(peer)
-                told = line.progress.unreached if line.progress is not None else ()
-                self._judges_reach = self._judges_reach or message.unreached != told
+                self.reach.progressed(line, message)
                 line.progress = message
                 line.life.moved(self._now_s, message.up_bytes_per_s, is_idle=is_idle)
                 if message.gauged is not None:
@@ -528,7 +527,7 @@ class Rendezvous:
             for peer, message in self.recovery.take_held():
                 if peer in self.lines:
                     self._dispatch(peer, self.lines[peer], message)
-            self._judge_reach()
+            self.reach.settle(self._now_s)
             self._begin_groups()
             self._extend()
             self.departures.bury(self._now_s)
@@ -550,19 +549,6 @@ class Rendezvous:
         if shifts_timers or newest != head or self._now_s >= self._due_s:
             self._due_s = self._next_due_s()
         return self.writer.take()
-
-    def _judge_reach(self) -> None:
-        """Tell peers that the others cannot reach them, and people of it."""
-        if not (self._judges_reach or self.reach.is_watching):
-            return
-        self._judges_reach = False
-        for peer, told in self.reach.judge(self._now_s):
-            self.writer.send(peer, told)
-            if told.peers:
-                where = f"{told.host} port {told.port}"
-                by = "1 peer" if told.peers == 1 else f"{told.peers} peers"
-                by += " and the coordinator" * told.by_coordinator
-                self.note(peer, "unreachable", f"no connection to {where} for {by}")
 
     def _move_peers(self) -> bool:
         """MOVE for a stage that is slow, or that nobody serves any more; True if there was one."""

@@ -235,21 +235,33 @@ def _waiting_for(coordinator: Coordinator, group: GroupCoordinator) -> tuple[str
         )
         return text, None
     alive = [one for one in group.group_peers.here.values() if one.line.connected]
-    is_held = any(one.applied_op == view.last_op for one in alive)
-    if view.genesis is not None and view.last_op >= 1 and not is_held:
+    holders = {
+        peer: one
+        for peer, one in group.group_peers.here.items()
+        if one.line.connected and one.applied_op == view.last_op
+    }
+    if view.last_op >= 1 and holders and all(map(_is_out_of_reach, holders.values())):
+        names = _named(coordinator, sorted(holders))
+        text = f"the others to reach {names}: nobody else has the state after round {view.last_op}"
+        return text, None
+    if view.genesis is not None and view.last_op >= 1 and not holders:
         keepers = _keepers_here(group)
         if keepers:
             return _held_by_keepers(coordinator, group, keepers), None
         return _held_by_nobody(coordinator, group)
     needed = needed_peers(terms, view)
     here = group.group_peers.here.items()
-    out = sorted(peer for peer, one in here if one.line.life.unreached_s is not None)
+    out = sorted(peer for peer, one in here if _is_out_of_reach(one))
     if len(alive) < needed:
         return _more_peers(needed - len(alive)), None
     if len(alive) - len(out) < needed:
         more = _more_peers(needed - len(alive) + len(out))
         return f"{more}: the others cannot reach {_named(coordinator, out)}", None
     return _first_state(coordinator, group, needed), None
+
+
+def _is_out_of_reach(one: GroupPeer) -> bool:
+    return one.line.life.unreached_s is not None
 
 
 def _first_state(coordinator: Coordinator, group: GroupCoordinator, needed: int) -> str:

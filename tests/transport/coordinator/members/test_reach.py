@@ -1,12 +1,14 @@
 """Peers that the others cannot reach: named, told, and never the only holder of anything."""
 
+import pytest
+
 from swarmtrain_transport import limits
+from swarmtrain_transport.coordinator.members.failure_detector import LifeLine
+from swarmtrain_transport.errors import RemoteFault
 from swarmtrain_transport.wire import messages as m
 from swarmtrain_transport.wire.records import Freeze, Rewind
 from tests.transport.hall import Hall, opened, root_of
 from tests.transport.rig import LAYOUT, A, B, C, D, E
-
-OTHER = b"\x77" * 32
 
 
 def complain(hall: Hall, words: dict[bytes, tuple[bytes, ...]]) -> None:
@@ -116,3 +118,29 @@ def test_the_words_of_who_has_left_count_no_more() -> None:
     hall.say(B, m.Leave())
     complain(hall, {})
     assert state(hall, D) != "unreachable"
+
+
+def test_a_state_that_only_an_unreachable_peer_has_is_what_the_run_waits_for() -> None:
+    hall = opened(A)
+    hall.run_op(1, A)
+    hall.join(B, C)
+    complain(hall, {B: (A,), C: (A,)})
+    waits = hall.machine.status(hall.now_s).waiting_for
+    assert waits == "the others to reach otter: nobody else has the state after round 1"
+    complain(hall, {})
+    assert not hall.machine.status(hall.now_s).waiting_for
+
+
+def test_an_unreachable_peer_is_away_from_the_rounds_of_a_pipeline_too() -> None:
+    life = LifeLine(0.0)
+    assert life.is_alive(1.0) and life.away_at_s > 1.0
+    life.unreached_s = 1.0
+    assert not life.is_alive(1.0) and life.away_at_s == 1.0
+    assert life.fault(1.0) == "unreachable"
+    assert not life.is_gone(1.0)
+
+
+def test_more_names_than_peers_can_be_are_refused() -> None:
+    hall = opened(A, B)
+    with pytest.raises(RemoteFault, match="cannot reach"):
+        hall.ack(A, unreached=(B,) * (limits.PEERS_MAX + 1))

@@ -6,10 +6,12 @@ peer that reaches few others may be the one with the broken line.
 """
 
 from collections import defaultdict
+from collections.abc import Callable
 
+from swarmtrain_transport.coordinator.ledger_writer import LedgerWriter
 from swarmtrain_transport.coordinator.members.roster import LiveRoster, PeerLine
 from swarmtrain_transport.links.link import PeerId
-from swarmtrain_transport.wire.messages import Unreached
+from swarmtrain_transport.wire.messages import Progress, Unreached
 
 
 class Reach:
@@ -17,17 +19,43 @@ class Reach:
 
     Args:
         live_roster: The peers that are here.
+        writer: Sends peers what they hear of themselves.
+        note: Hears, for people, what is found of a peer.
 
     Attributes:
-        is_watching: True if somebody says that it cannot reach another.
+        is_due: True if something has changed since the last judgement.
     """
 
-    def __init__(self, live_roster: LiveRoster) -> None:
-        self._live_roster = live_roster
-        self.is_watching = False
+    def __init__(
+        self,
+        live_roster: LiveRoster,
+        writer: LedgerWriter,
+        note: Callable[[PeerId, str, str], None],
+    ) -> None:
+        self.is_due = False
+        self._live_roster, self._writer, self._note = live_roster, writer, note
+        self._is_watching = False
         self._told: dict[PeerId, tuple[PeerLine, Unreached]] = {}
 
-    def judge(self, now_s: float) -> list[tuple[PeerId, Unreached]]:
+    def progressed(self, line: PeerLine, message: Progress) -> None:
+        """A peer says whom it cannot reach."""
+        before = line.progress.unreached if line.progress is not None else ()
+        self.is_due = self.is_due or message.unreached != before
+
+    def settle(self, now_s: float) -> None:
+        """Judge, if anything may have changed, and tell those whom it concerns."""
+        if not (self.is_due or self._is_watching):
+            return
+        self.is_due = False
+        for peer, told in self._judge(now_s):
+            self._writer.send(peer, told)
+            if told.peers:
+                by = "1 peer" if told.peers == 1 else f"{told.peers} peers"
+                by += " and the coordinator" * told.by_coordinator
+                where = f"{told.host} port {told.port}"
+                self._note(peer, "unreachable", f"no connection to {where} for {by}")
+
+    def _judge(self, now_s: float) -> list[tuple[PeerId, Unreached]]:
         """Mark the peers that most others cannot reach; return what peers are to be told of
         themselves, where that has changed."""
         here = {
@@ -57,7 +85,7 @@ class Reach:
             self._told[peer] = (line, told)
         for gone in self._told.keys() - here.keys():
             del self._told[gone]
-        self.is_watching = bool(words)
+        self._is_watching = bool(words)
         return news
 
     def _words(self, here: dict[PeerId, PeerLine]) -> dict[PeerId, int]:

@@ -60,6 +60,8 @@ class FirstState:
         if self._view.genesis is not None:
             self._offers.clear()
             self._offered_s = None
+        if not self._offers:
+            return None
         alive = self._group_peers.alive(now_s)
         offers = {peer: one for peer, one in self._offers.items() if peer in alive}
         if not offers:
