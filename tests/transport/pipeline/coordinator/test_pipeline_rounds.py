@@ -664,7 +664,7 @@ def test_for_whom_nobody_waits_makes_nothing_and_its_word_is_not_awaited():
     rounds.unawaited = {SECOND.peer}
     begun = told(orders.Begin, drained(rounds, SECOND))
     assert {process: order.share for process, order in begun.items()} == {
-        FIRST: 8, SECOND: 0, LAST: 0,
+        FIRST: 4, SECOND: 0, LAST: 0,
     }  # fmt: skip
     rounds.settled(FIRST, orders.Settled(0, (), NOTHING), 20.0)
     actions = rounds.settled(LAST, orders.Settled(0, (), NOTHING), 21.0)
