@@ -14,7 +14,6 @@ adapters, which is what one would save: `{n: p for n, p in ... if p.requires_gra
 """
 
 import sys
-import zlib
 
 import torch
 from torch import Tensor, nn
@@ -60,7 +59,6 @@ def loss_of(model: nn.Module, chance: torch.Generator) -> Tensor:
 
 def main(name: str) -> None:
     torch.set_num_threads(1)
-    chance = torch.Generator().manual_seed(zlib.crc32(name.encode()))
     model = build()
     trained = [p for p in model.parameters() if p.requires_grad]
     optimizer = torch.optim.AdamW(trained, lr=3e-3)
@@ -68,6 +66,7 @@ def main(name: str) -> None:
     print(f"{values[0]} of {values[1]} values are exchanged", flush=True)
 
     with swarmtrain.join(model, optimizer, name=name, samples_per_step=64) as swarm:
+        chance = torch.Generator().manual_seed(swarm.seed)  # other data for each peer
         for step in range(STEPS):
             loss = loss_of(model, chance)
             optimizer.zero_grad()

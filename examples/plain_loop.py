@@ -8,7 +8,6 @@ It learns a function from noisy samples. Every peer draws its own samples, all e
 """
 
 import sys
-import zlib
 
 import torch
 from torch import nn
@@ -21,11 +20,11 @@ STEPS = 1000
 
 def main(name: str) -> None:
     torch.set_num_threads(1)
-    chance = torch.Generator().manual_seed(zlib.crc32(name.encode()))
     model = nn.Sequential(nn.Linear(2, 32), nn.Tanh(), nn.Linear(32, 1))
     optimizer = torch.optim.AdamW(model.parameters(), lr=3e-3)
 
     with swarmtrain.join(model, optimizer, name=name, samples_per_step=64) as swarm:  # 1
+        chance = torch.Generator().manual_seed(swarm.seed)  # other data for each peer
         for step in range(STEPS):
             x = torch.rand(64, 2, generator=chance) * 4 - 2
             y = torch.sin(x[:, :1]) * x[:, 1:] + 0.1 * torch.randn(64, 1, generator=chance)

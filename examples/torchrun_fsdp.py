@@ -11,7 +11,6 @@ TORCH_DISABLE_SHARE_RDZV_TCP_STORE=1, see docs/torchrun.md.
 """
 
 import sys
-import zlib
 
 import torch
 import torch.distributed as dist
@@ -32,12 +31,12 @@ def main(name: str) -> None:
     if device.type == "cuda":
         torch.cuda.set_device(rank % torch.cuda.device_count())
     torch.set_num_threads(1)
-    chance = torch.Generator().manual_seed(zlib.crc32(name.encode()) + rank)
     model = nn.Sequential(nn.Linear(2, 32), nn.Tanh(), nn.Linear(32, 1)).to(device)
     fully_shard(model, mesh=init_device_mesh(device.type, (size,)))
     optimizer = torch.optim.AdamW(model.parameters(), lr=3e-3)
 
     with swarmtrain.join(model, optimizer, name=name, samples_per_step=64 * size) as swarm:
+        chance = torch.Generator().manual_seed(swarm.seed + rank)  # other data for each peer
         for step in range(STEPS):
             x = torch.rand(64, 2, generator=chance) * 4 - 2
             y = torch.sin(x[:, :1]) * x[:, 1:] + 0.1 * torch.randn(64, 1, generator=chance)

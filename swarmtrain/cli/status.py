@@ -19,7 +19,7 @@ _COLUMNS = (
     ("round", "round"),
     ("step", "step"),
     ("loss", "loss"),
-    ("tokens_per_s", "tok/s"),
+    ("tokens_per_s", "{unit}/s"),
     ("bytes_up", "up"),
     ("bytes_down", "down"),
     ("norm", "norm"),
@@ -120,7 +120,7 @@ def describe(view: Mapping[str, Any], width: int = 0) -> Iterator[str]:
     if isinstance(peers, list) and peers:
         yield ""
         known = [peer for peer in peers if isinstance(peer, dict)]
-        yield from _table(known, width)
+        yield from _table(known, width, str(view.get("unit", "tokens")))
         for peer in known:
             if peer.get("rests") and "group" not in view:  # the run tells it of all
                 yield f"{peer.get('name', '')} {peer['rests']}"
@@ -241,7 +241,7 @@ def _is_said(peer: Mapping[str, Any], key: str) -> bool:
     return value not in ("", None, []) and (key not in ("left_out", "loss") or bool(value))
 
 
-def _table(peers: list[dict[str, Any]], width: int) -> Iterator[str]:
+def _table(peers: list[dict[str, Any]], width: int, unit: str) -> Iterator[str]:
     """A row per peer; a narrow terminal goes without what matters least."""
     from swarmtrain.console.table import plain_lines, table_of
 
@@ -249,7 +249,8 @@ def _table(peers: list[dict[str, Any]], width: int) -> Iterator[str]:
     for spared in range(len(_SPARE) + 1):
         columns = [(key, title) for key, title in present if key not in _SPARE[:spared]]
         rows = [[_shown(key, peer.get(key, "")) for key, _ in columns] for peer in peers]
-        lines = plain_lines(table_of([title for _, title in columns], rows))
+        titles = [title.format(unit="tok" if unit == "tokens" else unit) for _, title in columns]
+        lines = plain_lines(table_of(titles, rows))
         if not width or max(map(len, lines)) <= width:
             break
     yield from lines

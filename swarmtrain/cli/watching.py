@@ -80,4 +80,4 @@ def picture_of(status: CoordinatorStatus) -> Picture:
         lines[0] += f" | validation loss {shown}"
     if status.waiting_for:
         lines.append(f"waiting for {status.waiting_for}")
-    return Picture(rows, tuple(lines))
+    return Picture(rows, tuple(lines), status.unit)

@@ -493,6 +493,13 @@ class RunConfig(_Section, frozen=True, dict=True):
         return max(1, -(-self.outer.delay_steps // self.steps_per_round))
 
     @property
+    def counted_unit(self) -> str:
+        """Unit in which peers count what they train on: of a program's own model nothing is known
+        but its samples."""
+        is_own = self.model.kind == "custom" and self.pipeline.num_stages == 1
+        return "samples" if is_own else "tokens"
+
+    @property
     def tokens_per_step(self) -> int:
         """Tokens of one inner step of the swarm that a schedule by tokens is written for: where the
         model is in stages, of as many sources as there are peers for each."""

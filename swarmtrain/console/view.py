@@ -36,10 +36,12 @@ class Picture:
     Attributes:
         rows: a row per peer.
         lines: below them, in words.
+        unit: unit of what rows count a second.
     """
 
     rows: tuple[Row, ...]
     lines: tuple[str, ...]
+    unit: str = "tokens"
 
 
 class View(Protocol):
@@ -108,9 +110,9 @@ def render(picture: Picture, width: int) -> Group:
     one, and names are cut where it still does not fit."""
     kept = [column for column in _COLUMNS if width >= WIDE or column.is_needed]
     table = table_of(
-        [column.title for column in kept],
+        [column.title.format(unit=picture.unit) for column in kept],
         [[column.cell(row) for column in kept] for row in picture.rows],
-        right=[column.title for column in kept[2:]],
+        right=[column.title.format(unit=picture.unit) for column in kept[2:]],
         cut="peer",
         styles=[_STYLES.get(row.state, "") for row in picture.rows],
     )
@@ -135,7 +137,7 @@ _COLUMNS = (
     _Column("state", lambda row: row.state),
     _Column("round", lambda row: str(row.round)),
     _Column("loss", lambda row: f"{row.loss:.3f}" if row.loss else ""),
-    _Column("tokens/s", lambda row: f"{row.tokens_per_s:.0f}" if row.tokens_per_s else "",
+    _Column("{unit}/s", lambda row: f"{row.tokens_per_s:.0f}" if row.tokens_per_s else "",
             is_needed=False),
     _Column("up", lambda row: human_bytes(row.bytes_up)),
     _Column("down", lambda row: human_bytes(row.bytes_down), is_needed=False),

@@ -400,6 +400,7 @@ def run_terms(config: RunConfig) -> RunTerms:
         layout=stage_layouts(config)[FIRST_GROUP],
         ops_at_once=config.ops_at_once,
         hurries=config.facts.hurries,
+        unit=config.counted_unit,
     )
 
 

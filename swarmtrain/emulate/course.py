@@ -20,9 +20,6 @@ HINT_S = 60.0
 PATIENCE_S = 600.0
 """Nobody has joined for so long: nobody will. Some load their data first."""
 
-_LINES_EVERY_S = 1.0
-"""Rounds that end faster share a line."""
-
 
 @dataclass(frozen=True, slots=True)
 class Fail:
@@ -120,7 +117,7 @@ class Course:
         self._kill_every_s = kill_every_s
         self._began_s = now_s
         self._next_kill_s: float | None = None
-        self._told_round, self._told_s = 0, -_LINES_EVERY_S
+        self._told_round = 0
         self._has_hinted = False
         self._is_finished = False
 
@@ -138,7 +135,7 @@ class Course:
             case StateInPlace():
                 return self._in_place(peer, event, now_s)
             case RoundEnded():
-                return self._round_ended(peer, event, now_s)
+                return self._round_ended(peer, event)
             case Left():
                 return self._left(peer, event)
             case Ended():
@@ -209,19 +206,19 @@ class Course:
             self._next_kill_s = now_s + self._kill_every_s
         return [Say("all hold the same weights, and train")]
 
-    def _round_ended(self, peer: PeerFacts, event: RoundEnded, now_s: float) -> list[Wish]:
+    def _round_ended(self, peer: PeerFacts, event: RoundEnded) -> list[Wish]:
         peer.round, peer.outcome = max(peer.round, event.round), event.outcome
         if event.root:
             peer.roots = {str(event.stage) if event.stage else "": event.root}
         if event.loss is not None:
             self._hear_loss(peer, event.loss)
-        if event.outcome in ("replayed", "skipped"):
+        if event.outcome not in ("replayed", "skipped"):
+            self.rounds = max(self.rounds, event.round)
+        if event.round <= self._told_round or event.outcome == "replayed":
             return []
-        self.rounds = max(self.rounds, event.round)
-        is_soon = now_s - self._told_s < _LINES_EVERY_S
-        if event.round <= self._told_round or is_soon:
-            return []
-        self._told_round, self._told_s = event.round, now_s
+        self._told_round = event.round
+        if event.outcome == "skipped":
+            return [Say(f"round {event.round}: no result")]
         losses = [one.loss_last for one in self.peers.values() if one.loss_last is not None]
         loss = f", training loss {mean_words(sum(losses) / len(losses), losses)}" if losses else ""
         return [Say(f"round {event.round}: {counted(event.contributors, 'peer')}{loss}")]

@@ -196,7 +196,8 @@ class _Emulation:
             for peer in self._course.peers.values()
         )  # fmt: skip
         done = f"round {self._course.rounds} of {self._config.run.rounds} committed"
-        picture = Picture(rows, (done,))
+        status = self._course.status
+        picture = Picture(rows, (done,), "tokens" if status is None else status.unit)
         if picture != self._shown:
             self._shown = picture
             self._view.show(picture)

@@ -117,6 +117,13 @@ def test_a_peers_answer_is_in_words():
     assert line == "coordinator      does not answer; it is looked for"
 
 
+def test_what_a_program_counts_is_called_by_its_own_word():
+    peer = PEER | {"state": "training", "tokens_per_s": 7093.9}
+    for unit, title in (("tokens", "tok/s"), ("samples", "samples/s")):
+        titles, row = list(describe({"peers": [peer], "unit": unit}))[-2:]
+        assert title in titles.split() and "7094" in row.split()
+
+
 def test_each_later_group_is_told_below_with_its_own_peers():
     group = {
         "group": 1, "round": 2, "rounds": 9, "wanted_root": "cd" * 32, "ops_under_way": [3],

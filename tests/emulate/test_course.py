@@ -94,6 +94,17 @@ def test_nobody_who_joins_is_waited_for_with_a_hint_and_an_end():
     assert isinstance(wish, Fail) and wish.code == "SWT-E651"
 
 
+def test_each_round_has_its_line_however_fast_it_was():
+    course, said = begun(), []
+    for number in range(1, 5):
+        outcome = "skipped" if number == 3 else "merged"
+        for name in NAMES:
+            event = RoundEnded(number, outcome, 3, "aa", loss=1.0)
+            said += [wish.text for wish in course.hear(name, event, 5.0 + number / 100)]
+    assert [text.split(":")[0] for text in said] == [f"round {n}" for n in range(1, 5)]
+    assert said[2] == "round 3: no result"
+
+
 def test_a_coordinator_that_ends_before_the_run_is_a_failure():
     course = begun()
     (wish,) = course.hear(COORDINATOR, Ended(-9), 1.0)

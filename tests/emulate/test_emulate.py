@@ -2,6 +2,7 @@
 
 import json
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -10,6 +11,8 @@ from pathlib import Path
 import pytest
 
 from tests.processes import living_in
+
+ROOT = Path(__file__).resolve().parents[2]
 
 EMULATE = [sys.executable, "-m", "swarmtrain", "emulate", "--peers", "2"]
 
@@ -65,6 +68,26 @@ def test_two_copies_end_with_the_same_bits_by_links_that_are_modelled(tmp_path):
     assert len({root for peer in found["peers"] for root in peer["roots"].values()}) == 1
     assert "all hold the same weights" in ran.stderr
     assert not living_in(place)
+
+
+@pytest.mark.timeout(300)
+@pytest.mark.parametrize(
+    "words",
+    [["examples/plain_loop.py"],
+     ["-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2",
+      "examples/torchrun_fsdp.py"]],
+    ids=["plain", "torchrun"],
+)  # fmt: skip
+def test_copies_of_an_example_read_other_data(tmp_path, words):
+    ran = subprocess.run(
+        [*EMULATE, "--rounds", "1", "--inner-steps", "2", "--state-dir", str(tmp_path / "place"),
+         "--", sys.executable, *words],
+        capture_output=True, text=True, timeout=280, cwd=ROOT,
+    )  # fmt: skip
+    assert ran.returncode == 0, ran.stdout + ran.stderr
+    logs = [(tmp_path / "place/logs" / f"{name}.log").read_text() for name in ("badger", "crane")]
+    first = [re.search(r"step    0  loss ([0-9.]+)", log) for log in logs]
+    assert all(first) and first[0][1] != first[1][1], logs
 
 
 @pytest.mark.timeout(120)

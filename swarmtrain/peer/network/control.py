@@ -174,6 +174,12 @@ class ControlClient:
         """Bytes sent, counted likewise."""
 
     @property
+    def other_end(self) -> tuple[str, int] | None:
+        """Address of the other end of the present connection."""
+        found = None if self._socket is None else self._socket.get_extra_info("peername")
+        return None if found is None else (found[0], found[1])
+
+    @property
     def is_up(self) -> bool:
         """True if messages can be sent now."""
         return self._socket is not None

@@ -24,6 +24,7 @@ from swarmtrain.peer.disk.recall import recall
 from swarmtrain.peer.disk.shelf import DiskShelf
 from swarmtrain.peer.disk.spill_file import SpillFile
 from swarmtrain.peer.disk.storage import PeerStorage
+from swarmtrain.peer.network import forked
 from swarmtrain.peer.network.bandwidth import Bandwidth, inflow
 from swarmtrain.peer.network.complaints import Complaints
 from swarmtrain.peer.network.control import (
@@ -159,6 +160,7 @@ class PeerShell:
         """
         gate = inflow(self._caps, self._now_s())
         zmq_link = await ZmqLink.open(self._identity, host, port, self, gate)
+        forked.holders.add(self)
         try:
             where = Whereabouts(self._advertise, Endpoint(host, zmq_link.address.port))
             self._start_machine(zmq_link, where.port)
@@ -187,6 +189,7 @@ class PeerShell:
             if self._fault is not None:
                 raise self._fault
         finally:
+            forked.holders.discard(self)
             if self._timer is not None:
                 self._timer.cancel()
             for task in self._tasks - {asyncio.current_task()}:
@@ -235,6 +238,15 @@ class PeerShell:
         """Send what is queued and end `run`."""
         if self._control is not None:
             await self._control.close()
+
+    def ends(self) -> tuple[list[int], list[forked.Name]]:
+        """See `forked.Holder`."""
+        names: list[forked.Name] = [] if self._zmq is None else [*self._zmq.peers_at()]
+        if self._control is not None and self._control.other_end is not None:
+            names.append(self._control.other_end)
+        if self._status is not None:
+            names.append(str(self._status.path))
+        return [self.listening_port] if self.listening_port else [], names
 
     def _shuffled(self, peers: Sequence[PeerId]) -> list[PeerId]:
         return self._rng.sample(list(peers), len(peers))

@@ -456,6 +456,6 @@ class Session:
                 meter.rate,
                 meter.tokens,
                 self.result,
-                "samples" if self._config.model.kind == "custom" else "tokens",
+                self._config.counted_unit,
             )
         )

@@ -130,6 +130,7 @@ class CoordinatorStatus(msgspec.Struct, frozen=True):
     `door` tells if newcomers are let in ("open", "closed", "" where that is not known).
     `waiting_for` keeps the run from going on, `waiting_seen_s` is how many seconds ago somebody was
     here who had it, if that is known. `result` is the outcome of a finished run.
+    `unit` is what `tokens_per_s` of peers counts: "samples" where programs bring the model.
     `groups` are those beside the first, of which all else is told; left out where there are none.
     `pipeline` is left out where the model is not cut into stages; group s is stage s.
     `text` is left out where peers bring their own.
@@ -152,6 +153,7 @@ class CoordinatorStatus(msgspec.Struct, frozen=True):
     door: str = ""
     waiting_seen_s: float | None = None
     result: str = ""
+    unit: str = "tokens"
     groups: tuple[GroupStatus, ...] | msgspec.UnsetType = msgspec.UNSET
     pipeline: PipelineStatus | msgspec.UnsetType = msgspec.UNSET
     text: TextStatus | msgspec.UnsetType = msgspec.UNSET

@@ -97,6 +97,7 @@ def describe(coordinator: Coordinator, now_s: float) -> CoordinatorStatus:
         checkpoint_op=view.checkpoint.op if view.checkpoint else -1,
         waiting_for=text,
         result=result_of(coordinator) if coordinator.is_finished else "",
+        unit=coordinator.terms.unit,
         groups=tuple(_group(coordinator, group, now_s) for group in later)
         if later
         else msgspec.UNSET,

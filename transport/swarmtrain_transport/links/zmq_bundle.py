@@ -20,7 +20,7 @@ class Bundle:
 
     def __init__(self, ground: Ground, address: Address) -> None:
         self._ground = ground
-        self._address = address
+        self.address = address
         self._flows = [_Flow(Route(ground, address))]
 
     @property
@@ -31,7 +31,7 @@ class Bundle:
     def widen(self, width: int) -> None:
         """Open connections until there are so many; those that there are stay."""
         while len(self._flows) < width:
-            self._flows.append(_Flow(Route(self._ground, self._address)))
+            self._flows.append(_Flow(Route(self._ground, self.address)))
 
     def cut_talkers(self) -> int:
         """Make those anew by which the peer has talked back; returns how many there were."""

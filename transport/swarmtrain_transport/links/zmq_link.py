@@ -133,6 +133,10 @@ class ZmqLink:
         """Counters since the link was opened."""
         return self._reception.stats
 
+    def peers_at(self) -> list[tuple[str, int]]:
+        """Return the addresses to which this link has connections."""
+        return [(one.address.host, one.address.port) for one in self._routes.values()]
+
     def moved(self) -> Moved | None:
         """Bytes that really went over the network, as TCP counts them; None if it does not say."""
         for bundle in self._routes.values():

@@ -57,6 +57,8 @@ class RunTerms:
     first_root: bytes = b""
     """Root of the state after op 0, where the run begins with given weights; b"" for any."""
     ops_at_once: int = 1
+    unit: str = "tokens"
+    """What peers count of their training, for people."""
     group: int = FIRST_GROUP
     holders: int = 0
     """Members and keepers that the group is to have; 0 for no keepers."""
