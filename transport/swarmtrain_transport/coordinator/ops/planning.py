@@ -58,7 +58,7 @@ class RunTerms:
     """Root of the state after op 0, where the run begins with given weights; b"" for any."""
     ops_at_once: int = 1
     unit: str = "tokens"
-    """What peers count of their training, for people."""
+    """Unit of the speed that peers tell, for people."""
     group: int = FIRST_GROUP
     holders: int = 0
     """Members and keepers that the group is to have; 0 for no keepers."""
