@@ -13,40 +13,31 @@ from swarmtrain_transport import limits
 from swarmtrain_transport.arithmetic import Buffer
 from swarmtrain_transport.errors import RemoteFault
 
-_LENGTHS = {0xC4: 1, 0xC5: 2, 0xC6: 4, 0xD9: 1, 0xDA: 2, 0xDB: 4}
-"""Bytes that say how long bytes or a text are, by their head."""
-
-_EXTENSIONS = {0xC7: 1, 0xC8: 2, 0xC9: 4}
-_COUNTS = {0xDC: 2, 0xDD: 4, 0xDE: 2, 0xDF: 4}
-"""Bytes that say how many values an array, or pairs a map, has."""
-
-_MAPS = (0xDE, 0xDF)
-_NUMBERS = {
+_FIXED = {
     0xC0: 0, 0xC2: 0, 0xC3: 0, 0xCA: 4, 0xCB: 8, 0xCC: 1, 0xCD: 2, 0xCE: 4, 0xCF: 8, 0xD0: 1,
     0xD1: 2, 0xD2: 4, 0xD3: 8, 0xD4: 2, 0xD5: 3, 0xD6: 5, 0xD7: 9, 0xD8: 17,
 }  # fmt: skip
 """Bytes that follow the head of a value of fixed length."""
 
-
-def _rows() -> tuple[tuple[int, int], ...]:
-    """Bytes that follow each head, and values that it holds if it is a small array or map; (-1, 0)
-    where the length is told after it."""
-    rows = [(-1, 0)] * 256
-    for head in range(256):
-        if head < 0x80 or head >= 0xE0:
-            rows[head] = (0, 0)
-        elif head < 0x90:
-            rows[head] = (0, 2 * (head & 15))
-        elif head < 0xA0:
-            rows[head] = (0, head & 15)
-        elif head < 0xC0:
-            rows[head] = (head & 31, 0)
-        elif head in _NUMBERS:
-            rows[head] = (_NUMBERS[head], 0)
-    return tuple(rows)
+_TOLD = {
+    0xC4: (1, 0), 0xC5: (2, 0), 0xC6: (4, 0), 0xC7: (1, -1), 0xC8: (2, -1), 0xC9: (4, -1),
+    0xD9: (1, 0), 0xDA: (2, 0), 0xDB: (4, 0), 0xDC: (2, 1), 0xDD: (4, 1), 0xDE: (2, 2),
+    0xDF: (4, 2),
+}  # fmt: skip
+"""Bytes after the head that tell a length, and of what: of values in an array (1) or of pairs in a
+map (2), else of bytes, to which an extension (-1) adds one."""
 
 
-_ROWS = _rows()
+def _row(head: int) -> tuple[int, int]:
+    """Bytes that follow a head, and values that it holds; (-1, 0) where the length comes first."""
+    if head < 0x80 or head >= 0xE0:
+        return 0, 0
+    if head < 0xA0:
+        return 0, (head & 15) * (2 if head < 0x90 else 1)
+    return (head & 31, 0) if head < 0xC0 else (_FIXED.get(head, -1), 0)
+
+
+_ROWS = tuple(map(_row, range(256)))
 
 
 def num_values_in(data: Buffer, most: int) -> int:
@@ -60,51 +51,37 @@ def num_values_in(data: Buffer, most: int) -> int:
         RemoteFault: reason ``length``: it has more, or they lie within each other deeper than
             NESTING_MAX; ``msgpack``: it does not end where the bytes do.
     """
-    position, size, found = 0, len(data), 0
+    position, found = 0, 0
     owed = 1  # values that are still to come here
     outer: list[int] = []  # and in all that this lies in
-    try:
-        while True:
-            while not owed:
-                if not outer:
-                    if position != size:
-                        raise RemoteFault("msgpack", "the message does not end where its bytes do")
-                    return found
-                owed = outer.pop()
-            owed -= 1
-            found += 1
-            if found > most:
-                raise RemoteFault("length", f"a message of more than {most} values")
-            head = data[position]
-            skipped, held = _ROWS[head]
-            position += 1
-            if skipped < 0:
-                skipped, held, position = _told(data, head, position)
-            position += skipped
-            if held:
-                if len(outer) >= limits.NESTING_MAX:
-                    raise RemoteFault("length", "a message of too many levels")
-                if found + owed + held > most:
-                    raise RemoteFault("length", f"a message of more than {most} values")
-                outer.append(owed)
-                owed = held
-    except IndexError as exc:
-        raise RemoteFault("msgpack", "the message is cut off") from exc
+    while owed or outer:
+        if not owed:
+            owed = outer.pop()
+            continue
+        owed, found = owed - 1, found + 1
+        if position >= len(data):
+            raise RemoteFault("msgpack", "the message is cut off")
+        skipped, held = _ROWS[data[position]]
+        if skipped < 0:
+            skipped, held = _told(data, position)
+        position += 1 + skipped
+        if found + owed + held > most or len(outer) > limits.NESTING_MAX:
+            raise RemoteFault("length", f"a message of more than {most} values, or of many levels")
+        if held:
+            outer.append(owed)
+            owed = held
+    if position != len(data):
+        raise RemoteFault("msgpack", "the message does not end where its bytes do")
+    return found
 
 
-def _told(data: Buffer, head: int, position: int) -> tuple[int, int, int]:
-    """Bytes and values of what has its length after its head, and where they begin."""
-    if head in _COUNTS:
-        width = _COUNTS[head]
-        count = int.from_bytes(data[position : position + width], "big")
-        return 0, 2 * count if head in _MAPS else count, position + width
-    if head in _LENGTHS:
-        width = _LENGTHS[head]
-        return int.from_bytes(data[position : position + width], "big"), 0, position + width
-    if head in _EXTENSIONS:
-        width = _EXTENSIONS[head]
-        return 1 + int.from_bytes(data[position : position + width], "big"), 0, position + width
-    raise RemoteFault("msgpack", "a byte that begins nothing")
+def _told(data: Buffer, position: int) -> tuple[int, int]:
+    """Bytes that follow a head, and values that it holds, as the length after it says."""
+    if data[position] not in _TOLD:
+        raise RemoteFault("msgpack", "a byte that begins nothing")
+    width, kind = _TOLD[data[position]]
+    length = int.from_bytes(data[position + 1 : position + 1 + width], "big")
+    return (width, kind * length) if kind > 0 else (width + length - kind, 0)
 
 
 def check_values(data: Buffer, most: int = limits.VALUES_MAX) -> int:
