@@ -3,9 +3,11 @@
 import pytest
 
 from swarmtrain_transport import limits
+from swarmtrain_transport.actions import SendControl
 from swarmtrain_transport.blocks.shelf import MemoryShelf
 from swarmtrain_transport.hashing import content_hash
-from swarmtrain_transport.peer.keeper import Pieces
+from swarmtrain_transport.peer.keeper import Keeper, Pieces
+from swarmtrain_transport.wire.messages import Kept
 from swarmtrain_transport.wire.records import Commit, Plan, Rewind, bodies_of
 from tests.transport.peer.keeper_swarm import KeeperSwarm
 from tests.transport.rig import A, B, C, D, E
@@ -208,3 +210,22 @@ def test_a_keeper_that_takes_nothing_costs_one_op_its_time_and_is_replaced(seed:
     assert swarm.until(lambda: bad not in swarm.keepers(1))
     assert swarm.until(lambda: len(kept.holding) == 2)
     assert bad not in swarm.keepers(1), "it is not named again at once"
+
+
+def test_a_keeper_goes_back_with_the_run_and_says_no_more_than_it_holds() -> None:
+    swarm = begun(0)
+    view = swarm.hall.view.groups[1]
+
+    def with_results() -> list[Keeper]:
+        kept = [swarm.members[peer].machine.keepers.get(1) for peer in sorted(swarm.keepers(1))]
+        return [
+            one for one in kept if one is not None and one._snapshot and one.op > one._snapshot[0]
+        ]
+
+    assert swarm.until(lambda: view.committed >= 3 and with_results())
+    keeper = with_results()[0]
+    before = keeper.op
+    keeper.forget_after(before - 1)
+    assert keeper.op == before - 1
+    sent = [one.message for one in keeper.resend(swarm.now_s) if isinstance(one, SendControl)]
+    assert [said.op for said in sent if isinstance(said, Kept)] == [before - 1]

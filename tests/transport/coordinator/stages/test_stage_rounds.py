@@ -138,6 +138,20 @@ def booked() -> StagedHall:
     return hall
 
 
+def test_a_member_of_two_stages_gives_to_each_what_it_has_counted_there() -> None:
+    hall = StagedHall()
+    hall.begin(A, 0, 1)
+    hall.ack(A)
+    hall.drain(A)
+    source = Process(A, BOOT)
+    told = tuple(
+        orders.Counted(source, stage, marks(some)) for stage, some in ((0, {1, 2}), (1, {1}))
+    )
+    hall.report(A, orders.Settled(0, told, Made(marks({1, 2}), {})))
+    groups = hall.machine.groups
+    assert [groups[stage].givers for stage in (0, 1)] == [{A: 2 * TOKENS}, {A: TOKENS}]
+
+
 def test_a_process_is_in_the_rounds_once_it_holds_the_states_of_all_its_stages() -> None:
     hall = StagedHall()
     hall.begin(A, 0)

@@ -100,6 +100,28 @@ def test_a_micro_batch_goes_on_and_its_gradient_comes_back_before_it_is_counted(
     assert of(requests.Free, asked) and made.num_held == 0
 
 
+def test_what_may_count_counts_though_its_sender_needs_it_no_more():
+    made, _ = machine(MIDDLE)
+    job, below = answered(made)
+    made.received(END.peer, BOOT, msg.Gradient(below, job.micro_batch, TENSOR), 2.0)
+    asked = made.received(SOURCE.peer, BOOT, msg.Drop(job.slot), 2.1)
+    assert not of(requests.Free, asked) and made.num_held == 1
+    made.gradient_made(job, TENSOR, 2.5)
+    assert of(requests.Count, made.backward_made(job, 3.0))
+
+
+def test_what_may_count_counts_though_its_sender_has_left():
+    made, _ = machine(MIDDLE)
+    job, below = answered(made)
+    other, _ = forwarded(made, 2)  # its pass is being made: the gradient waits for that
+    made.received(END.peer, BOOT, msg.Gradient(below, job.micro_batch, TENSOR), 2.0)
+    asked = made.told(orders.Departed(SOURCE), 2.1)
+    assert [one.job for one in of(requests.Free, asked)] == [other]
+    asked = made.forward_made(other, TENSOR, 2.2, TEXT)
+    assert of(requests.RunBackward, asked)[0].job == job
+    assert of(requests.Count, made.backward_made(job, 3.0))
+
+
 def test_a_slot_is_offered_until_it_is_filled_and_never_beyond_the_bound():
     made, _ = machine(MIDDLE)
     asked = made.received(SOURCE.peer, BOOT, msg.Want(1, 9), 0.0)
