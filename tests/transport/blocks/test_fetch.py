@@ -51,6 +51,16 @@ def test_a_silent_holder_is_passed_over_after_its_time() -> None:
     assert fetch.requests(limits.FETCH_TIMEOUT_S) == [(B, X)]
 
 
+def test_a_holder_to_whom_no_connection_can_be_made_is_asked_last() -> None:
+    fetch = fetcher()
+    fetch.unreached([A], 10.0)
+    fetch.want(digest_of(1), (A, B), spread=False)
+    fetch.want(digest_of(2), (A,), spread=False)
+    assert dict((digest, peer) for peer, digest in fetch.requests(1.0)) == {
+        digest_of(1): B, digest_of(2): A,
+    }  # fmt: skip
+
+
 def test_a_holder_that_was_never_heard_may_be_dead_and_costs_a_second() -> None:
     """A newcomer asks a peer that has died and is not yet out of the roster: 5 s for each want."""
     fetch = fetcher()

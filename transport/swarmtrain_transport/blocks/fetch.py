@@ -176,6 +176,11 @@ class Fetcher:
         holder = self._holders[peer]
         holder.heard_s, holder.silent_until_s = now_s, -math.inf
 
+    def unreached(self, peers: Iterable[PeerId], until_s: float) -> None:
+        """Note that no connection to these can be made: until then they are asked last."""
+        for peer in peers:
+            self._holders[peer].silent_until_s = max(self._holders[peer].silent_until_s, until_s)
+
     def met(self, peer: PeerId, now_s: float) -> None:
         """Note that something else came from this peer: it is alive. However often that comes, it
         prolongs the wait once only."""

@@ -205,6 +205,11 @@ class Download:
         if keys and chunk.is_solo:
             chunk.restart()
 
+    def unreached(self, peers: Iterable[PeerId], until_s: float) -> None:
+        """Note that no connection to these can be made: until then others are asked."""
+        for donor in (self._donors[peer] for peer in peers if peer in self._donors):
+            donor.silent_until_s = max(donor.silent_until_s, until_s)
+
     def met(self, peer: PeerId, now_s: float) -> None:
         """Note that something else came from this peer: it is alive."""
         donor = self._donors.get(peer)

@@ -130,6 +130,10 @@ class GroupPart:
         """Go on with the ops under way."""
         return [action for one in self.exchanges.values() for action in one.tick(now_s)]
 
+    def avoid(self, unreached: Sequence[PeerId], until_s: float) -> None:
+        """Ask these peers last until then: no connection to them can be made."""
+        self._fetcher.unreached(unreached, until_s)
+
     def gifts(self, now_s: float, *, in_op: bool) -> Actions:
         """Return what goes out beside the ops now.
 
@@ -227,6 +231,11 @@ class GroupPeer(GroupPart):
         """Forget later ops: they were cancelled, and would take the place of those to come."""
         self.blobs.rewound(op)
         return [do.Rewound(op, self.view.group)]
+
+    def avoid(self, unreached: Sequence[PeerId], until_s: float) -> None:
+        """Ask these peers last until then: no connection to them can be made."""
+        super().avoid(unreached, until_s)
+        self.states.download.unreached(unreached, until_s)
 
     def make_haste(self) -> None:
         """Others wait for what this peer does not have yet: bytes that come twice are cheaper."""
