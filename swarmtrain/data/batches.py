@@ -82,7 +82,7 @@ class ByteStream:
         """The next `batch` windows."""
         last = len(self._text) - self._context - 1
         starts = [self._rng.randint(0, last) for _ in range(self._batch)]
-        return _windows(self._text, torch.tensor(starts), self._context)
+        return _windows(self._text, torch.tensor(starts, device="cpu"), self._context)
 
 
 class LeasedStream:
@@ -103,7 +103,7 @@ class LeasedStream:
         self._batch, self._context, self._width = batch, context, width
         self._pieces: dict[bytes, Tensor] = {}
         self._places: dict[bytes, int] = {}
-        self._text = torch.empty(0)
+        self._text = torch.empty(0, device="cpu")
 
     @property
     def has_text(self) -> bool:
@@ -119,13 +119,13 @@ class LeasedStream:
         self._pieces = pieces
         places = accumulate(map(len, pieces.values()), initial=0)
         self._places = dict(zip(pieces, places, strict=False))
-        self._text = torch.cat(list(pieces.values())) if pieces else torch.empty(0)
+        self._text = torch.cat(list(pieces.values())) if pieces else torch.empty(0, device="cpu")
         self.walk.hold(tuple(granted), {piece: len(ids) for piece, ids in pieces.items()})
 
     def next_batch(self) -> Batch:
         """The next `batch` windows."""
         starts = [self._places[piece] + first for piece, first in self.walk.next(self._batch)]
-        return _windows(self._text, torch.tensor(starts), self._context)
+        return _windows(self._text, torch.tensor(starts, device="cpu"), self._context)
 
 
 def validation_batches(
@@ -150,7 +150,7 @@ def validation_batches(
         raise ValueError(f"windows must be at least 1, not {windows}")
     text = _joined(pieces, context, width)
     last = len(text) - context - 1
-    starts = torch.arange(windows, dtype=torch.int64) * last // max(1, windows - 1)
+    starts = torch.arange(windows, dtype=torch.int64, device="cpu") * last // max(1, windows - 1)
     return tuple(
         _windows(text, starts[first : first + batch], context) for first in range(0, windows, batch)
     )
@@ -179,13 +179,13 @@ def unknown_token(text: bytes, width: int, vocabulary: int) -> int | None:
 def _tokens(text: bytes, width: int) -> Tensor:
     """(num_tokens,), without a torn one at the end."""
     if len(text) < width:
-        return torch.empty(0, dtype=_TYPES[width])
+        return torch.empty(0, dtype=_TYPES[width], device="cpu")
     # A bytearray, because torch warns about tensors over read-only memory.
     return torch.frombuffer(bytearray(text), dtype=_TYPES[width], count=len(text) // width)
 
 
 def _windows(text: Tensor, starts: Tensor, context: int) -> Batch:
-    index = starts[:, None] + torch.arange(context + 1)  # (B, T + 1)
+    index = starts[:, None] + torch.arange(context + 1, device="cpu")  # (B, T + 1)
     window = text[index].long()
     if text.dtype is torch.int16:
         window &= 0xFFFF  # ids above 32767 look negative

@@ -16,10 +16,13 @@ import torch
 
 from swarmtrain.config.caps import parse_caps
 from swarmtrain.config.options import (
+    DEVICE_AUTO,
     JoinOptions,
+    Ways,
     check_name,
     default_endpoint,
     parse_advertised,
+    parse_device,
     parse_endpoint,
     parse_span,
 )
@@ -49,6 +52,7 @@ def join_stages(
     up: str = "",
     down: str = "",
     daily: str = "",
+    device: str = DEVICE_AUTO,
 ) -> Left:
     """Become a peer of a run in stages with a model of your own, and train until the run is over.
 
@@ -69,6 +73,9 @@ def join_stages(
         up: see `swarmtrain.join`.
         down: see `swarmtrain.join`.
         daily: see `swarmtrain.join`.
+        device: ``cpu``, ``cuda``, ``cuda:N`` or ``mps``, where its stages are made and trained;
+            ``auto`` is the first card, else Apple's GPU, else the processor. `batches` may lie
+            anywhere.
 
     Returns:
         The round after which the peer has left, and in `roots` the hash of each stage's state: the
@@ -107,6 +114,7 @@ def join_stages(
             threads=torch.get_num_threads(),
             caps=parse_caps(up or here.up, down or here.down, daily),
             span=asked,
+            ways=Ways(device=parse_device(device)),
         )
         return live(options, _Logged(here.emit()), own=OwnWork(model, batches or ()))
 

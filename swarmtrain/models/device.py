@@ -1,6 +1,7 @@
 """The device that a model is on, by the name that its owner has given."""
 
 import torch
+from torch import Tensor
 
 from swarmtrain.config.options import DEVICE_AUTO
 from swarmtrain.foundation.errors import UserError
@@ -32,6 +33,14 @@ def device_of(name: str) -> torch.device:
         + (" This build of torch has no CUDA." if kind == "cuda" and not _has_cuda() else ""),
         "Say --device auto, or install the driver and build of torch that the card needs.",
     )
+
+
+def onto(values: Tensor, device: torch.device) -> Tensor:
+    """The values on a device. On their way to a card they go through pinned memory, so that it
+    takes them while the processor goes on."""
+    if device.type == "cuda" and values.device.type == "cpu":
+        return values.pin_memory().to(device, non_blocking=True)
+    return values.to(device)
 
 
 def _has_cuda() -> bool:

@@ -15,6 +15,7 @@ from torch import Tensor, nn
 
 from swarmtrain.config.built_in import layout_digest
 from swarmtrain.models.copies import to_device, to_host
+from swarmtrain_optimizers.codecs.base import on_host
 
 _COMPILED = "_orig_mod."
 """Prefix that torch.compile gives to the names of a module's parameters."""
@@ -102,7 +103,7 @@ class Layout:
         Raises:
             LayoutMismatch: the model is not the one that this layout describes.
         """
-        vector = torch.empty(self.padded, dtype=torch.float32) if out is None else out
+        vector = on_host(self.padded) if out is None else out
         views = self.named_views(vector)
         with torch.no_grad():
             to_host((views[name], one) for name, one in self._matching(model).items())
@@ -163,7 +164,7 @@ class Layout:
         difference = self.describe_difference(_specs(tensors), compare_dtypes=False)
         if difference is not None:
             raise LayoutMismatch(difference)
-        vector = torch.zeros(self.padded, dtype=torch.float32)
+        vector = on_host(self.padded).zero_()
         with torch.no_grad():
             for name, view in self.named_views(vector).items():
                 view.copy_(tensors[name])

@@ -16,7 +16,7 @@ from types import FrameType
 from msgspec.structs import replace
 from torch import Tensor
 
-from swarmtrain.config.options import DEVICE_AUTO, JoinOptions
+from swarmtrain.config.options import JoinOptions
 from swarmtrain.config.settings import RunConfig
 from swarmtrain.foundation import signals as ending
 from swarmtrain.foundation.errors import Interrupted, UserError
@@ -141,17 +141,13 @@ def _lived(
         if own is None:
             _check_built_in(membership.config)
         if own is not None or membership.config.pipeline.num_stages > 1:
-            if options.ways.device not in ("cpu", DEVICE_AUTO):
-                device_of(options.ways.device)  # what is not there at all is told first
-                events.say(
-                    "The model is in stages, which train on the processor; --device has no effect."
-                )
             if options.ways.micro_batch or options.ways.compile:
                 events.say(
                     "The model is in stages, whose parts the run file says: --micro-batch and "
                     "--compile change nothing."
                 )
-            staged = StagedPeer(membership, options.threads, events, rehearsal, own)
+            device = device_of(options.ways.device)
+            staged = StagedPeer(membership, options.threads, events, device, rehearsal, own)
             return _train(staged, events)
         return _train(_Peer(membership, options, events), events)
     except UserError as error:
@@ -170,7 +166,7 @@ def _brings(options: JoinOptions, own: OwnWork | None) -> Brings:
     room = options.keep_bytes
     return replace(
         brings, span=span, memory_bytes=options.memory_bytes,
-        flops_per_s=flops_per_s(options.threads),
+        flops_per_s=flops_per_s(options.threads, device_of(options.ways.device)),
         disk_bytes=free_bytes(options.state_dirs[-1]) // 2 if room is None else room,
     )  # fmt: skip
 

@@ -50,6 +50,8 @@ from swarmtrain_transport.wire.messages import LeaseGrant, Waiting, Welcome
 
 logger = logging.getLogger(__name__)
 
+_PROCESSOR = torch.device("cpu")
+
 
 @dataclass(frozen=True, slots=True)
 class Rehearsal:
@@ -73,6 +75,7 @@ class StagedPeer:
         membership: membership in a run with stages.
         threads: torch threads, for the whole process.
         telling: hears the news.
+        device: device to train on.
         rehearsal: rehearsal of a slow machine, or of a death.
         own: the model and data that this peer brings; None where the model is built in.
 
@@ -85,6 +88,7 @@ class StagedPeer:
         membership: Membership,
         threads: int,
         telling: Telling,
+        device: torch.device = _PROCESSOR,
         rehearsal: Rehearsal = Rehearsal(),
         own: OwnWork | None = None,
     ) -> None:
@@ -97,11 +101,12 @@ class StagedPeer:
             send=membership.thread.send,
         )  # fmt: skip
         self._telling, self._rehearsal, self._own = telling, rehearsal, own
+        self._device = device
         if own is None:
             self._model, self._cut = run_stages(config)
             shape = config.pipeline.micro_batch, config.model.context
             self._example, labels = (
-                torch.zeros(shape, dtype=torch.int64),
+                torch.zeros(shape, dtype=torch.int64, device="cpu"),
                 Labels(shape, vocabulary_of(config)),
             )
         else:
@@ -129,7 +134,7 @@ class StagedPeer:
         why = cleaned(self.membership.why)
         words = serving_words(config, served, why)
         self._telling.tell(Serving(served[0], served[-1], why), words)
-        span = Span(self._model, self._cut, served, seed=config.run.seed)
+        span = Span(self._model, self._cut, served, seed=config.run.seed, device=self._device)
         if self._own is not None:
             is_end = served[-1] == len(self._cut) - 1
             span.check(self._any_input(served[0]), self._any_labels() if is_end else None)
@@ -215,11 +220,12 @@ class StagedPeer:
         if stage == 0 and not self._example.is_floating_point():
             return torch.zeros_like(self._example, device="cpu")
         shape = self._forms.boundaries[stage].shape if stage else self._example.shape
-        return torch.randn(shape, generator=torch.Generator().manual_seed(0))
+        return torch.randn(shape, generator=torch.Generator().manual_seed(0), device="cpu")
 
     def _any_labels(self) -> Tensor:
         labels = self._forms.labels
-        return torch.zeros(labels.shape, dtype=torch.int64 if labels.classes else torch.float32)
+        dtype = torch.int64 if labels.classes else torch.float32
+        return torch.zeros(labels.shape, dtype=dtype, device="cpu")
 
     def _served(self) -> range | None:
         """The stages that the ledger gives us; None if we are asked to stop before that."""

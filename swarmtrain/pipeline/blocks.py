@@ -104,7 +104,8 @@ def built_in(section: ModelSection) -> BlockModel:
     def layer(part: nn.Module, hidden_BTC: Tensor) -> Tensor:
         device, num_positions = hidden_BTC.device, hidden_BTC.shape[1]
         if device not in tables:
-            cos_TC, sin_TC = kind.tables(section)
+            with torch.device("cpu"):  # one table everywhere, by the processor's arithmetic
+                cos_TC, sin_TC = kind.tables(section)
             tables[device] = cos_TC.to(device), sin_TC.to(device)
         cos_TC, sin_TC = tables[device]
         out_BTC: Tensor = part(hidden_BTC, cos_TC[:num_positions], sin_TC[:num_positions])
@@ -244,7 +245,7 @@ def build(
     _make(modules, torch.device(device))
     _redirect(modules, torch.device(device))
     places = {name: tensor for part in parts for name, tensor in _tensors(part)}
-    with torch.no_grad():
+    with torch.no_grad(), torch.device("cpu"):  # drawn there, for the bits to be the same
         for name, values in model.values(seed, frozenset(wanted)) if wanted else ():
             if name in wanted:
                 places[name].copy_(values)

@@ -62,7 +62,7 @@ def outputs(model: BlockModel, example: Tensor) -> Iterator[Tensor]:
     value = example.to("meta")
     for index, block in enumerate(model.blocks):
         try:
-            with torch.no_grad():
+            with torch.no_grad(), torch.device("meta"):  # what a block makes lies there as well
                 value = block.call(*_without_values(block), value)
         except Exception as error:  # whatever the user's own forward raises
             raise cannot(

@@ -24,11 +24,12 @@ def sketch(values: Tensor, seed: int) -> Tensor:
         values: tensor on the CPU.
         seed: seed of the signs, 0 to 2^64 - 1.
     """
-    signs = torch.Generator().manual_seed(seed)
-    total = torch.zeros(_PLACES, dtype=torch.float64)
+    signs, cpu = torch.Generator("cpu").manual_seed(seed), torch.device("cpu")
+    total = torch.zeros(_PLACES, dtype=torch.float64, device=cpu)
     for part in torch.split(values.reshape(-1), _PART):
-        drawn = torch.randint(0, 2, part.shape, generator=signs, dtype=torch.int8)
-        signed = torch.zeros(-(-len(part) // _PLACES) * _PLACES, dtype=torch.float64)
+        drawn = torch.randint(0, 2, part.shape, generator=signs, dtype=torch.int8, device=cpu)
+        padded = -(-len(part) // _PLACES) * _PLACES
+        signed = torch.zeros(padded, dtype=torch.float64, device=cpu)
         signed[: len(part)] = part * (2 * drawn - 1)
         total += signed.view(-1, _PLACES).sum(0)
     return total

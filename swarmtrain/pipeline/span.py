@@ -16,6 +16,7 @@ from contextlib import AbstractContextManager, contextmanager
 import torch
 from torch import Tensor, nn
 
+from swarmtrain.models.device import onto
 from swarmtrain.models.tensors import Layout
 from swarmtrain.pipeline.backward import Backward
 from swarmtrain.pipeline.blocks import BlockModel, build, cannot
@@ -133,7 +134,8 @@ class Span:
             Sum of the losses of all tokens, which may be NaN, and the pass.
         """
         given, output = self._with_graph(given, entry, seed)
-        loss = self._loss(output, labels)
+        with self.device:
+            loss = self._loss(output, labels)
         found = Backward(loss, None, given if given.requires_grad else None, self._weights(entry))
         return float(loss.item()), found
 
@@ -148,9 +150,9 @@ class Span:
         Raises:
             UserError: SWT-E613.
         """
-        value = given.to(self.device)
+        value = onto(given, self.device)
         firsts = {built.blocks.start for built in self._stages.values()}
-        with torch.no_grad(), self._own_chance():
+        with torch.no_grad(), self._own_chance(), self.device:
             for index, call in self._blocks(min(self._stages)):
                 outputs = []
                 for _ in range(2):
@@ -170,17 +172,17 @@ class Span:
                         "A block is computed again for its gradient. Let it draw from torch's own "
                         "generator, which is set before each block, and from nothing else.",
                     )
-        _, output = self._with_graph(given.to(self.device), min(self._stages), 0)
+        _, output = self._with_graph(onto(given, self.device), min(self._stages), 0)
         if not output.requires_grad:
             raise cannot(
                 f"nothing flows back through block `{self._names[index]}`",
                 "Let it compute its output from its input with torch, under no torch.no_grad().",
             )
         if labels is not None:
-            self._check_loss(output.detach(), labels.to(self.device))
+            self._check_loss(output.detach(), onto(labels, self.device))
 
     def _check_loss(self, output: Tensor, labels: Tensor) -> None:
-        with torch.no_grad(), self._own_chance():
+        with torch.no_grad(), self._own_chance(), self.device:
             once = self._loss(output, labels)
             twice = self._loss(torch.cat([output, output]), torch.cat([labels, labels]))
         if once.dim():
@@ -225,9 +227,9 @@ class Span:
             labels: labels of these tokens.
             entry: see `forward`.
         """
-        with torch.no_grad():
-            output = self._run(given.to(self.device), entry, 0)
-            return float(self._loss(output, labels.to(self.device)).item())
+        with torch.no_grad(), self.device:
+            output = self._run(onto(given, self.device), entry, 0)
+            return float(self._loss(output, onto(labels, self.device)).item())
 
     def _with_graph(self, given: Tensor, entry: int, seed: int) -> tuple[Tensor, Tensor]:
         """The input as a leaf, and the output with the way to it."""
@@ -236,7 +238,7 @@ class Span:
             return leaf, self._run(leaf, entry, seed)
 
     def _run(self, value: Tensor, entry: int, seed: int) -> Tensor:
-        with self._own_chance():
+        with self._own_chance(), self.device:  # what a block makes lies where it computes
             for index, call in self._blocks(entry):
                 self._set_chance(seed, index)
                 value = call(value)
@@ -265,7 +267,10 @@ class Span:
         """Set the generators for one block of a micro-batch."""
         torch.default_generator.manual_seed(block_seed(seed, block))
         if self.device.type == "cuda":
-            torch.cuda.manual_seed(block_seed(seed, block))
+            with torch.cuda.device(self.device):
+                torch.cuda.manual_seed(block_seed(seed, block))
+        elif self.device.type == "mps":
+            torch.mps.manual_seed(block_seed(seed, block))
 
 
 def _is_same(one: Tensor, other: Tensor) -> bool:

@@ -14,20 +14,26 @@ _ROWS, _INNER, _COLUMNS = 512, 256, 1024
 """Size of a product as layers of small models make them."""
 
 
-def flops_per_s(threads: int, clock: Callable[[], float] = time.perf_counter) -> int:
+def flops_per_s(
+    threads: int,
+    device: torch.device,
+    clock: Callable[[], float] = time.perf_counter,
+) -> int:
     """Operations per second of matrix products in float32, to two digits.
 
     Args:
         threads: number of threads that the peer will train with.
+        device: device that it will train on.
         clock: clock in seconds.
     """
     before = torch.get_num_threads()
     torch.set_num_threads(threads)
-    left, right = torch.ones(_ROWS, _INNER), torch.ones(_INNER, _COLUMNS)
+    left = torch.ones(_ROWS, _INNER, device=device)
+    right = torch.ones(_INNER, _COLUMNS, device=device)
     took_s = []
     for _ in range(_TRIES):
         began_s = clock()
-        left @ right
+        (left @ right)[0, 0].item()  # a card may not have begun before its answer is wanted
         took_s.append(clock() - began_s)
     torch.set_num_threads(before)
     flops = 2 * _ROWS * _INNER * _COLUMNS / max(min(took_s), 1e-9)

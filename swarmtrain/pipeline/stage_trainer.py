@@ -16,6 +16,7 @@ import torch
 from torch import Tensor
 
 from swarmtrain.config.settings import InnerSection
+from swarmtrain.models.device import onto
 from swarmtrain.pipeline.activations import ActivationCodec, Boundary, rounding_seed
 from swarmtrain.pipeline.backward import Backward
 from swarmtrain.pipeline.blocks import BlockModel
@@ -225,7 +226,7 @@ class StageTrainer:
         seed, given_values = dropout_seed(self.forms.run, name), self._input(entry, given)
         self._new_loss = (0.0, 0)
         if request.is_end:
-            labels = self.forms.labels.decode(answer.data, answer.form).to(self.span.device)
+            labels = onto(self.forms.labels.decode(answer.data, answer.form), self.span.device)
             loss, begun = self.span.backward_from_labels(
                 given_values, labels, entry=entry, seed=seed
             )
@@ -233,10 +234,8 @@ class StageTrainer:
                 raise UnencodableValues("nonfinite", f"a loss of {loss}")
             self._new_loss = (loss, labels.numel())
         else:
-            gradient = self.answered(answer)
-            begun = self.span.backward(
-                given_values, gradient.to(self.span.device), entry=entry, seed=seed
-            )
+            gradient = onto(self.answered(answer), self.span.device)
+            begun = self.span.backward(given_values, gradient, entry=entry, seed=seed)
         parcel = None
         if request.job.slot is not None:
             boundary = self.forms.boundaries[entry]
@@ -352,9 +351,8 @@ class StageTrainer:
 
     def _input(self, stage: int, given: Parcel | Read) -> Tensor:
         if isinstance(given, Read):
-            return given.given.to(self.span.device)
-        values = self.forms.boundaries[stage].decode(given.data, given.form)
-        return values.to(self.span.device)
+            return onto(given.given, self.span.device)
+        return onto(self.forms.boundaries[stage].decode(given.data, given.form), self.span.device)
 
 
 def _is_sane(square: float) -> bool:

@@ -54,14 +54,16 @@ class StageSteps:
                 so many at least.
 
         Returns:
-            The squared norm of the mean, a float64 sum in the order of the parameters.
+            The squared norm of the mean, a float64 sum in the order of the parameters. Apple's GPU
+            has no float64, so there each of them is a float32 sum.
         """
         divisor = max(self.num_tokens, nominal_tokens, 1)
         total = 0.0
         for parameter in self._parameters:
             if parameter.grad is not None:
                 parameter.grad.div_(divisor)
-                norm = float(torch.linalg.vector_norm(parameter.grad, dtype=torch.float64))
+                wide = torch.float32 if parameter.device.type == "mps" else torch.float64
+                norm = float(torch.linalg.vector_norm(parameter.grad, dtype=wide))
                 total += norm * norm
         return total
 

@@ -8,7 +8,7 @@ from swarmtrain.config.options import Ways, parse_device
 from swarmtrain.config.settings import RunConfig, RunSection
 from swarmtrain.foundation.errors import UserError
 from swarmtrain.models import copies
-from swarmtrain.models.device import device_of
+from swarmtrain.models.device import device_of, onto
 from swarmtrain.models.tensors import Layout
 from swarmtrain.peer.training.model_weights import ModelWeights
 from swarmtrain.peer.training.trainer import BuiltinTrainer
@@ -87,3 +87,9 @@ def test_a_written_vector_may_change_at_once_and_a_step_waits_for_it() -> None:
         vector.zero_()
         model.weight.data.mul_(2)
         assert layout.read(model).unique().tolist() == [2 * value]
+
+
+def test_values_that_are_there_already_are_not_copied():
+    values = torch.ones(3)
+    assert onto(values, torch.device("cpu")) is values
+    assert onto(values, torch.device("meta")).is_meta

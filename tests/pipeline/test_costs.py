@@ -131,6 +131,6 @@ def test_slots_beyond_the_least_number_are_those_that_memory_has_room_for() -> N
 
 def test_speed_is_of_the_fastest_of_some_products() -> None:
     times = iter([0, 4, 4, 5, 5, 5.5, *[6 + index % 2 * 0.125 for index in range(10)]])
-    assert flops_per_s(1, clock=lambda: next(times)) == int(
+    assert flops_per_s(1, torch.device("cpu"), clock=lambda: next(times)) == int(
         float(f"{2 * 512 * 256 * 1024 * 8:.1e}")
     )

@@ -182,6 +182,11 @@ def view_payload(payload: Payload, dtype: str, count: int, offset: int) -> Tenso
     return torch.from_numpy(array if array.flags.writeable else np.asarray(_Unlocked(array)))
 
 
+def on_host(num_values: int) -> Tensor:
+    """A new float32 vector in this machine's memory, whatever a program has set for its tensors."""
+    return torch.empty(num_values, dtype=torch.float32, device="cpu")
+
+
 def to_bytes(values: Tensor, dtype: str) -> bytes:
     """The values of a tensor in this machine's memory as bytes.
 

@@ -21,7 +21,6 @@ from typing import TypeVar
 
 import numpy as np
 import numpy.typing as npt
-import torch
 from torch import Tensor
 
 from swarmtrain_optimizers.codecs.base import (
@@ -31,6 +30,7 @@ from swarmtrain_optimizers.codecs.base import (
     UnencodableValues,
     check_length,
     check_weight,
+    on_host,
     row_slices,
     rows_at_once,
 )
@@ -205,7 +205,7 @@ class GridCodec:
         self, payload: Payload, num_values: int, window: ScaleWindow, out: Tensor | None = None
     ) -> Tensor:
         """s * level, exact in float32. A legal scale is at least 2^-90, so nothing is flushed."""
-        decoded = torch.empty(num_values, dtype=torch.float32) if out is None else out
+        decoded = out if out is not None else on_host(num_values)
         flat = decoded.numpy()
         scales, codes = self._opened(payload, num_values, window.block)
         for rows in row_slices(scales.size, window.block):

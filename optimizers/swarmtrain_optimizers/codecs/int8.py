@@ -15,7 +15,6 @@ from functools import partial
 
 import numpy as np
 import numpy.typing as npt
-import torch
 from torch import Tensor
 
 from swarmtrain_optimizers.codecs.base import (
@@ -24,6 +23,7 @@ from swarmtrain_optimizers.codecs.base import (
     UnencodableValues,
     check_length,
     check_weight,
+    on_host,
     row_slices,
     rows_at_once,
 )
@@ -192,6 +192,6 @@ class Int8:
         self, payload: Payload, num_values: int, window: ScaleWindow, out: Tensor | None = None
     ) -> Tensor:
         """s * q, exact in float32. A legal scale is at least 2^-90, so nothing is left to flush."""
-        decoded = torch.empty(num_values, dtype=torch.float32) if out is None else out
+        decoded = out if out is not None else on_host(num_values)
         self._loops.decode(*_opened(payload, num_values, window.block), decoded.numpy())
         return decoded

@@ -18,6 +18,7 @@ from swarmtrain_optimizers.codecs.base import (
     UnencodableValues,
     check_length,
     check_weight,
+    on_host,
     to_bytes,
     view_payload,
 )
@@ -77,7 +78,7 @@ class Raw:
         self, parts: Sequence[tuple[Payload, int]], num_values: int, window: ScaleWindow
     ) -> bytes:
         """float32(sum / W), summed in the order given."""
-        acc = torch.zeros(num_values, dtype=torch.float64)
+        acc = torch.zeros(num_values, dtype=torch.float64, device="cpu")
         for payload, weight in parts:
             self.add_(acc, payload, weight, window)
         return self.finish(acc, sum(weight for _, weight in parts), window)
@@ -90,6 +91,6 @@ class Raw:
         self, payload: Payload, num_values: int, window: ScaleWindow, out: Tensor | None = None
     ) -> Tensor:
         """The values, |x| < 2^-100 as 0 whoever encoded them (rule 5)."""
-        decoded = torch.empty(num_values) if out is None else out
+        decoded = out if out is not None else on_host(num_values)
         decoded.copy_(view_payload(payload, "<f4", num_values, 0))
         return flush_tiny_(decoded)

@@ -23,7 +23,6 @@ from typing import Any, NoReturn
 
 import numpy as np
 import numpy.typing as npt
-import torch
 from torch import Tensor
 
 from swarmtrain_optimizers.codecs.base import (
@@ -33,6 +32,7 @@ from swarmtrain_optimizers.codecs.base import (
     UnencodableValues,
     check_length,
     check_weight,
+    on_host,
     row_slices,
 )
 from swarmtrain_optimizers.codecs.scales import (
@@ -175,7 +175,7 @@ class TopK:
         self, payload: Payload, num_values: int, window: ScaleWindow, out: Tensor | None = None
     ) -> Tensor:
         """The kept values' levels, and zeros elsewhere."""
-        decoded = torch.empty(num_values, dtype=torch.float32) if out is None else out
+        decoded = out if out is not None else on_host(num_values)
         decoded.zero_()
         flat = decoded.numpy()
         for part, places, values in self._pieces(payload, num_values, window.block):

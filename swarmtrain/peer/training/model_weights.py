@@ -18,6 +18,7 @@ from swarmtrain.models.copies import to_host
 from swarmtrain.models.tensors import Layout, ParameterSpec
 from swarmtrain.peer.arithmetic import Chunked
 from swarmtrain.peer.training.moments import Moments
+from swarmtrain_optimizers.codecs.base import on_host
 from swarmtrain_optimizers.strategies.base import Values
 
 
@@ -129,7 +130,7 @@ def live_values(model: nn.Module, layout: Layout, cut_off: Tensor | None = None)
     places = layout.places(model)
 
     def make(start: int, stop: int, out: Tensor | None) -> Tensor:
-        found = _on_host(places[start]) if start in places else torch.zeros(stop - start)
+        found = _on_host(places[start]) if start in places else on_host(stop - start).zero_()
         if cut_off is not None:
             found = found + cut_off[start:stop]
         return found if out is None else out.copy_(found)
@@ -142,6 +143,6 @@ def _on_host(parameter: Tensor) -> Tensor:
     there = parameter.detach()
     if there.dtype == torch.float32 and there.device.type == "cpu" and there.is_contiguous():
         return there.view(-1)
-    host = torch.empty(there.shape, dtype=torch.float32)
+    host = on_host(there.numel()).view(there.shape)
     to_host([(host, there)])
     return host.view(-1)
