@@ -456,8 +456,10 @@ def main() -> int:
             " the coordinator takes {flooded[cpu]:.2f} of a core, {undisturbed[cpu]:.2f} before;"
             " {undisturbed[peak_mb]:.0f} MB before, {flooded[peak_mb]:.0f} MB at most,"
             " {after_mb:.0f} MB after; status took {flooded[status_s_max]:.2f} s at most;"
-            " named: {marks}; {back_s:.0f} s to the first round after a lost ledger"
+            " named: {marks}"
         )
+        if options.flood == "copies":
+            words += "; {back_s:.0f} s to the first round after the ledger was lost"
     print(json.dumps(rounded(figures)) if options.json else words.format(**figures))
     return 0
 
