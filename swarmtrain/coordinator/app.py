@@ -400,7 +400,7 @@ class CoordinatorApp:
         try:
             grant = self._texts.grant(peer, request)
         except UserError as error:
-            # What was used is not kept, and must not be forgotten: as with a record.
+            # Uses were not kept, and must not be forgotten: as with a record.
             self._shell.fail(error)
             return
         self._shell.machine.reads(self._texts.progress)

@@ -128,11 +128,11 @@ class Doorstep(Generic[S]):
         return iter(self._standing)
 
     def enter(self, stranger: S, address: str, now_s: float) -> S | None:
-        """One more comes.
+        """Let one more come.
 
         Returns:
-            Who has to go for it: an older one, the newcomer itself where its network comes too
-            fast, or nobody. Only the newcomer is forgotten at once; `leave` follows for others.
+            Stranger that has to go for it: an older one, the newcomer itself where its network
+            comes too fast, or nobody. Only the newcomer is forgotten at once; `leave` follows for others.
         """
         network = _network_of(address)
         recent, since_s = self._arrivals.get(network, (0.0, now_s))

@@ -34,8 +34,8 @@ ADMISSION_S = 20.0
 has to wait there that comes back too often."""
 
 STRANGER_BYTES_MAX = limits.KNOCK_BYTES_MAX + (16 << 10)
-"""Bytes that a stranger may send in all, of whatever sort: the head of a request and a knock. What
-comes beyond is not handed on, so that neither the HTTP server nor a WebSocket keeps any of it."""
+"""Bytes that a stranger may send in all, of whatever sort: the head of a request and a knock. Any
+more is not handed on, so that neither the HTTP server nor a WebSocket keeps any of it."""
 
 TLS_BUFFER_BYTES = 64 << 10
 """Bytes that asyncio reads of a TLS connection at once. By itself it keeps room for 256 KiB for

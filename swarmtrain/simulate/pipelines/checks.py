@@ -48,8 +48,8 @@ class BrokenInvariant(Exception):
     """An invariant does not hold.
 
     Attributes:
-        invariant: its name.
-        story: what was found.
+        invariant: name of the invariant.
+        story: story of what was found.
     """
 
     def __init__(self, invariant: str, story: str) -> None:
@@ -61,7 +61,7 @@ class Ledger:
     """Counts of a world, by those whose gradients were exchanged.
 
     Args:
-        num_stages: of the model.
+        num_stages: number of the model's stages.
         hostile: a member that breaks the rules: its own micro-batches may come to any end, and
             some of the others' may get lost.
 
@@ -115,13 +115,13 @@ class Ledger:
         """The coordinator has the books of a round.
 
         Args:
-            books: of it.
+            books: books of the round.
             ever: all that processes were about to count, dead ones too.
             is_harsh: the round began while faults struck.
             is_calm: the round began long after the last fault.
             has_hostile: others' micro-batches may come to a hostile member: it may lose some, but
                 has no permission of those that it was not sent.
-            sent_on: those that it sent on.
+            sent_on: micro-batches that those have sent on.
         """
         on_its_way = {(Process(m.source, m.boot), m.number) for m in sent_on}
         reports = self._reports.pop(books.round, {})
@@ -198,7 +198,7 @@ class Size:
     Attributes:
         begun: shares that the round began with.
         came: shares of sources that came later.
-        more: what was dealt anew to each.
+        more: micro-batches that were dealt anew to each.
         drained: micro-batches that each has said that it has made.
         left: sources that have left meanwhile, for good or not.
         late: sources that have not drained in time.
@@ -271,10 +271,10 @@ def check_step(
     """A flushed step that is to be made is of the same micro-batches in every stage.
 
     Args:
-        num_stages: of the model.
-        fence: its round, step and attempt.
-        members: of the run, dead or alive.
-        made: by its sources.
+        num_stages: number of the model's stages.
+        fence: round, step and attempt of the step.
+        members: members of the run, dead or alive.
+        made: micro-batches made by its sources.
     """
     has: list[set[MicroBatch]] = [set() for _ in range(num_stages)]
     for process in members:

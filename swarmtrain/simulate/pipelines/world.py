@@ -63,11 +63,11 @@ class World:
     Args:
         seed: all is drawn from it.
         trace: takes a line per event.
-        conditions: in the place of those that are drawn.
+        conditions: conditions in the place of those that are drawn.
 
     Attributes:
         counts: messages and events by kind.
-        digest: of all that was sent, for a seed always the same.
+        digest: digest of all that was sent, for a seed always the same.
     """
 
     def __init__(

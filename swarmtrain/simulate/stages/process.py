@@ -175,12 +175,12 @@ class StagedProcess(Process):
 
     Args:
         host: world that it lives in.
-        number: of the peer, for people.
-        peer_id: its key.
-        boot: of this life.
+        number: number of the peer, for people.
+        peer_id: key of the peer.
+        boot: boot of this life.
         config: the run file.
-        own: its model and data.
-        directory: its state directory.
+        own: model and data of the peer.
+        directory: state directory of the peer.
         part_s: seconds of a part of training.
     """
 
@@ -252,7 +252,7 @@ class StagedProcess(Process):
         self.host.ended(self, error)
 
     def later(self, delay_s: float, event: Callable[[], object]) -> None:
-        """Something that this process does, if it still lives then."""
+        """Let this process do something later, if it still lives then."""
         self.clock.after(delay_s, partial(self.hear, event))
 
     # ---- the lanes

@@ -24,7 +24,7 @@ class TrainerThread:
 
     Attributes:
         is_over: `main` has ended.
-        error: its exception, if it has ended with one.
+        error: exception of the thread, if it has ended with one.
     """
 
     def __init__(self, main: Callable[[], None]) -> None:
@@ -73,7 +73,7 @@ class Inbox:
     """The inbox of a training thread, in the place of a `queue.SimpleQueue`.
 
     Args:
-        thread: that waits in it.
+        thread: thread that waits in it.
         later: does something in so many seconds, if the process still lives then.
         part_s: seconds of the next part of training.
     """

@@ -78,7 +78,7 @@ class Rendezvous:
     """The whole coordinator, sans IO.
 
     Args:
-        terms: what the run file says of the exchange.
+        terms: part of the run file that concerns the exchange.
         run_key: public key that signs the ledger.
         records: the ledger of an earlier life, verified as it is replayed.
         sign: signs a record hash with the run key.
@@ -87,15 +87,15 @@ class Rendezvous:
         now_s: the time; all timers start here.
         is_lost: the run key has signed a ledger before, and nothing of it is left here.
         more_groups: terms of the groups that there are beside the first, in their order.
-        needs: of each stage, where groups are stages of a model; its peers get their stages here.
+        needs: needs of each stage, where groups are stages; its peers get their stages here.
         pipeline: terms of its rounds, where groups are stages.
-        archive: where older records are, None to keep all in memory.
-        rounds: after which the run shall be over, if that is more than it was.
+        archive: store of older records, None to keep all in memory.
+        rounds: rounds after which the run shall be over, if they are more than they were.
         places: peers that may be in the roster at once.
-        linger_s: how long a member that went without a word is waited for at the run's end.
+        linger_s: wait for a member that went without a word, at the run's end.
 
     Attributes:
-        groups: what is exchanged, by the groups' numbers.
+        groups: coordinators of the groups, by the groups' numbers.
         stage_rounds: rounds of the pipeline, where groups are stages.
 
     Raises:
@@ -465,7 +465,7 @@ class Rendezvous:
                 self.stage_rounds.received(peer, line.hello.boot, message, self._now_s)
             case Offer() | Ready() | Applied() | Stranded() | Accuse() | Evaluated():
                 group = self.groups.get(message.group)
-                # Who was moved out of a group may still speak of it.
+                # A peer that was moved out of a group may still speak of it.
                 if group is not None and peer in group.group_peers.here:
                     self._on_group(group, peer, message)
             case _:

@@ -115,7 +115,7 @@ class LiveRoster:
         if now_s < self._silent_s:
             return []
         lives = self.lives()
-        # Whoever is heard of, or comes, until then only makes this moment later.
+        # Any peer that is heard of, or comes, until then only makes this moment later.
         self._silent_s = min((life.evict_at_s for life in lives.values()), default=now_s)
         return [peer for peer, life in lives.items() if life.is_gone(now_s)]
 

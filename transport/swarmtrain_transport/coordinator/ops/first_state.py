@@ -37,8 +37,8 @@ class FirstState:
     """The first state of one group, in this term.
 
     Args:
-        view: The ledger's fold of the group.
-        group_peers: Its peers.
+        view: the ledger's fold of the group.
+        group_peers: peers of the group.
     """
 
     def __init__(self, view: GroupView, group_peers: GroupPeers) -> None:

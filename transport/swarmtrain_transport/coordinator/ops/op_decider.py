@@ -66,8 +66,8 @@ class OpDecider:
         now_s: start of the op, or of this term's part of it.
 
     Attributes:
-        reports: what was reported of it.
-        timers: when what falls due.
+        reports: reports of peers on it.
+        timers: deadlines of the op.
     """
 
     def __init__(self, view: OpView, now_s: float) -> None:
@@ -111,7 +111,7 @@ class OpDecider:
         Args:
             alive: peers that the failure detector holds to be alive.
             now_s: the time.
-            lives: what the failure detector knows; only told, never decided upon.
+            lives: life lines of the failure detector; only told, never decided upon.
         """
         before, self._seen = self._seen, self.phase
         assert self._seen in (before, *_TRANSITIONS[before].values()), (before, self._seen)
