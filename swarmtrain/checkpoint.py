@@ -367,7 +367,7 @@ def load(path: Path, *, manifest_hash: bytes | None = None) -> LoadedCheckpoint:
     outer = _map_tensors(path, OUTER_FILE, manifest.files[OUTER_FILE])
     if sorted(manifest.arrays) != sorted([ANCHOR, *outer]):
         raise _damaged(path, f"{OUTER_FILE} does not hold the arrays that the manifest names")
-    # Whoever makes room goes by the manifest, so it says no more than what lies on the disk.
+    # Room is made by the manifest, so it says no more than what lies on the disk.
     said = sorted((spec.name, spec.shape) for spec in manifest.parameters)
     if said != sorted((name, tuple(values.shape)) for name, values in model.items()):
         raise _damaged(path, f"{MODEL_FILE} does not hold the parameters that the manifest names")

@@ -248,8 +248,8 @@ class Shell:
 
     def others_in(self, peer: PeerId, by_invite: bool) -> int:
         """Count the peers other than this one that are in, or wait to come in: a coordinator that
-        has just started lets nobody new in for some seconds. Whoever is in the roster has a place,
-        and whoever has no JOIN yet takes none of those who have one."""
+        has just started lets nobody new in for some seconds. A peer of the roster has a place, and
+        one that has no JOIN yet takes none of theirs."""
         roster = self._roster()
         waiting = [one for one, outlet in self._outlets.items() if by_invite or outlet.was_in]
         return len({*roster} - {peer}) if peer in roster else len({*roster, *waiting} - {peer})

@@ -246,7 +246,7 @@ class Course:
         peer.is_running, peer.is_in_place, peer.status = False, False, event.status
         if was_killed and not self._is_finished:
             return [self._begin(peer), Say(f"{peer.name} is started again")]
-        # Whoever was killed as the run ended comes to a closed door.
+        # A peer that was killed as the run ended comes to a closed door.
         too_late = self._is_finished and peer.kills > 0
         if not too_late:
             if not peer.has_joined:

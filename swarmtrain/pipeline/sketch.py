@@ -2,7 +2,7 @@
 
 Each value is added with a drawn sign to one of the sketch's places, so the product of two sketches
 is that of the gradients, give or take its expected error (a count sketch: Charikar, Chen and
-Farach-Colton, 2002). Whoever does not know the seed cannot hide a difference from it.
+Farach-Colton, 2002). Without knowing the seed nobody can hide a difference from it.
 """
 
 import math

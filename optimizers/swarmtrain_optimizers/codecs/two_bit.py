@@ -10,7 +10,7 @@ one large value among zeros would be sent worse than as nothing.)
 Levels 1 and 4 rather than four equal bins of 1.5 sigma around the mean (SparseLoCo, arXiv
 2508.15706, decodes such bins to their means): the relative error is .36 for Gaussian values and .59
 for student-t(3), where those bins have .42 and .59; with levels 1 and 3 it is .345 and .61. Biased,
-so it needs error feedback. What was decoded does not encode to itself: its mean is another.
+so it needs error feedback. Decoded values do not encode to themselves: their mean is another.
 
 A code is 2 * (x < 0) + (|x| >= 2.5 s).
 """

@@ -132,7 +132,8 @@ class Doorstep(Generic[S]):
 
         Returns:
             Stranger that has to go for it: an older one, the newcomer itself where its network
-            comes too fast, or nobody. Only the newcomer is forgotten at once; `leave` follows for others.
+            comes too fast, or nobody. Only the newcomer is forgotten at once; `leave` follows for
+            others.
         """
         network = _network_of(address)
         recent, since_s = self._arrivals.get(network, (0.0, now_s))

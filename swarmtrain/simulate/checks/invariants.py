@@ -168,8 +168,8 @@ class Invariants:
             self._violated("ban", f"{self._scene.name_of(body.peer)} joins, and is banned")
 
     def released(self, peer: PeerId) -> None:
-        """RELEASED: of those who stay somebody holds what this one holds, or nobody stays. Who has
-        died just now may have held it."""
+        """RELEASED: of those who stay somebody holds what this one holds, or nobody stays. A peer
+        that has died just now may have held it."""
         leaver, now_s = self._swarm.peers[peer], self._scene.clock.now_s
         lines = self._swarm.coordinator.lines
         stay = {one for one, line in lines.items() if not line.is_leaving} - {peer}

@@ -376,7 +376,7 @@ class Rendezvous:
         if not (self.linger_s and self.is_finished):
             return {}
         groups = self.groups.values()
-        # Who comes and goes after the run's end makes it no longer.
+        # A peer that comes and goes after the run's end makes it no longer.
         over_s = self.live_roster.closes_s - limits.FINISH_S
         until_s = {
             peer: min(since_s, over_s) + self.linger_s

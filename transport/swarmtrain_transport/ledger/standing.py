@@ -194,8 +194,8 @@ class Odds:
 class Lateness:
     """Time of the last hour for which a group has waited for its peers, in milliseconds.
 
-    What came before a span of time counts less by the hour over the hour and that span: whole
-    numbers, so that everybody has the same.
+    After a span of time all earlier waiting is multiplied by the hour over the hour plus that span:
+    in whole numbers, so that everybody has the same.
 
     Attributes:
         run: the hour itself, less while the run is younger.

@@ -1,9 +1,9 @@
 """First state of a group: who gives it, and whether the others get it (protocol.md T18).
 
-Whoever offers first gives it. A giver that nobody can reach, or that serves nobody, would keep a
-run from its beginning for ever: so op 1 waits until half of the others have the state, and while
-most of them get no nearer to it those who say that they have it are passed over and another gives.
-No evidence is needed for that, because nothing was trained yet: what it costs is time.
+The first peer that offers one gives it. A giver that nobody can reach, or that serves nobody, would
+keep a run from its beginning for ever: so op 1 waits until half of the others have the state, and
+while most of them get no nearer to it those who say that they have it are passed over and another
+gives. No evidence is needed for that, because nothing was trained yet: what it costs is time.
 """
 
 from collections.abc import Iterable

@@ -2,9 +2,9 @@
 
 Counted is what one took beyond most, more than half of the others; nothing is decided here, and
 `ledger.standing` says who is not waited for after that. A contribution is late as long as so many
-owners lack it as could leave it out (T4). What fewer lack is one's word against the other's: it
-counts against both, for neither loses more by it than a slice and the others' patience. A slice is
-late until it has come through, and who holds less than most, from when it has.
+owners lack it as could leave it out (T4). If fewer lack it, it is one's word against the other's:
+it counts against both, for neither loses more by it than a slice and the others' patience. A slice
+is late until it has come through, and who holds less than most, from when it has.
 """
 
 import math
@@ -42,7 +42,7 @@ def of_contributions(at: Moment, frozen_s: float) -> Waits:
         )
         if late and late[0][0] > 0:
             add(waits, owner, late[0][0])
-            # Who lacks several is late itself.
+            # An owner that lacks several is late itself.
             others = late[1][0] if len(late) > 1 else 0.0
             add(waits, late[0][1], late[0][0] - max(0.0, others))
     return {peer: min(seconds, frozen_s - due_s) for peer, seconds in waits.items()}

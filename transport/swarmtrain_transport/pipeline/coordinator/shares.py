@@ -69,8 +69,8 @@ class Shares:
 
     def come(self, process: Process, present: Iterable[Process], now_s: float) -> int:
         """A source comes in the midst of the round; its share, which may be nothing. It counts as
-        the middle one of those who have shown their pace lately. What it makes beyond what is
-        missing makes the round larger."""
+        the middle one of those who have shown their pace lately. If it makes more than is missing,
+        the round becomes larger."""
         known, left_s = self._known(self._paces), self._ends_s - now_s
         if not known or left_s <= 0 or process in self.given:
             return 0

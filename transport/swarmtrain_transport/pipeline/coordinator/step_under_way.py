@@ -1,6 +1,7 @@
 """A step of a pipeline's round while it is under way; the whole round where steps are free.
 
-Whom it waits for and how long, and what was told of its gradient. What follows is `rounds`'.
+It knows whom it waits for and how long, and the size that was told of its gradient. Decisions are
+`rounds`'.
 """
 
 import math
