@@ -4,6 +4,7 @@
 | what is broken | mutant: seed, invariant |
 |---|---|
 | who is left out, who is planned | D1: 0, fair; D5: 15, ZAP |
+| how long an op may take | D3: 4, T9 |
 | who may go, who is kept out | D6: 10, RELEASED; D7: 84, ban |
 """
 
@@ -14,12 +15,23 @@ from broken_rules import Mutant, any_case, replaced
 from swarmtrain.simulate.faults.troubles import BAN, COLLUSION, HAND_OVER
 from swarmtrain_transport.coordinator.members.group_peers import GroupPeers
 from swarmtrain_transport.coordinator.ops import planning
+from swarmtrain_transport.coordinator.ops.timers import Timers
 from swarmtrain_transport.ledger import snapshots
 from swarmtrain_transport.ledger.standing import Words
 
 
 def one_voice_less_is_enough():
     return replaced(Words, "needed", lambda needed: lambda self, peer: needed(self, peer) - 1)
+
+
+def a_new_owner_has_no_more_time():
+    def make(reassigned):
+        def strict(self, slice_index, now_s):
+            self.assigned_s[slice_index] = now_s
+
+        return strict
+
+    return replaced(Timers, "reassigned", make)
 
 
 def a_key_need_not_be_known():
@@ -41,6 +53,10 @@ MEMBERSHIP_MUTANTS = {
     "D1": Mutant(
         "one voice less is enough to leave a contributor out",
         one_voice_less_is_enough, (("fair", ""), ("L3", "")), any_case, (COLLUSION,), peers=6,
+    ),
+    "D3": Mutant(
+        "a slice's new owner has no more time", a_new_owner_has_no_more_time,
+        (("T9", ""),), any_case, ("stop", "death", "double death", "one-way cut", "lost frames"),
     ),
     "D5": Mutant(
         "PLAN names whose key is not known to all",

@@ -1,5 +1,6 @@
 """Decisions of one group in the ledger of a simulated world, as far as checks ask for them."""
 
+from collections import Counter
 from dataclasses import dataclass, field
 
 from swarmtrain.simulate.processes.peer import SimPeer
@@ -59,6 +60,7 @@ class Decided:
     roster: set[PeerId] = field(default_factory=set)
     elsewhere: set[PeerId] = field(default_factory=set)
     keepers: set[PeerId] = field(default_factory=set)
+    num_reassigned: Counter[int] = field(default_factory=Counter)
     _owners: dict[tuple[int, int], PeerId] = field(default_factory=dict)
 
     def peopled(self, body: Join | Move | Gone) -> None:
@@ -82,6 +84,7 @@ class Decided:
             self.relieved.clear()
             self._owners.clear()
         self.plans[plan.op] = plan
+        self.num_reassigned[plan.op] = 0
         self.plan_s[plan.op] = self.swarm.scene.clock.now_s
 
     def reassigned(self, body: Reassign) -> None:
@@ -90,6 +93,7 @@ class Decided:
         first = self.plans[body.op].slices[body.slice_index].owner
         self.relieved.add(self._owners.get(place, first))
         self.new_owners.add(body.owner)
+        self.num_reassigned[body.op] += 1
         self._owners[place] = body.owner
 
     def ended(self, outcome: Commit | Skip) -> None:

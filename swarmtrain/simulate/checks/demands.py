@@ -14,6 +14,9 @@ from swarmtrain_transport.wire.records import Plan, Skip
 GRACE_S = limits.SUSPECT_S + limits.FETCH_TIMEOUT_S
 """After its trouble a peer may still be suspected, and requests to it time out."""
 
+_TICK_S = 0.5
+"""By so much clocks and timers may differ."""
+
 RESEND_S = 6 * limits.NUDGE_S
 """A part that was lost is there again after so long: the owner asks after one or two nudges, the
 contributor takes it to be under way for two more, is asked once more, and sends it."""
@@ -130,6 +133,7 @@ class Demands:
         weights, deeds = seen.weights(skip.op), self._scene.deeds
         if not self.is_quiet(begun_s):
             return
+        self._check_time(skip, seen)
         if not self.promises(seen.plans[skip.op].kind, len(weights)):
             return
         planned = seen.planned(skip.op)
@@ -148,6 +152,17 @@ class Demands:
         if len(able) >= seen.plans[skip.op].min_contributors:
             story = f"{_name_of(skip.op, seen)} is skipped ({skip.reason}) although {able} live"
             self._scene.violation("L3", story)
+
+    def _check_time(self, skip: Skip, seen: Decided) -> None:
+        """T9: an op that runs out of time had D_op, and half of it more for each new owner, twice
+        as much at most."""
+        deadline_s = seen.plans[skip.op].deadline_s
+        shares = min(limits.DEADLINE_EXTENSION_MAX, 1 + seen.num_reassigned[skip.op] / 2)
+        due_s = shares * deadline_s / (1 + self._scene.conditions.drift)
+        spent_s = self._scene.clock.now_s - seen.plan_s[skip.op]
+        if skip.reason == "deadline" and spent_s < due_s - _TICK_S:
+            story = f"{_name_of(skip.op, seen)} had {spent_s:.1f} of {due_s:.1f} s"
+            self._scene.violation("T9", story)
 
     def _wronged(
         self, op: int, left_out: set[PeerId], since_s: float, liars: AbstractSet[PeerId]
