@@ -201,13 +201,39 @@ def test_every_module_says_what_it_is():
 
 
 def test_docstrings_begin_with_a_verb_or_a_noun():
-    riddle = re.compile(r'^\s*(?:r?""")(?:What|Whether|Who|Whoever|Whose|Where)\b')
+    riddle = re.compile(
+        r'^\s*r?"""(?:What|Whether|Who|Whoever|Whose|Where|How|By how|Of|As|So|The same|Those'
+        r"|All of them|Something|Everybody)\b"
+    )
     found = [
         f"{module.at(number)} {line.strip()[:60]}"
         for module in modules().values()
         for number, line in enumerate(module.text.splitlines(), start=1)
         if riddle.match(line)
     ]
+    report(found)
+
+
+def test_arguments_attributes_and_results_are_named_by_nouns():
+    """Not by halves of sentences: "tick in which each peer gave", not "when each peer gave"."""
+    section = re.compile(r"^( *)(?:Args|Attributes|Returns|Yields):$")
+    entry = re.compile(r"^( *)(?:[*\w`]+(?:, [*\w`]+)*: )?(.*)$")
+    half = re.compile(
+        r"(?:what|whether|who|whose|whom|how|where|when|why|which|of|that|its?)\b"
+        r"|(?:after|by|for|in|since|to|until|with) (?:how|what|when|which|whom)\b"
+        r"|(?:the |our |an? )?\w+'s[.,;]",
+        re.IGNORECASE,
+    )
+    found = []
+    for module in modules().values():
+        indent = -1
+        for number, line in enumerate(module.text.splitlines(), start=1):
+            if begins := section.match(line):
+                indent = len(begins[1]) + 4
+            elif '"""' in line or (len(line) - len(line.lstrip()) < indent and line.strip()):
+                indent = -1
+            elif (told := entry.match(line)) and len(told[1]) == indent and half.match(told[2]):
+                found.append(f"{module.at(number)} {line.strip()[:60]}")
     report(found)
 
 

@@ -52,10 +52,10 @@ class SimCoordinator(Process):
 
     Args:
         scene: clock and chance.
-        control: its connections.
-        terms: of the run.
+        control: control connections.
+        terms: terms of the run.
         sign: stands in for the run key.
-        verify: its counterpart.
+        verify: counterpart of `sign`.
         more_groups: terms of a second group, if there is one, or of all later stages.
         needs, pipeline: as of `Rendezvous`, in a run in stages.
 
