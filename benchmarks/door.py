@@ -274,6 +274,7 @@ def heavy_member(invite: "Invite") -> None:
         while not running.done():
             if client.is_up:
                 client._outgoing.put_nowait(data)
+                print("begun", flush=True)
             await asyncio.sleep(1.0)
         await running
 
@@ -287,17 +288,19 @@ def attack(kind: str, invite: str) -> Iterator[None]:
     """The strangers, or the member, as a process of their own."""
     process = subprocess.Popen(
         [sys.executable, __file__, "--flood", kind, "--attack"],
-        stdin=subprocess.PIPE, stderr=subprocess.DEVNULL,
+        stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL,
     )  # fmt: skip
-    assert process.stdin is not None
+    assert process.stdin is not None and process.stdout is not None
     process.stdin.write(invite.encode() + b"\n")
     process.stdin.flush()
+    process.stdout.readline()  # it has begun: to start a process takes long on a busy machine
     try:
         yield
     finally:
         process.kill()
         process.wait()
         process.stdin.close()
+        process.stdout.close()
 
 
 # ---- rounds
@@ -437,6 +440,8 @@ def main() -> int:
         from swarmtrain_transport.wire.invite import Invite
 
         invite = Invite.parse(sys.stdin.readline().strip())
+        if options.flood != "heavy":
+            print("begun", flush=True)
         if options.flood == "heavy":
             heavy_member(invite)
         if options.flood == "copies":
