@@ -37,6 +37,7 @@ from swarmtrain.local_run.place import Place
 from swarmtrain.local_run.processes import Ended, Heard
 from swarmtrain.peer.disk import ledger_file
 from swarmtrain.status import ask_coordinator
+from swarmtrain_transport import limits
 from swarmtrain_transport.wire.records import AnyBody, bodies_of
 
 _MODULE = "swarmtrain.chaos.siege.hostile"
@@ -137,8 +138,8 @@ class Siege(Chaos):
         offences = phase.order.offences if not phase.order.is_mixed else ()
         self._wait(troupe, _OVERTIME_S, has_offended)
         found_s = self._found_s(newest, began_s)
-        judged_s = began_s + FOUND_TIMES * max(0.0, found_s) + _JUDGED_S
-        if offences and self._now_s < judged_s:
+        judged_s = began_s + FOUND_TIMES * found_s + _JUDGED_S
+        if found_s > 0 and self._now_s < judged_s:
             self._wait(troupe, min(judged_s - self._now_s, _OVERTIME_S), lambda: False)
         done, marks = self._hostile.total - offended, self._marked() - marks
         self._marks += marks
@@ -162,7 +163,9 @@ class Siege(Chaos):
         def count(times: Iterable[float], since_s: float = began_s) -> int:
             return sum(at_s >= since_s for at_s in times)
 
-        since_s = began_s + FOUND_TIMES * max(0.0, found_s)
+        # The bar has its time, too, where it has found nothing.
+        bar_s = limits.LATE_LEAST_S if found_s < 0 else found_s
+        since_s = began_s + FOUND_TIMES * bar_s
         rest_s, judged_per_s = self._now_s - since_s, -1.0
         if phase.order.offences and rest_s >= _JUDGED_S / 2:
             judged_per_s = round(count(self._commits.values(), since_s) / rest_s, 3)
