@@ -215,7 +215,7 @@ class Size:
         """The round is closed, with these members."""
         size, asked = self.begun.total(), self.begun + self.came + self.more
         gone = sum(count for one, count in asked.items() if one in self.left)
-        if self.more.total() > min(gone, size + self.came.total()):
+        if self.more.total() > min(gone, size):
             story = f"{self.more.total()} were dealt anew for {gone} of the gone, of {size}"
             raise BrokenInvariant("P11", f"round {round}: {story}")
         stayed = {one for one in here if asked[one]} - self.left - self.late

@@ -608,7 +608,7 @@ def test_a_round_keeps_its_size_when_a_source_dies_and_no_more_than_that():
     rounds.joined(GONE, Member(BOOT, Span(0, 0)), now_s + 11.0)
     assert rounds._shares.given[GONE] == 3, "as many as go into the time that is left"
     assert not dealt(rounds.departed(SECOND, now_s + 12.0))
-    assert dealt(drained(rounds, GONE, now_s=now_s + 20.0)) == {GONE: 7}, "11 in all were asked for"
+    assert dealt(drained(rounds, GONE, now_s=now_s + 20.0)) == {GONE: 4}, "8 were dealt anew then"
     assert not drained(rounds, GONE, now_s=now_s + 30.0) and not rounds._under_way.awaited
 
 
@@ -625,6 +625,20 @@ def test_sources_that_a_round_is_dealt_anew_to_are_done_together():
     assert not shares.deal(here, here, (), 25.0)
     assert shares.deal((slow,), (slow,), (), 25.0) == {slow: 18}, "as much again as the round has"
     assert not shares.deal((), (slow,), (), 40.0)
+
+
+def test_whoever_comes_and_goes_again_and_again_does_not_keep_a_round_from_its_end():
+    rounds, now_s = after_a_round_of_10_s()
+    rounds.departed(SECOND, now_s)
+    num_dealt = joins = 0
+    while rounds._under_way.awaited and joins < 50:
+        joins += 1
+        coming = Process(GONE.peer, b"boot%04d" % joins)
+        rounds.joined(coming, Member(coming.boot, Span(0, 0)), now_s)
+        rounds.departed(coming, now_s)
+        now_s += 10.0
+        num_dealt += sum(dealt(drained(rounds, FIRST, now_s=now_s)).values())
+    assert num_dealt == 8 and not rounds._under_way.awaited
 
 
 def test_a_source_that_is_back_after_its_share_was_dealt_makes_it_as_well():

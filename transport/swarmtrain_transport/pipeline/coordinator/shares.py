@@ -6,7 +6,7 @@ has. Without that a round in which a fast source is replaced would wait for the 
 A round keeps its size: what a source that is gone was to make is dealt anew to those that are here.
 All of it is, as its own gradients of the round are gone with it. It is done once one of them has
 nothing left to make: until then whoever comes in the place of the dead may take its part. A round
-deals no more than its size anew, so it ends however many die.
+deals no more anew than it began with, so it ends however many come and die.
 """
 
 import math
@@ -34,7 +34,7 @@ class Shares:
     _began_s: dict[Process, float] = field(default_factory=dict)
     _usual: int = 0
     _ends_s: float = -math.inf
-    _dealt: int = 0
+    _to_deal: int = 0
 
     @property
     def sources(self) -> Set[Process]:
@@ -49,12 +49,13 @@ class Shares:
         middle one.
         """
         names = sorted(sources)
-        self._usual, self._dealt, self._ends_s = usual, 0, -math.inf
+        self._usual, self._ends_s = usual, -math.inf
         self._began_s = dict.fromkeys(names, now_s)
         paces, total = self._bounded(names), usual * len(names)
         whole = sum(paces.values())
         self.given = _rounded({one: total * pace / whole for one, pace in paces.items()}, total, 1)
         self._first, self.size = dict(self.given), sum(self.given.values())
+        self._to_deal = self.size
         if self._known(names):
             self._ends_s = now_s + total / whole
 
@@ -93,7 +94,7 @@ class Shares:
             busy: those that have not drained.
             now_s: the time.
         """
-        missing = min(self._missing(present), self.size - self._dealt)
+        missing = min(self._missing(present), self._to_deal)
         if missing <= 0:
             return {}
         paces = self._bounded(sorted(able))
@@ -106,7 +107,7 @@ class Shares:
         for one, count in more.items():
             self.given[one] = self.given.get(one, 0) + count
             self._began_s.setdefault(one, now_s)
-        self._dealt += missing
+        self._to_deal -= missing
         return more
 
     def drained(self, process: Process, whole: int, now_s: float) -> float:
