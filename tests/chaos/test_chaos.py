@@ -76,6 +76,7 @@ def report(*violations: Violation) -> Report:
 def test_files_are_removed_only_when_everything_holds(tmp_path, monkeypatch, violations):
     class Staged:
         inner_steps = 5
+        wait_ready_s = 60.0
 
         def __init__(self, *arguments: object) -> None: ...
 
