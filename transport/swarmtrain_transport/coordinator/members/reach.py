@@ -1,4 +1,4 @@
-"""Peers that the others cannot reach: whose word counts, and for how much (protocol.md T19).
+"""Peers that the others cannot reach: whose word counts, and for how much (protocol.md T20).
 
 A peer that nobody can dial hears nothing: what others send goes by connections that they open. So
 it never gets a state, and what it alone holds is lost. Nobody's word alone is believed on that: a

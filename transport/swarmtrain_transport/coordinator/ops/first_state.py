@@ -81,7 +81,7 @@ class FirstState:
         return [peer for peer, one in self._here() if self._has(one)]
 
     def lacking(self) -> list[PeerId]:
-        """Peers that are here and have none, but for those who can get none (T19)."""
+        """Peers that are here and have none, but for those who can get none (T20)."""
         here = [peer for peer, one in self._here() if not self._has(one)]
         return [peer for peer in here if self._group_peers.here[peer].line.life.unreached_s is None]
 
