@@ -5,7 +5,7 @@
 |---|---|
 | who is left out, who is planned | D1: 0, fair; D5: 15, ZAP |
 | how long an op may take | D3: 4, T9 |
-| who may go, who is kept out | D6: 10, RELEASED; D7: 84, ban |
+| who may go, who is kept out | D6: 12, RELEASED; D7: 84, ban |
 """
 
 import dataclasses

@@ -236,6 +236,8 @@ class Troubles:
             return None
         if peer.peer_id in self._scene.flipped or not self._swarm.is_connected(peer):
             return None
+        if peer.is_in_first and peer.driver.op < 0:
+            return None  # it has no state yet, as sessions see it
         back_s = self._seconds(0.5, 60.0)
 
         def left(is_released: bool) -> None:
