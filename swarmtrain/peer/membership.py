@@ -88,7 +88,7 @@ class Membership:
             NumericsError: this machine calculates other bits.
         """
         numerics.check()
-        # What else torch loads for the first optimizer waits for the trainer, who makes it: two
+        # All else that torch loads for the first optimizer waits for the trainer, who makes it: two
         # seconds that a refused peer need not spend, and of which the network thread misses no
         # more than a quarter of one at a time.
         storage = PeerStorage.first_free(state_dirs)
