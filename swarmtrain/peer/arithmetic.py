@@ -141,7 +141,7 @@ class ChunkSum:
             found = rule.aggregate(rows, weights, scalars=scalars, previous=centre)
         except ValueError as error:
             raise LocalFault(f"the rule {rule.name} cannot be followed: {error}") from error
-        return self._result_codec.finish(found.values.double(), 1, self._window)
+        return self._result_codec.finish(found.double(), 1, self._window)
 
 
 def _table(rule: RobustRule, numbers: tuple[float, ...], num_rows: int) -> Tensor | None:

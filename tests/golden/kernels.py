@@ -104,7 +104,7 @@ def hash_robust_rules() -> dict[str, str]:
     rows = [values(f"contribution {index}") for index in range(4)]
     previous = values("previous")
     return {
-        f"robust {name}": sha256(rule.aggregate(rows, (255, 7, 101, 64), previous=previous).values)
+        f"robust {name}": sha256(rule.aggregate(rows, (255, 7, 101, 64), previous=previous))
         for name, rule in RULES.items()
     }
 

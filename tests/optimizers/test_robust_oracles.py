@@ -1,4 +1,4 @@
-"""Each robust rule against its paper's formula, and what it reports of each contributor."""
+"""Each robust rule against its paper's formula."""
 
 import math
 
@@ -38,11 +38,7 @@ def assert_near(found: torch.Tensor, expected: np.ndarray) -> None:
 def test_norm_clipping_is_the_mean_of_vectors_cut_to_the_median_norm(seed: int) -> None:
     rows = drawn(seed)
     found = NormClip().aggregate(rows, WEIGHTS)
-    assert_near(found.values, oracle.norm_clip(oracle.matrix_of(rows), WEIGHTS))
-    norms = [row.double().norm().item() for row in rows]
-    bound = sorted(norms)[3]
-    factors = [facts.clip for facts in found.contributors]
-    assert factors == pytest.approx([min(1.0, bound / norm) for norm in norms])
+    assert_near(found, oracle.norm_clip(oracle.matrix_of(rows), WEIGHTS))
 
 
 @pytest.mark.parametrize(("count", "trim"), [(7, 2), (6, 2), (4, 1), (3, 1)])
@@ -50,28 +46,21 @@ def test_a_trimmed_mean_averages_what_is_left_by_weight(count: int, trim: int) -
     rows = drawn(count, count=count)
     found = TrimmedMean(trim_share=0.25).aggregate(rows, WEIGHTS[:count])
     expected = oracle.trimmed_mean(oracle.matrix_of(rows), WEIGHTS[:count], trim)
-    assert_near(found.values, expected)
-    assert sum(facts.share_kept for facts in found.contributors) == pytest.approx(count - 2 * trim)
+    assert_near(found, expected)
 
 
 def test_of_equal_values_the_lightest_go_low_and_the_heaviest_high() -> None:
-    rows = [torch.tensor([value]) for value in (1.0, 1.0, 1.0, 5.0)]
-    low = TrimmedMean().aggregate(rows, [7, 2, 9, 3])
-    # By value, then weight: (1, 2) (1, 7) (1, 9) (5, 3); one is dropped at each end.
-    assert low.values.item() == 1.0
-    assert [facts.share_kept for facts in low.contributors] == [1.0, 0.0, 1.0, 0.0]
-    rows = [torch.tensor([value]) for value in (5.0, 1.0, 5.0, 5.0)]
-    high = TrimmedMean().aggregate(rows, [7, 2, 9, 3])
-    assert [facts.share_kept for facts in high.contributors] == [1.0, 0.0, 0.0, 1.0]
+    # (1, 2) | (1, 7) (5, 3) (5, 4) | (5, 9): of each value one is left out, by its weight.
+    rows = [torch.tensor([value]) for value in (1.0, 5.0, 1.0, 5.0, 5.0)]
+    left = TrimmedMean(trim_share=0.2).aggregate(rows, [7, 4, 2, 9, 3])
+    assert left.item() == pytest.approx((7 * 1.0 + 7 * 5.0) / 14)
 
 
 @pytest.mark.parametrize("count", [3, 4, 7])
 def test_a_median_is_the_value_in_the_middle_whatever_the_weights(count: int) -> None:
     rows = drawn(count, count=count)
     found = CoordinateMedian().aggregate(rows, WEIGHTS[:count])
-    assert_near(found.values, np.median(oracle.matrix_of(rows), axis=0))
-    in_the_middle = sum(facts.share_kept for facts in found.contributors)
-    assert in_the_middle == pytest.approx(1 if count % 2 else 2)
+    assert_near(found, np.median(oracle.matrix_of(rows), axis=0))
 
 
 @pytest.mark.parametrize("radius", [None, 3.0])
@@ -89,14 +78,13 @@ def test_centered_clipping_follows_the_vectors_themselves(
     expected = oracle.centered_clip(
         oracle.matrix_of(rows), WEIGHTS, iterations, start=start, radius=radius
     )
-    assert_near(found.values, expected)
+    assert_near(found, expected)
 
 
 def test_clipping_so_wide_that_it_touches_nobody_is_the_mean() -> None:
     rows = drawn(8)
     found = CenteredClip(radius=1e6).aggregate(rows, WEIGHTS, previous=rows[0])
-    assert_near(found.values, oracle.weighted_mean(oracle.matrix_of(rows), WEIGHTS))
-    assert all(facts.clip == 1.0 for facts in found.contributors)
+    assert_near(found, oracle.weighted_mean(oracle.matrix_of(rows), WEIGHTS))
 
 
 @pytest.mark.parametrize("pairs", [0.0, 1.0])
@@ -109,17 +97,14 @@ def test_the_flag_aggregator_projects_onto_the_reweighted_singular_vectors(
     rule = FlagAggregator(num_directions=num_directions, iterations=iterations, pairs=pairs)
     found = rule.aggregate(rows, WEIGHTS)
     expected = oracle.flag(oracle.matrix_of(rows), WEIGHTS, num_directions or 4, iterations, pairs)
-    assert_near(found.values, expected)
+    assert_near(found, expected)
 
 
 def test_a_flag_of_all_directions_is_clipping_alone() -> None:
     rows = drawn(30)
     everything = FlagAggregator(num_directions=7).aggregate(rows, WEIGHTS)
     clipped = NormClip().aggregate(rows, WEIGHTS)
-    assert_near(everything.values, clipped.values.double().numpy())
-    for facts, alone in zip(everything.contributors, clipped.contributors, strict=True):
-        assert facts.clip == alone.clip
-        assert facts.share_kept == pytest.approx(1.0)
+    assert_near(everything, clipped.double().numpy())
 
 
 @pytest.mark.parametrize("size", [1, 2, 5, 16])

@@ -16,6 +16,7 @@ from swarmtrain_optimizers.robust.base import Needs, RobustRule
 from swarmtrain_optimizers.robust.centered_clip import CenteredClip
 from swarmtrain_optimizers.robust.flag import FlagAggregator
 from swarmtrain_optimizers.robust.norm_clip import NormClip
+from swarmtrain_optimizers.robust.rows import inner_products, squared_norms
 from swarmtrain_optimizers.robust.trimmed_mean import TrimmedMean
 
 torch.set_num_threads(1)
@@ -66,11 +67,10 @@ def test_two_hostile_of_eight_destroy_the_mean_and_no_robust_rule(
     clean = torch.stack([rows[i] for i in range(8) if i not in (2, 7)]).double().mean(dim=0)
     plain = torch.stack(rows).double().mean(dim=0)
     assert not distance(plain, clean) < 2.0  # NaN is destroyed too.
-    found = rule.aggregate(rows, [100] * 8).values
+    found = rule.aggregate(rows, [100] * 8)
     # Clipping alone counts two of eight against the others at full size: half is what is left.
     assert distance(found, clean) < 0.55
     assert float(torch.cosine_similarity(found.double(), clean, dim=0)) > 0.9
-    assert rule.tolerated(8) >= 2
 
 
 @pytest.mark.parametrize("attack", ["sign flip x 10", "noise x 100", "nan"])
@@ -78,14 +78,14 @@ def test_centered_clipping_from_the_last_aggregate_loses_least(attack: str) -> N
     rows, previous = attacked(honest(1), attack), torch.stack(honest(3)).mean(dim=0)
     clean = torch.stack([rows[i] for i in range(8) if i not in (2, 7)]).double().mean(dim=0)
     near = clean.float() + 0.1 * previous
-    found = CenteredClip().aggregate(rows, [100] * 8, previous=near).values
+    found = CenteredClip().aggregate(rows, [100] * 8, previous=near)
     assert distance(found, clean) < 0.2
 
 
 @ALL
 def test_without_anybody_hostile_a_rule_stays_near_the_mean(rule: RobustRule) -> None:
     rows = honest(2, spread=0.3)
-    found = rule.aggregate(rows, [100] * 8).values
+    found = rule.aggregate(rows, [100] * 8)
     assert distance(found, torch.stack(rows).double().mean(dim=0)) < 0.15
 
 
@@ -94,16 +94,15 @@ def test_equal_contributions_come_out_as_they_are(rule: RobustRule) -> None:
     row = honest(4)[0]
     for count in (3, 5, 8):
         found = rule.aggregate([row] * count, WEIGHTS[:count])
-        assert bits(found.values) == bits(row)
-        assert [facts.clip for facts in found.contributors] == [1.0] * count
+        assert bits(found) == bits(row)
 
 
 @ALL
 def test_zeros_come_out_as_zeros_and_tiny_values_too(rule: RobustRule) -> None:
     zeros = [torch.zeros(8), -torch.zeros(8), torch.zeros(8)]
-    assert bits(rule.aggregate(zeros, [1, 2, 3]).values) == [0] * 8
+    assert bits(rule.aggregate(zeros, [1, 2, 3])) == [0] * 8
     tiny = [torch.full((8,), 2.0**-101)] * 3
-    assert bits(rule.aggregate(tiny, [1, 2, 3]).values) == [0] * 8
+    assert bits(rule.aggregate(tiny, [1, 2, 3])) == [0] * 8
 
 
 VALUES = st.sampled_from([0.0, -0.0, 1.0, -1.0, 2.5, 0.1, -3e4, 7e-5, 1e20])
@@ -130,10 +129,7 @@ def test_who_is_called_first_changes_no_bit(
     rows = [torch.tensor(row) for row in numbers]
     found = rule.aggregate(rows, weights)
     again = rule.aggregate([rows[i] for i in order], [weights[i] for i in order])
-    assert bits(found.values) == bits(again.values)
-    assert [again.contributors[order.index(i)].clip for i in range(len(rows))] == pytest.approx(
-        [facts.clip for facts in found.contributors]
-    )
+    assert bits(found) == bits(again)
 
 
 @ALL
@@ -146,14 +142,13 @@ def test_no_result_is_longer_than_the_longest_and_four_times_all_is_four_times_i
     rows = [torch.tensor(row) for row in numbers]
     found = rule.aggregate(rows, weights)
     if rule.needs is Needs.COORDINATES:
-        assert bool((found.values >= torch.stack(rows).amin(dim=0)).all())
-        assert bool((found.values <= torch.stack(rows).amax(dim=0)).all())
+        assert bool((found >= torch.stack(rows).amin(dim=0)).all())
+        assert bool((found <= torch.stack(rows).amax(dim=0)).all())
     else:
         longest = max(row.double().norm().item() for row in rows)
-        assert found.values.double().norm().item() <= longest * (1 + 1e-6)
-    scaled = rule.aggregate([row * 4 for row in rows], weights).values
-    assert bits(scaled) == bits(found.values * 4)
-    assert all(0 <= facts.share_kept <= 1 for facts in found.contributors)
+        assert found.double().norm().item() <= longest * (1 + 1e-6)
+    scaled = rule.aggregate([row * 4 for row in rows], weights)
+    assert bits(scaled) == bits(found * 4)
 
 
 @ALL
@@ -161,9 +156,7 @@ def test_a_permutation_of_long_contributions_changes_no_bit(rule: RobustRule) ->
     rows = [row.repeat(20) for row in attacked(honest(5), "nan")]
     found = rule.aggregate(rows, WEIGHTS)
     again = rule.aggregate(rows[::-1], WEIGHTS[::-1])
-    assert torch.equal(found.values, again.values)
-    assert found.contributors == again.contributors[::-1]
-    assert not found.contributors[2].is_finite and found.contributors[2].share_kept == 0
+    assert torch.equal(found, again)
 
 
 @ALL
@@ -178,23 +171,20 @@ def test_owners_of_slices_reach_what_one_would_reach_alone(
     def start(cut: slice) -> torch.Tensor | None:
         return None if previous is None else previous[cut]
 
-    parts = [rule.scalars([row[cut] for row in rows], start(cut)) for cut in cuts]
-    total = parts[0] + parts[1] + parts[2]
-    sizes = {Needs.COORDINATES: 0, Needs.NORMS: 8, Needs.PRODUCTS: 8}
-    assert total.shape[0] - sizes[rule.needs] in (0, int(with_previous))
+    used = [*rows, previous] if isinstance(rule, CenteredClip) and with_previous else rows
+    numbers = {Needs.NORMS: squared_norms, Needs.PRODUCTS: inner_products}.get(rule.needs)
+    total = numbers and sum(numbers([row[cut] for row in used]) for cut in cuts)
     slices = [
         rule.aggregate([row[cut] for row in rows], WEIGHTS, scalars=total, previous=start(cut))
         for cut in cuts
     ]
-    joined = torch.cat([part.values for part in slices])
+    joined = torch.cat([part for part in slices])
     agreed = rule.aggregate(rows, WEIGHTS, scalars=total, previous=previous)
     alone = rule.aggregate(rows, WEIGHTS, previous=previous)
-    assert bits(joined) == bits(agreed.values)
-    assert torch.allclose(joined, alone.values, rtol=1e-6, atol=1e-6)
+    assert bits(joined) == bits(agreed)
+    assert torch.allclose(joined, alone, rtol=1e-6, atol=1e-6)
     if rule.needs is Needs.COORDINATES:
-        assert bits(joined) == bits(alone.values)
-    else:
-        assert slices[0].contributors == slices[2].contributors
+        assert bits(joined) == bits(alone)
 
 
 @ALL
@@ -203,7 +193,7 @@ def test_contributions_are_only_read_and_may_come_as_one_matrix(rule: RobustRule
     before = torch.stack(rows)
     first = rule.aggregate(rows, WEIGHTS)
     assert torch.equal(torch.stack(rows), before)
-    assert torch.equal(rule.aggregate(before, WEIGHTS).values, first.values)
+    assert torch.equal(rule.aggregate(before, WEIGHTS), first)
 
 
 @ALL
@@ -213,8 +203,6 @@ def test_too_few_contributors_are_refused_with_what_to_do(rule: RobustRule) -> N
         rule.aggregate(rows[:2], [1, 1])
     with pytest.raises(ValueError, match=r"2 finite contributions.*at least 3"):
         rule.aggregate([*rows[:2], torch.full((NUM_VALUES,), math.nan)], [1, 1, 1])
-    with pytest.raises(ValueError, match="at least 3"):
-        rule.tolerated(2)
 
 
 @ALL

@@ -54,7 +54,7 @@ def exchanged(
     if rule:
         rows = [codec_of(window).decode(part, size, window) for part in encoded.values()]
         found = rule_named(rule).aggregate(rows, [*weights.values()], previous=previous)
-        chunk = result_codec_of(window).finish(found.values.double(), 1, window)
+        chunk = result_codec_of(window).finish(found.double(), 1, window)
     else:
         total = ChunkSum(codec_of(window), result_codec_of(window), size, window)
         for peer, part in encoded.items():

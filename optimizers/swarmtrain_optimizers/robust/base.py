@@ -3,7 +3,7 @@
 A rule replaces the weighted mean of an op where `exact` is false (protocol.md rule 7): the owner
 keeps the contributions and computes once, after it is known who is in. Some rules look at every
 coordinate by itself, so each owner computes its slice alone. The others need numbers of whole
-vectors: every owner makes `scalars` of its slice, these are added up in the order of the slices,
+vectors: every owner makes them of its slice, they are added up in the order of the slices,
 and with the sum each owner computes its slice as if it had seen all.
 
 All rules keep to the following, so that every machine reaches the same bits: float64 sums in a
@@ -16,15 +16,12 @@ claimed samples would let few peers outvote many. Weights enter where what is le
 Not here: who is hostile. A rule bounds what anybody can do, it accuses nobody.
 """
 
+from abc import ABC, abstractmethod
 from collections.abc import Sequence
-from dataclasses import dataclass
 from enum import Enum
-from typing import Protocol
+from typing import ClassVar
 
 from torch import Tensor
-
-CONTRIBUTORS_MIN = 3
-"""Fewer cannot be told apart: of two that differ, either may be the hostile one."""
 
 
 class Needs(Enum):
@@ -40,67 +37,18 @@ class Needs(Enum):
     """The inner products of all pairs, the previous aggregate included where there is one."""
 
 
-@dataclass(frozen=True, slots=True)
-class ContributorFacts:
-    """The fate of one contribution, for reports.
+class RobustRule(ABC):
+    """One way to aggregate. An instance holds settings only and serves every thread.
 
     Attributes:
-        is_finite: False where it held NaN or an infinity and was left out; the rest is 0 then.
-        clip: the factor in 0..1 that it was scaled by; 1 in rules that do not clip.
-        share_kept: the share of it, 0..1, that entered the aggregate; each rule says which share.
+        name: the name in settings and reports.
+        needs: the rule's need of facts about whole vectors.
     """
 
-    is_finite: bool
-    clip: float
-    share_kept: float
+    name: ClassVar[str]
+    needs: ClassVar[Needs]
 
-
-LEFT_OUT = ContributorFacts(is_finite=False, clip=0.0, share_kept=0.0)
-
-
-@dataclass(frozen=True, slots=True)
-class Aggregate:
-    """The aggregate that a rule makes of the contributions.
-
-    Attributes:
-        values: (num_values,) float32; |x| < 2^-100 is 0 (protocol.md rule 5).
-        contributors: one per contribution, in the order in which they were given.
-    """
-
-    values: Tensor
-    contributors: tuple[ContributorFacts, ...]
-
-
-class RobustRule(Protocol):
-    """One way to aggregate. An instance holds settings only and serves every thread."""
-
-    @property
-    def name(self) -> str:
-        """The name in settings and reports."""
-
-    @property
-    def needs(self) -> Needs:
-        """The rule's need of facts about whole vectors."""
-
-    def tolerated(self, num_contributors: int) -> int:
-        """Return how many of so many may be hostile before what they can do has no bound any more.
-
-        Raises:
-            ValueError: the rule cannot work with so few.
-        """
-
-    def scalars(self, rows: Sequence[Tensor], previous: Tensor | None = None) -> Tensor:
-        """The numbers that slices have to add up, in the order of the slices.
-
-        Args:
-            rows: a slice of every contribution, (slice_values,) float32 each.
-            previous: the same slice of the previous aggregate.
-
-        Returns:
-            float64: (0,) for `COORDINATES`, (n,) for `NORMS`, (n, n) for `PRODUCTS`, one more
-            row and column there if `previous` is given.
-        """
-
+    @abstractmethod
     def aggregate(
         self,
         rows: Sequence[Tensor],
@@ -108,8 +56,9 @@ class RobustRule(Protocol):
         *,
         scalars: Tensor | None = None,
         previous: Tensor | None = None,
-    ) -> Aggregate:
-        """Make one vector from all contributions.
+    ) -> Tensor:
+        """Make one vector from all contributions: (num_values,) float32, where |x| < 2^-100 is 0
+        (protocol.md rule 5).
 
         A contribution with NaN or an infinity is left out whole and counts no more: neither for
         medians nor for how many may be hostile. A rule of `COORDINATES` sees its own slice only
@@ -119,7 +68,9 @@ class RobustRule(Protocol):
             rows: decoded contributions, (num_values,) float32 on the CPU each, or (n, num_values);
                 only read.
             weights: one integer in 1..255 for each (protocol.md rule 2).
-            scalars: the sum of `scalars` over all slices; None if `rows` are whole vectors.
+            scalars: sum over all slices of what the rule `needs`, float64; None if `rows` are whole
+                vectors. (n,) for `NORMS`, (n, n) for `PRODUCTS`, one more row and column there for
+                a `previous` that the rule begins from.
             previous: (num_values,) float32, the aggregate of the op before, for rules that begin
                 from it; others do not look at it.
 

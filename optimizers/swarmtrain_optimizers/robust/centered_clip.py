@@ -27,7 +27,7 @@ from typing import ClassVar
 
 from torch import Tensor
 
-from swarmtrain_optimizers.robust.base import LEFT_OUT, Aggregate, ContributorFacts, Needs
+from swarmtrain_optimizers.robust.base import Needs, RobustRule
 from swarmtrain_optimizers.robust.norm_clip import clip_factor
 from swarmtrain_optimizers.robust.rows import (
     check_enough,
@@ -42,13 +42,12 @@ from swarmtrain_optimizers.robust.rows import (
 
 
 @dataclass(frozen=True, slots=True)
-class CenteredClip:
+class CenteredClip(RobustRule):
     """The centre after some iterations.
 
     Stands any minority in the sense that its pull is bounded by honest distances (share 0.5); the
     paper's guarantee on how near it stays is for small shares. Computed slice by slice once the
-    inner products of whole vectors are known. `clip` and `share_kept` are those of the last
-    iteration.
+    inner products of whole vectors are known.
 
     Args:
         radius: tau, in the units of the contributions' norm; None takes the median of distances.
@@ -71,16 +70,6 @@ class CenteredClip:
         if self.iterations < 1:
             raise ValueError(f"iterations must be at least 1, it is {self.iterations}")
 
-    def tolerated(self, num_contributors: int) -> int:
-        """Fewer than half; see `RobustRule`."""
-        check_enough(num_contributors)
-        return (num_contributors - 1) // 2
-
-    def scalars(self, rows: Sequence[Tensor], previous: Tensor | None = None) -> Tensor:
-        """(n, n) inner products, (n + 1, n + 1) with the previous aggregate as the last row."""
-        check_rows(rows, previous=previous)
-        return inner_products([*rows, *([] if previous is None else [previous])])
-
     def aggregate(
         self,
         rows: Sequence[Tensor],
@@ -88,7 +77,7 @@ class CenteredClip:
         *,
         scalars: Tensor | None = None,
         previous: Tensor | None = None,
-    ) -> Aggregate:
+    ) -> Tensor:
         """See `RobustRule.aggregate`.
 
         Raises:
@@ -96,7 +85,7 @@ class CenteredClip:
         """
         check_rows(rows, weights, previous)
         start = [] if previous is None else [previous]
-        table = self.scalars(rows, previous) if scalars is None else scalars
+        table = inner_products([*rows, *start]) if scalars is None else scalars
         check_products(table, len(rows) + len(start))
         places = finite_places(table.diagonal())
         if start:
@@ -107,33 +96,25 @@ class CenteredClip:
         ordered = content_order(rows, weights, table, places)
         used = ordered + ([len(rows)] if start else [])
         products = [[table[first, second].item() for second in used] for first in used]
-        coefficients, factors = self._centre(products, [weights[place] for place in ordered])
-        values = combined([*(rows[place] for place in ordered), *start], coefficients)
-        facts = [LEFT_OUT] * len(rows)
-        for place, factor in zip(ordered, factors, strict=True):
-            facts[place] = ContributorFacts(is_finite=True, clip=factor, share_kept=factor)
-        return Aggregate(values, tuple(facts))
+        coefficients = self._centre(products, [weights[place] for place in ordered])
+        return combined([*(rows[place] for place in ordered), *start], coefficients)
 
-    def _centre(
-        self, products: list[list[float]], weights: list[int]
-    ) -> tuple[list[float], list[float]]:
-        """Coefficients of v on the rows (and on the start), and the last factors."""
+    def _centre(self, products: list[list[float]], weights: list[int]) -> list[float]:
+        """Coefficients of v on the rows (and on the start)."""
         num_rows, total_weight = len(weights), sum(weights)
         centre = [0.0] * num_rows + [1.0] * (len(products) - num_rows)
-        factors = [1.0] * num_rows
         for _ in range(self.iterations):
             distances = _distances(products, centre, num_rows)
             bound = median(distances) if self.radius is None else self.radius
-            factors = [clip_factor(distance, bound) for distance in distances]
             pulls = [
-                weight * factor / total_weight
-                for weight, factor in zip(weights, factors, strict=True)
+                weight * clip_factor(distance, bound) / total_weight
+                for weight, distance in zip(weights, distances, strict=True)
             ]
             stays = 1.0 - math.fsum(pulls)
             centre = [stays * share for share in centre]
             for index, pull in enumerate(pulls):
                 centre[index] += pull
-        return centre, factors
+        return centre
 
 
 def _distances(products: list[list[float]], centre: list[float], num_rows: int) -> list[float]:

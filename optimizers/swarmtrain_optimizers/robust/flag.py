@@ -31,7 +31,7 @@ from typing import ClassVar
 import numpy as np
 from torch import Tensor
 
-from swarmtrain_optimizers.robust.base import LEFT_OUT, Aggregate, ContributorFacts, Needs
+from swarmtrain_optimizers.robust.base import Needs, RobustRule
 from swarmtrain_optimizers.robust.eigen import Matrix, symmetric_eigen
 from swarmtrain_optimizers.robust.norm_clip import clip_factor
 from swarmtrain_optimizers.robust.rows import (
@@ -56,13 +56,12 @@ _UNEXPLAINED_MIN = 1e-6
 
 
 @dataclass(frozen=True, slots=True)
-class FlagAggregator:
+class FlagAggregator(RobustRule):
     """The mean of clipped contributions in the subspace that explains most of them.
 
     Stands any minority in the sense that its pull is bounded by the median norm (share 0.5, from
     the clipping); what the subspace adds against hostile peers is measured by the paper, not
-    proved. Computed slice by slice once the inner products of whole vectors are known. `clip` is
-    the factor of the clipping, `share_kept` the share of the squared norm that the subspace holds.
+    proved. Computed slice by slice once the inner products of whole vectors are known.
 
     Args:
         num_directions: m; None takes ceil((n + 1) / 2). Fewer leave out more of what contributors
@@ -89,16 +88,6 @@ class FlagAggregator:
         if not 0 <= self.pairs < math.inf:
             raise ValueError(f"pairs must be at least 0, it is {self.pairs}")
 
-    def tolerated(self, num_contributors: int) -> int:
-        """Fewer than half; see `RobustRule`."""
-        check_enough(num_contributors)
-        return (num_contributors - 1) // 2
-
-    def scalars(self, rows: Sequence[Tensor], previous: Tensor | None = None) -> Tensor:
-        """(n, n) inner products; the previous aggregate is not used."""
-        check_rows(rows)
-        return inner_products(rows)
-
     def aggregate(
         self,
         rows: Sequence[Tensor],
@@ -106,7 +95,7 @@ class FlagAggregator:
         *,
         scalars: Tensor | None = None,
         previous: Tensor | None = None,
-    ) -> Aggregate:
+    ) -> Tensor:
         """See `RobustRule.aggregate`."""
         check_rows(rows, weights)
         table = inner_products(rows) if scalars is None else scalars
@@ -115,42 +104,27 @@ class FlagAggregator:
         check_enough(len(places))
         norms = {place: math.sqrt(table[place, place].item()) for place in places}
         bound = median(list(norms.values()))
-        facts = [LEFT_OUT] * len(rows)
-        for place in places:
-            factor = clip_factor(norms[place], bound)
-            facts[place] = ContributorFacts(is_finite=True, clip=factor, share_kept=0.0)
         # A zero vector has no direction; it counts in the mean, where it adds nothing.
         ordered = content_order(
             rows, weights, table, [place for place in places if norms[place] > 0]
         )
         if not ordered:
-            return Aggregate(combined(rows[places[0] : places[0] + 1], [0.0]), tuple(facts))
+            return combined(rows[places[0] : places[0] + 1], [0.0])
         cosines = _cosines(table, norms, ordered)
         total_weight = sum(weights[place] for place in places)
         lengths = [
-            weights[place] * norms[place] * facts[place].clip / total_weight for place in ordered
+            weights[place] * norms[place] * clip_factor(norms[place], bound) / total_weight
+            for place in ordered
         ]
-        shares, explained = self._projected(cosines, lengths, len(places))
-        values = combined(
+        shares = _projected(self, cosines.tobytes(), tuple(lengths), len(places))
+        return combined(
             [rows[place] for place in ordered],
             [share / norms[place] for share, place in zip(shares, ordered, strict=True)],
         )
-        for place, share in zip(ordered, explained, strict=True):
-            facts[place] = ContributorFacts(
-                is_finite=True, clip=facts[place].clip, share_kept=share
-            )
-        return Aggregate(values, tuple(facts))
-
-    def _projected(
-        self, cosines: Matrix, lengths: list[float], num_contributors: int
-    ) -> tuple[list[float], list[float]]:
-        """Coefficients on the unit contributions of the projected sum of `lengths` times them,
-        and the share of every unit contribution that the subspace explains."""
-        return _remembered(self, cosines.tobytes(), tuple(lengths), num_contributors)
 
     def _computed(
         self, cosines: Matrix, lengths: tuple[float, ...], num_contributors: int
-    ) -> tuple[list[float], list[float]]:
+    ) -> list[float]:
         values, vectors = symmetric_eigen(cosines)
         rank = sum(value > _RANK_SHARE * values[0] for value in values)
         roots = [math.sqrt(value) for value in values[:rank]]
@@ -159,8 +133,7 @@ class FlagAggregator:
         basis = self._subspace(units, num_contributors)
         summed = _summed((units * np.array(lengths)[:, None]).T)
         kept = _summed(basis.T * _projections(basis, summed[None])[0])
-        shares = _summed(vectors[:rank].T * (kept / np.array(roots)))
-        return shares.tolist(), _explained(basis, units).tolist()
+        return list(_summed(vectors[:rank].T * (kept / np.array(roots))).tolist())
 
     def _subspace(self, units: Matrix, num_contributors: int) -> Matrix:
         """(m, rank) orthonormal rows: the subspace after the last reweighting."""
@@ -181,11 +154,12 @@ class FlagAggregator:
 
 
 @functools.lru_cache(maxsize=4)
-def _remembered(
+def _projected(
     rule: FlagAggregator, cosines: bytes, lengths: tuple[float, ...], num_contributors: int
-) -> tuple[list[float], list[float]]:
-    """The part that follows from inner products alone: an owner asks for it with every chunk of its
-    slice. With 64 contributors it takes seconds."""
+) -> list[float]:
+    """Coefficients on the unit contributions of the projected sum of `lengths` times them. They
+    follow from inner products alone, and an owner asks for them with every chunk of its slice: with
+    64 contributors they take seconds, so they are remembered."""
     table = np.frombuffer(cosines, dtype=np.float64).reshape(len(lengths), len(lengths))
     return rule._computed(table, lengths, num_contributors)
 

@@ -21,7 +21,7 @@ from typing import ClassVar
 
 from torch import Tensor
 
-from swarmtrain_optimizers.robust.base import LEFT_OUT, Aggregate, ContributorFacts, Needs
+from swarmtrain_optimizers.robust.base import Needs, RobustRule
 from swarmtrain_optimizers.robust.rows import (
     canonical_order,
     check_enough,
@@ -39,26 +39,15 @@ def clip_factor(norm: float, bound: float) -> float:
 
 
 @dataclass(frozen=True, slots=True)
-class NormClip:
+class NormClip(RobustRule):
     """The weighted mean of contributions clipped to the median norm.
 
     Stands any minority (share 0.5): the median lies among honest norms as long as hostile peers
     are fewer than half. Computed slice by slice once the squared norms of whole vectors are known.
-    `share_kept` is the clip factor.
     """
 
     name: ClassVar[str] = "norm-clip"
     needs: ClassVar[Needs] = Needs.NORMS
-
-    def tolerated(self, num_contributors: int) -> int:
-        """Fewer than half; see `RobustRule`."""
-        check_enough(num_contributors)
-        return (num_contributors - 1) // 2
-
-    def scalars(self, rows: Sequence[Tensor], previous: Tensor | None = None) -> Tensor:
-        """(n,) squared norms."""
-        check_rows(rows)
-        return squared_norms(rows)
 
     def aggregate(
         self,
@@ -67,7 +56,7 @@ class NormClip:
         *,
         scalars: Tensor | None = None,
         previous: Tensor | None = None,
-    ) -> Aggregate:
+    ) -> Tensor:
         """See `RobustRule.aggregate`."""
         check_rows(rows, weights)
         squares = squared_norms(rows) if scalars is None else scalars
@@ -83,12 +72,7 @@ class NormClip:
             [(norms[place], float(weights[place])) for place in places],
         )
         ordered = [places[index] for index in order]
-        factors = {place: clip_factor(norms[place], bound) for place in ordered}
-        values = combined(
+        return combined(
             [rows[place] for place in ordered],
-            [weights[place] * factors[place] / total_weight for place in ordered],
+            [weights[place] * clip_factor(norms[place], bound) / total_weight for place in ordered],
         )
-        facts = [LEFT_OUT] * len(rows)
-        for place, factor in factors.items():
-            facts[place] = ContributorFacts(is_finite=True, clip=factor, share_kept=factor)
-        return Aggregate(values, tuple(facts))

@@ -14,8 +14,10 @@ import torch
 from torch import Tensor
 
 from swarmtrain_optimizers.codecs.base import PIECE_VALUES, check_weight
-from swarmtrain_optimizers.robust.base import CONTRIBUTORS_MIN
 from swarmtrain_optimizers.subnormals import flush_tiny_
+
+_CONTRIBUTORS_MIN = 3
+"""Fewer cannot be told apart: of two that differ, either may be the hostile one."""
 
 
 def check_rows(
@@ -39,16 +41,16 @@ def check_rows(
         check_weight(weight)
 
 
-def check_enough(num_contributors: int, wanted: int = CONTRIBUTORS_MIN) -> None:
+def check_enough(num_contributors: int) -> None:
     """Refuse fewer contributors than a rule can work with.
 
     Raises:
-        ValueError: there are fewer than `wanted`.
+        ValueError: there are fewer than 3.
     """
-    if num_contributors < wanted:
+    if num_contributors < _CONTRIBUTORS_MIN:
         raise ValueError(
-            f"{num_contributors} finite contributions, this rule needs at least {wanted}: "
-            "skip the op, or wait for more peers"
+            f"{num_contributors} finite contributions, a rule needs at least "
+            f"{_CONTRIBUTORS_MIN}: skip the op, or wait for more peers"
         )
 
 

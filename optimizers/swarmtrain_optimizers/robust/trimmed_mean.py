@@ -16,7 +16,7 @@ from typing import ClassVar
 import torch
 from torch import Tensor
 
-from swarmtrain_optimizers.robust.base import LEFT_OUT, Aggregate, ContributorFacts, Needs
+from swarmtrain_optimizers.robust.base import Needs, RobustRule
 from swarmtrain_optimizers.robust.rows import check_enough, check_rows, pieces
 from swarmtrain_optimizers.subnormals import flush_tiny_
 
@@ -25,13 +25,12 @@ _ROUNDING = 1e-9
 
 
 @dataclass(frozen=True, slots=True)
-class TrimmedMean:
+class TrimmedMean(RobustRule):
     """The weighted mean of what is left in each coordinate.
 
     Stands `trim_share` of the contributors, and is computed by each owner for its own slice.
     Ties: equal values are ordered by weight, so of them the lightest are dropped at the low end
-    and the heaviest at the high end. `share_kept` is the share of a contributor's coordinates that
-    was not dropped; where values and weights tie, it names whoever was given first.
+    and the heaviest at the high end.
 
     Args:
         trim_share: share of contributors dropped at each end, above 0 and below 0.5, rounded up.
@@ -50,7 +49,11 @@ class TrimmedMean:
             raise ValueError(f"trim_share must be above 0 and below 0.5, it is {self.trim_share}")
 
     def tolerated(self, num_contributors: int) -> int:
-        """ceil(trim_share n); a ValueError where dropping twice as many would leave nobody."""
+        """Return how many of so many may be hostile: ceil(trim_share n).
+
+        Raises:
+            ValueError: dropping twice as many would leave nobody.
+        """
         check_enough(num_contributors)
         trim = math.ceil(self.trim_share * num_contributors - _ROUNDING)
         if 2 * trim >= num_contributors:
@@ -60,11 +63,6 @@ class TrimmedMean:
             )
         return trim
 
-    def scalars(self, rows: Sequence[Tensor], previous: Tensor | None = None) -> Tensor:
-        """(0,): nothing of whole vectors is needed."""
-        check_rows(rows)
-        return torch.zeros(0, dtype=torch.float64)
-
     def aggregate(
         self,
         rows: Sequence[Tensor],
@@ -72,7 +70,7 @@ class TrimmedMean:
         *,
         scalars: Tensor | None = None,
         previous: Tensor | None = None,
-    ) -> Aggregate:
+    ) -> Tensor:
         """See `RobustRule.aggregate`."""
         check_rows(rows, weights)
         places = [place for place, row in enumerate(rows) if bool(torch.isfinite(row).all())]
@@ -80,7 +78,6 @@ class TrimmedMean:
         # Stable sorting keeps this order among equal values.
         places.sort(key=lambda place: weights[place])
         by_place = torch.tensor([weights[place] for place in places], dtype=torch.float64)
-        kept = torch.zeros(len(places), dtype=torch.int64)
         out = torch.empty(rows[0].numel(), dtype=torch.float32)
         for piece in pieces(out.numel()):
             values, order = torch.sort(
@@ -93,10 +90,4 @@ class TrimmedMean:
                 total.add_(values[level].to(torch.float64).mul_(weight))
                 total_weight.add_(weight)
             out[piece] = total.div_(total_weight)
-            used = order[trim : len(places) - trim].flatten()
-            kept.add_(torch.bincount(used, minlength=len(places)))
-        facts = [LEFT_OUT] * len(rows)
-        for place, count in zip(places, kept.tolist(), strict=True):
-            share = count / max(1, out.numel())
-            facts[place] = ContributorFacts(is_finite=True, clip=1.0, share_kept=share)
-        return Aggregate(flush_tiny_(out), tuple(facts))
+        return flush_tiny_(out)

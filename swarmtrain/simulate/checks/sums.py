@@ -84,7 +84,7 @@ class NamedSums:
             rows = [self.decoded(op, peer, plan).float() for peer in named]
             centre = self._results[plan.centre] if plan.centre else None
             counted = [weights[peer] for peer in named]
-            return rule_named(plan.rule).aggregate(rows, counted, previous=centre).values.double()
+            return rule_named(plan.rule).aggregate(rows, counted, previous=centre).double()
         total = torch.zeros(plan.slices[-1].stop, dtype=torch.float64)
         for peer in named:
             total += self.decoded(op, peer, plan) * weights[peer]
