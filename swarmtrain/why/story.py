@@ -195,7 +195,11 @@ class _Exchanges:
         if group not in self._wanted:
             return
         number, lines = self._wanted[group], self.told[group]
-        if isinstance(body, Rewind) and body.op < number and lines:
+        if isinstance(body, Rewind) and body.passed_over:
+            if number <= 1:
+                who = f"The first state of {_list(body.passed_over, self._names)} was given up"
+                lines.append(f"{who}: {body.reason}. Another gives.")
+        elif isinstance(body, Rewind) and body.op < number and lines:
             lines.append(f"A REWIND went back to round {body.op}: {body.reason}. ")
             lines[-1] += "Whatever this round had decided was cancelled."
         elif getattr(body, "op", None) == number:

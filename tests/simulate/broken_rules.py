@@ -14,6 +14,7 @@ from swarmtrain.peer.arithmetic import ChunkSum
 from swarmtrain.simulate.enumeration import Case
 from swarmtrain.simulate.faults.plan import COORDINATOR
 from swarmtrain.simulate.processes.coordinator import SimCoordinator
+from swarmtrain.simulate.world import World
 from swarmtrain_optimizers.strategies import synchronous
 from swarmtrain_optimizers.strategies.diloco import strategy as diloco
 from swarmtrain_optimizers.strategies.diloco.strategy import DiLoCo
@@ -299,6 +300,7 @@ class Mutant:
         kind: of the ops.
         groups: 2 for worlds with a second one.
         peers: of the random worlds.
+        world: makes the world of a seed in the place of a random one.
     """
 
     rule: str
@@ -309,6 +311,7 @@ class Mutant:
     kind: str = MEAN
     groups: int = 1
     peers: int = 4
+    world: Callable[[int], World] | None = None
 
 
 MUTANTS = {

@@ -1,9 +1,10 @@
 """Broken rules, one at a time: a simulator that does not find them is not testing.
 
 Each mutant of `broken_rules.py`, `blind_audits.py`, `lone_partners.py`, `credulous.py`,
-`membership_mutants.py` and `unchecked.py` replaces one rule of the production machines by what a
-looser reading of the protocol would do. Random worlds, which are clean without the mutant, must
-then show a violation, and of the kind that the rule is there to prevent:
+`membership_mutants.py`, `hoarded_states.py` and `unchecked.py` replaces one rule of the production
+machines by what a looser reading of the protocol would do. Random worlds, or those that it names,
+are clean without the mutant; with it they must show a violation, and of the kind that the rule is
+there to prevent:
 
     python tests/simulate/mutants.py M1 --seeds 2000 --json
 
@@ -17,13 +18,13 @@ import json
 import sys
 import time
 from dataclasses import dataclass
-from functools import partial
 
 import torch
 from blind_audits import AUDIT_MUTANTS
 from broken_rules import MUTANTS as RULE_MUTANTS
 from broken_rules import Mutant
 from credulous import WORD_MUTANTS
+from hoarded_states import HOARDED_MUTANTS
 from lone_partners import PAIR_MUTANTS
 from membership_mutants import MEMBERSHIP_MUTANTS
 from unchecked import UNCHECKED_MUTANTS
@@ -33,7 +34,7 @@ from swarmtrain.simulate.ground.scene import Violation
 from swarmtrain.simulate.seeds import run_seed
 
 MUTANTS = RULE_MUTANTS | WORD_MUTANTS | AUDIT_MUTANTS | PAIR_MUTANTS
-MUTANTS |= UNCHECKED_MUTANTS | MEMBERSHIP_MUTANTS
+MUTANTS |= UNCHECKED_MUTANTS | MEMBERSHIP_MUTANTS | HOARDED_MUTANTS
 
 _STEP = 37
 """Cases are taken with this stride, then with the next offset: all kinds come early."""
@@ -90,19 +91,28 @@ class SeedCatch:
 
 
 def hunt_seeds(name: str, seeds: range) -> SeedCatch:
-    """Run random worlds with the mutant until one shows what its rule prevents."""
+    """Run worlds with the mutant until one shows what its rule prevents."""
     mutant = MUTANTS[name]
-    run = partial(
-        run_seed, peers=mutant.peers, ops=OPS, kinds=mutant.kinds, kind=mutant.kind,
-        groups=mutant.groups,
-    )  # fmt: skip
     for runs, seed in enumerate(seeds, start=1):
         with mutant.patch():
-            found = symptom(mutant, run(seed).violations)
+            found = symptom(mutant, _violations(mutant, seed))
         # A world that fails without the mutant as well has found something else.
-        if found is not None and not run(seed).violations:
+        if found is not None and not _violations(mutant, seed):
             return SeedCatch(name, seed, found.invariant, found.story, runs)
     return SeedCatch(name, -1, "", "", len(seeds))
+
+
+def _violations(mutant: Mutant, seed: int) -> tuple[Violation, ...]:
+    """Run the seed's world to its end."""
+    if mutant.world is None:
+        return run_seed(
+            seed, peers=mutant.peers, ops=OPS, kinds=mutant.kinds, kind=mutant.kind,
+            groups=mutant.groups,
+        ).violations  # fmt: skip
+    world = mutant.world(seed)
+    world.start()
+    world.run()
+    return tuple(world.violations)
 
 
 def main(argv: list[str] | None = None) -> int:

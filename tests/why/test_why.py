@@ -165,6 +165,17 @@ def test_a_round_that_was_cancelled_is_told_twice() -> None:
     assert "A REWIND went back to round 0" in story
 
 
+def test_whose_first_state_was_given_up_is_told_with_the_first_round() -> None:
+    chain = run_of("otter", "lynx", "crane")
+    chain.add(Rewind(-1, "most peers did not get it", passed_over=(A, B)))
+    chain.add(genesis_body(24))
+    named = "The first state of lynx and otter was given up: most peers did not get it"
+    for number in (0, 1):
+        assert named in told(chain, number)
+    assert "cancelled" not in told(chain, 0)
+    assert not told(chain, 2)
+
+
 def test_a_wrong_sum_is_told_with_its_round_however_late_it_was_proved() -> None:
     chain = run_of("otter", "lynx", "crane")
     chain.add(chain.plan())
