@@ -30,7 +30,7 @@ sys.path[:0] = [str(ROOT), str(ROOT / "transport"), str(ROOT / "optimizers")]
 
 from swarmtrain.config import settings  # noqa: E402  the paths come first
 from swarmtrain.config.options import Endpoint, parse_endpoint  # noqa: E402
-from swarmtrain_transport.wire.invite import Invite  # noqa: E402
+from swarmtrain_transport.credentials.invite import Invite  # noqa: E402
 
 ROLES = ("coordinator", "peer", "summary")
 

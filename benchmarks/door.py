@@ -32,7 +32,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from swarmtrain_transport.wire.invite import Invite
+    from swarmtrain_transport.credentials.invite import Invite
 
 CONNECT_TIMEOUT_S = 10.0
 UP_TIMEOUT_S = 60.0
@@ -223,7 +223,7 @@ def claimants(invite: "Invite") -> None:
 
     from swarmtrain.chaos.siege.hostile import _Deaf
     from swarmtrain.peer.network.control import ControlClient
-    from swarmtrain_transport.wire.identity import Identity
+    from swarmtrain_transport.credentials.identity import Identity
     from swarmtrain_transport.wire.messages import Hello
 
     blank = dataclasses.replace(invite, secret=bytes(16))
@@ -257,7 +257,7 @@ def heavy_member(invite: "Invite") -> None:
 
     from swarmtrain.chaos.siege.hostile import _Deaf
     from swarmtrain.peer.network.control import ControlClient
-    from swarmtrain_transport.wire.identity import Identity
+    from swarmtrain_transport.credentials.identity import Identity
     from swarmtrain_transport.wire.messages import Got, Hello, encode
 
     identity = Identity.create()
@@ -343,7 +343,7 @@ class Counted:
         """Kill the coordinator, take its log away, and start it again where it listened. Seconds
         until every peer is in a result again."""
         from swarmtrain.coordinator.disk.store import SIDE_FILES
-        from swarmtrain_transport.wire.invite import Invite
+        from swarmtrain_transport.credentials.invite import Invite
 
         self.processes.kill("coordinator")
         self.processes.bury("coordinator")
@@ -437,7 +437,7 @@ def main() -> int:
     parser.add_argument("--attack", action="store_true", help=argparse.SUPPRESS)
     options = parser.parse_args()
     if options.attack:
-        from swarmtrain_transport.wire.invite import Invite
+        from swarmtrain_transport.credentials.invite import Invite
 
         invite = Invite.parse(sys.stdin.readline().strip())
         if options.flood != "heavy":

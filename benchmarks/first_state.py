@@ -167,8 +167,8 @@ def hoard(folder: str) -> int:
     from swarmtrain.foundation import events
     from swarmtrain.peer.network.shell import PeerShell
     from swarmtrain.peer.run import run_peer
+    from swarmtrain_transport.credentials.invite import Invite
     from swarmtrain_transport.wire.frames import FrameKind
-    from swarmtrain_transport.wire.invite import Invite
 
     answers = (FrameKind.BLOB, FrameKind.PIECE)
 

@@ -32,6 +32,7 @@ from swarmtrain_transport import actions as do
 from swarmtrain_transport import limits
 from swarmtrain_transport.coordinator.ops.planning import RunTerms
 from swarmtrain_transport.coordinator.rendezvous import Rendezvous
+from swarmtrain_transport.credentials.identity import Identity, verify
 from swarmtrain_transport.kinds import MEAN
 from swarmtrain_transport.ledger.fold import OpView, set_id, slice_root
 from swarmtrain_transport.ledger.signed_roots import (
@@ -44,7 +45,6 @@ from swarmtrain_transport.links.link import PeerId
 from swarmtrain_transport.peer.local_peer import Card
 from swarmtrain_transport.peer.participant import Participant
 from swarmtrain_transport.wire import messages as m
-from swarmtrain_transport.wire.identity import Identity, verify
 
 BLOCK = 64
 SLICE_VALUES = 64 * BLOCK

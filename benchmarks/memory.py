@@ -203,7 +203,7 @@ def _command(options: argparse.Namespace, meter: Meter, own: Callable[..., None]
     from swarmtrain.config.options import Endpoint, JoinOptions
     from swarmtrain.foundation.events import RoundEnded
     from swarmtrain.peer import run
-    from swarmtrain_transport.wire.invite import Invite
+    from swarmtrain_transport.credentials.invite import Invite
 
     _warm(torch.nn.Linear(64, 64), torch)
     watch(meter)

@@ -33,7 +33,7 @@ from swarmtrain.peer import run as peer_run
 from swarmtrain.peer.membership import Membership
 from swarmtrain.peer.telling import Telling
 from swarmtrain.peer.training.trainer import BuiltinTrainer
-from swarmtrain_transport.wire.invite import Invite
+from swarmtrain_transport.credentials.invite import Invite
 
 BAR = 0.95
 RUN = """\

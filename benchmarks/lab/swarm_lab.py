@@ -15,7 +15,7 @@ import torch  # noqa: E402
 
 from swarmtrain.config.caps import Caps, parse_rate  # noqa: E402
 from swarmtrain.peer.membership import Membership  # noqa: E402
-from swarmtrain_transport.wire.invite import Invite  # noqa: E402
+from swarmtrain_transport.credentials.invite import Invite  # noqa: E402
 
 torch.set_num_threads(1)
 CODEC = {"fp32": "none"}.get(lab_peer.MODE, lab_peer.MODE)

@@ -9,7 +9,7 @@ from swarmtrain.chaos.plan import Deed, Step
 from swarmtrain.local_run.place import COORDINATOR
 from swarmtrain.local_run.processes import Processes
 from swarmtrain.local_run.relays import Relay, Relays, Way
-from swarmtrain_transport.wire.invite import Invite
+from swarmtrain_transport.credentials.invite import Invite
 
 _HOST = "127.0.0.1"
 

@@ -27,7 +27,7 @@ from swarmtrain.config.options import (
 )
 from swarmtrain.foundation import events, regular_file
 from swarmtrain.foundation.errors import UserError, misuse
-from swarmtrain_transport.wire.invite import Invite
+from swarmtrain_transport.credentials.invite import Invite
 
 INVITE_CHARS_MAX = 4096
 """An invite has under 200; whatever is longer is another file."""

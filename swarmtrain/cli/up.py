@@ -14,8 +14,8 @@ from swarmtrain.console.lines import stamped
 from swarmtrain.foundation import events
 from swarmtrain.foundation.errors import misuse
 from swarmtrain.foundation.signals import tell
+from swarmtrain_transport.credentials.invite import Invite, names_its_reader
 from swarmtrain_transport.limits import LINGER_LATE_S
-from swarmtrain_transport.wire.invite import Invite, names_its_reader
 
 if TYPE_CHECKING:
     from swarmtrain.config.settings import RunConfig

@@ -11,9 +11,9 @@ from swarmtrain.config.caps import NO_CAPS, Caps, parse_size
 from swarmtrain.foundation.errors import UserError, cleaned, misuse
 from swarmtrain_optimizers.strategies.facts import OpKind
 from swarmtrain_optimizers.strategies.registry import facts_named
+from swarmtrain_transport.credentials.invite import Invite
 from swarmtrain_transport.errors import LocalFault
 from swarmtrain_transport.limits import LINGER_LATE_S, NAME_CHARS_MAX, STAGES_MAX
-from swarmtrain_transport.wire.invite import Invite
 
 DEMO_CHURN_PEERS_MIN = 3
 """One peer is killed, and the two that stay must still be able to average."""

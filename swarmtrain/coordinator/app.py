@@ -38,9 +38,9 @@ from swarmtrain.foundation.control_lane import (
 )
 from swarmtrain.foundation.errors import UserError, cleaned
 from swarmtrain_transport import limits
+from swarmtrain_transport.credentials.identity import verify
 from swarmtrain_transport.errors import RemoteFault
 from swarmtrain_transport.links.link import PeerId, is_dialable
-from swarmtrain_transport.wire.identity import verify
 from swarmtrain_transport.wire.messages import (
     Challenge,
     Hello,

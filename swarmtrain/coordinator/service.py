@@ -63,10 +63,10 @@ from swarmtrain_transport.coordinator.members.validation import shown
 from swarmtrain_transport.coordinator.ops.planning import RunTerms
 from swarmtrain_transport.coordinator.rendezvous import Rendezvous
 from swarmtrain_transport.coordinator.stages.stage_rounds import PipelineTerms
+from swarmtrain_transport.credentials.identity import verify
+from swarmtrain_transport.credentials.invite import Invite
 from swarmtrain_transport.errors import RemoteFault
 from swarmtrain_transport.kinds import PAIR, WHOLE, constant_of
-from swarmtrain_transport.wire.identity import verify
-from swarmtrain_transport.wire.invite import Invite
 from swarmtrain_transport.wire.messages import FIRST_GROUP, Brings
 
 logger = logging.getLogger(__name__)

@@ -15,7 +15,7 @@ from swarmtrain.config.caps import RATE_MIN
 from swarmtrain.foundation.errors import cleaned, misuse
 from swarmtrain.local_run.processes import LOOPBACK
 from swarmtrain.local_run.relays import Line, Relay, Relays, Way
-from swarmtrain_transport.wire.invite import Invite
+from swarmtrain_transport.credentials.invite import Invite
 
 _NUMBER = r"([0-9]{1,6}(?:\.[0-9]{1,3})?)"
 

@@ -48,7 +48,7 @@ from swarmtrain.peer.hook_log import speak_up
 from swarmtrain.peer.membership import Membership
 from swarmtrain.peer.ranks.job import Job
 from swarmtrain.peer.ranks.layout import is_a_job
-from swarmtrain_transport.wire.invite import Invite
+from swarmtrain_transport.credentials.invite import Invite
 from swarmtrain_transport.wire.messages import OWN, Brings
 
 _HOOKS = "_optimizer_step_post_hooks"

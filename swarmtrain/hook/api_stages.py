@@ -35,7 +35,7 @@ from swarmtrain.peer.hook_log import logger, speak_up
 from swarmtrain.peer.run import live
 from swarmtrain.peer.telling import Emit, Telling
 from swarmtrain.pipeline.staged_model import MicroBatch, OwnWork, StagedModel
-from swarmtrain_transport.wire.invite import Invite
+from swarmtrain_transport.credentials.invite import Invite
 
 __all__ = ["StagedModel", "join_stages"]
 

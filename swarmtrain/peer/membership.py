@@ -22,8 +22,8 @@ from swarmtrain.peer.seeds import rounding_seed
 from swarmtrain.peer.training.driver import Driver, Weights
 from swarmtrain.peer.training.session import Hooks, Session
 from swarmtrain.strategies import strategy_of
-from swarmtrain_transport.wire.identity import Identity
-from swarmtrain_transport.wire.invite import Invite
+from swarmtrain_transport.credentials.identity import Identity
+from swarmtrain_transport.credentials.invite import Invite
 from swarmtrain_transport.wire.messages import FIRST_GROUP, UNSAID, Brings, Welcome
 
 _SECRET_BYTES = 32

@@ -11,10 +11,10 @@ from typing import NamedTuple
 import msgspec
 
 from swarmtrain_transport.coordinator.status import TextStatus
+from swarmtrain_transport.credentials.identity import verify
 from swarmtrain_transport.errors import RemoteFault
 from swarmtrain_transport.ledger.fold import GroupView, LedgerView, result_root
 from swarmtrain_transport.peer.ledger_copy import Beginning, LedgerCopy
-from swarmtrain_transport.wire.identity import verify
 from swarmtrain_transport.wire.messages import FIRST_GROUP
 from swarmtrain_transport.wire.records import Attest, Commit, Group, Record
 

@@ -12,10 +12,10 @@ from swarmtrain.peer.arithmetic import CodecArithmetic
 from swarmtrain.peer.disk.group_storage import PROOFS
 from swarmtrain.verify.proof import WrongSum
 from swarmtrain_transport import limits
+from swarmtrain_transport.credentials.identity import verify
 from swarmtrain_transport.errors import RemoteFault
 from swarmtrain_transport.ledger.audit import convicted, proof_from_bytes
 from swarmtrain_transport.ledger.fold import GroupView
-from swarmtrain_transport.wire.identity import verify
 
 
 def wrong_sums(directory: Path, view: GroupView) -> tuple[WrongSum, ...]:

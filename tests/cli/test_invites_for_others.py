@@ -6,7 +6,7 @@ import pytest
 
 from swarmtrain.cli.up import for_others
 from swarmtrain.config.options import Endpoint, UpOptions
-from swarmtrain_transport.wire.invite import Invite
+from swarmtrain_transport.credentials.invite import Invite
 
 
 @pytest.mark.parametrize(

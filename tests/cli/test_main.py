@@ -13,7 +13,7 @@ from swarmtrain.cli.main import main
 from swarmtrain.foundation import dirs
 from swarmtrain.foundation.error_table import TABLE
 from swarmtrain.foundation.errors import Interrupted, UserError
-from swarmtrain_transport.wire.invite import Invite
+from swarmtrain_transport.credentials.invite import Invite
 
 INVITE = Invite("127.0.0.1", 8400, "tiny", bytes(32), bytes(16))
 

@@ -9,7 +9,7 @@ from test_up import command, environment, running
 from swarmtrain.cli.invite import parse_hours
 from swarmtrain.cli.peers import sheet
 from swarmtrain.foundation.errors import UserError
-from swarmtrain_transport.wire.invite import Invite
+from swarmtrain_transport.credentials.invite import Invite
 
 
 def ended(*words: object, home: object = None) -> subprocess.CompletedProcess:

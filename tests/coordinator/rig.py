@@ -21,8 +21,8 @@ from swarmtrain.coordinator.door.listener import Porch
 from swarmtrain.coordinator.shell import Shell
 from swarmtrain.peer.network.control import ControlClient
 from swarmtrain_transport.actions import Append, CoordinatorAction, SendToPeer
-from swarmtrain_transport.wire.identity import Identity
-from swarmtrain_transport.wire.invite import Invite
+from swarmtrain_transport.credentials.identity import Identity
+from swarmtrain_transport.credentials.invite import Invite
 from swarmtrain_transport.wire.messages import Hello, Welcome
 from swarmtrain_transport.wire.records import GENESIS_HASH, Body, Join, Record, Run, make_record
 

@@ -24,7 +24,7 @@ from swarmtrain.coordinator.door.admission import (
 )
 from swarmtrain.foundation.error_table import TABLE
 from swarmtrain_transport import limits
-from swarmtrain_transport.wire.identity import Identity, knock_payload
+from swarmtrain_transport.credentials.identity import Identity, knock_payload
 from swarmtrain_transport.wire.messages import Knock, Leave, encode
 from tests.coordinator.rig import SECRET, WALL_S, Chain, hello_of, join_body, run_body
 

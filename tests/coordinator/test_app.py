@@ -17,7 +17,7 @@ from swarmtrain.foundation.control_lane import PEER_HEADER, SIGNATURE_HEADER, pi
 from swarmtrain.peer.network.control import DoorRefused
 from swarmtrain_transport import limits
 from swarmtrain_transport.actions import Append, SendToPeer
-from swarmtrain_transport.wire.identity import Identity, knock_payload
+from swarmtrain_transport.credentials.identity import Identity, knock_payload
 from swarmtrain_transport.wire.messages import (
     Challenge,
     Finished,

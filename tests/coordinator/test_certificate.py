@@ -14,7 +14,7 @@ from swarmtrain.coordinator.disk.certificate import (
     load_or_create,
     note_begun,
 )
-from swarmtrain_transport.wire.identity import verify
+from swarmtrain_transport.credentials.identity import verify
 from tests.coordinator.rig import WALL_S
 
 

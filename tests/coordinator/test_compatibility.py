@@ -17,7 +17,7 @@ from swarmtrain.config.stages import stage_layouts
 from swarmtrain.coordinator.disk.store import Store
 from swarmtrain.coordinator.door.compatibility import misfit
 from swarmtrain.peer.network.control import DoorRefused
-from swarmtrain_transport.wire.identity import Identity
+from swarmtrain_transport.credentials.identity import Identity
 from swarmtrain_transport.wire.messages import BUILT_IN, LEASED, OWN, UNSAID, Brings
 from swarmtrain_transport.wire.records import Attest
 from tests.coordinator.rig import connected, hello_of, run

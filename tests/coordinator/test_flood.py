@@ -15,7 +15,7 @@ from swarmtrain.coordinator.door.budget import FEW, Rate
 from swarmtrain.foundation.control_lane import PEER_HEADER, SIGNATURE_HEADER, piece_payload
 from swarmtrain.status import ask
 from swarmtrain_transport import limits
-from swarmtrain_transport.wire.identity import Identity, knock_payload
+from swarmtrain_transport.credentials.identity import Identity, knock_payload
 from swarmtrain_transport.wire.messages import (
     Applied,
     Challenge,

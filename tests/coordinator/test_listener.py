@@ -18,7 +18,7 @@ from swarmtrain.coordinator.door import admission
 from swarmtrain.coordinator.door import listener as porch
 from swarmtrain.coordinator.door.admission import STRANGERS_PER_NETWORK
 from swarmtrain.foundation.control_lane import PEER_HEADER, SIGNATURE_HEADER, piece_payload
-from swarmtrain_transport.wire.identity import Identity
+from swarmtrain_transport.credentials.identity import Identity
 from swarmtrain_transport.wire.messages import Have
 from tests.coordinator.rig import Rig, connected, run, serving
 

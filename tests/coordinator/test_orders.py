@@ -17,8 +17,8 @@ from swarmtrain.foundation.errors import UserError
 from swarmtrain.peer.network.control import DoorRefused
 from swarmtrain.status import ask, order, socket_path
 from swarmtrain_transport import limits
+from swarmtrain_transport.credentials.invite import Invite
 from swarmtrain_transport.ledger.standing import Conduct
-from swarmtrain_transport.wire.invite import Invite
 from swarmtrain_transport.wire.records import Commit, Freeze, Gone, Move, Plan, Unban, bodies_of
 from tests.coordinator.rig import Listener, client_of, connected, join_body, run
 from tests.coordinator.test_service import ALICE, BOB, living

@@ -17,8 +17,8 @@ from swarmtrain.foundation.errors import UserError
 from swarmtrain.peer.network.control import DoorRefused, WrongKey
 from swarmtrain.status import ask
 from swarmtrain_transport import limits
-from swarmtrain_transport.wire.identity import Identity
-from swarmtrain_transport.wire.invite import Invite
+from swarmtrain_transport.credentials.identity import Identity
+from swarmtrain_transport.credentials.invite import Invite
 from swarmtrain_transport.wire.messages import Hello, History, Records, Tell, Welcome
 from swarmtrain_transport.wire.records import Join, Record, bodies_of, record_from_bytes
 from tests.coordinator.rig import Listener, client_of, connected, hello_of, run

@@ -22,8 +22,8 @@ from swarmtrain.foundation.errors import UserError
 from swarmtrain.peer.network.control import DoorRefused
 from swarmtrain.status import NotRunning, ask
 from swarmtrain_transport import limits
-from swarmtrain_transport.wire.identity import Identity
-from swarmtrain_transport.wire.invite import Invite
+from swarmtrain_transport.credentials.identity import Identity
+from swarmtrain_transport.credentials.invite import Invite
 from swarmtrain_transport.wire.messages import LeaseGrant, LeaseRequest, Leave, Records, Welcome
 from tests.coordinator.rig import Listener, client_of, connected, run
 from tests.coordinator.test_store import environment

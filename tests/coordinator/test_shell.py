@@ -7,8 +7,8 @@ import pytest
 from swarmtrain.coordinator import shell as shell_module
 from swarmtrain.coordinator.shell import Outlet, Shell
 from swarmtrain_transport.actions import Append, ClosePeer, SendToPeer
+from swarmtrain_transport.credentials.identity import Identity
 from swarmtrain_transport.errors import RemoteFault
-from swarmtrain_transport.wire.identity import Identity
 from swarmtrain_transport.wire.messages import (
     Finished,
     Leave,

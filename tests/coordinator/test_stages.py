@@ -24,7 +24,7 @@ from swarmtrain.peer.network.control import DoorRefused
 from swarmtrain.pipeline.costs import stage_needs
 from swarmtrain.status import ask
 from swarmtrain_transport.coordinator.stages.stage_rounds import PipelineTerms
-from swarmtrain_transport.wire.identity import Identity
+from swarmtrain_transport.credentials.identity import Identity
 from swarmtrain_transport.wire.messages import Brings, Hello, Offer, Welcome
 from swarmtrain_transport.wire.records import Gone, Group, Join, Move, Run, body_of
 from tests.coordinator.rig import Listener, client_of, connected, hello_of, run

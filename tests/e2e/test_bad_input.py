@@ -16,7 +16,7 @@ import swarmtrain
 from swarmtrain.cli.main import main
 from swarmtrain.coordinator.disk.store import Store
 from swarmtrain.foundation import numerics
-from swarmtrain_transport.wire.invite import Invite
+from swarmtrain_transport.credentials.invite import Invite
 from swarmtrain_transport.wire.records import Record
 
 pytestmark = pytest.mark.timeout(400)

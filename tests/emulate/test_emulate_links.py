@@ -10,7 +10,7 @@ from swarmtrain.emulate.links import ModelledLinks, in_words, parse_net
 from swarmtrain.emulate.namespaces import Namespaces, NoNamespaces, _shaping
 from swarmtrain.foundation.errors import UserError
 from swarmtrain.local_run.place import COORDINATOR
-from swarmtrain_transport.wire.invite import Invite
+from swarmtrain_transport.credentials.invite import Invite
 
 
 def test_links_have_names_or_figures():

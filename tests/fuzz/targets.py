@@ -31,6 +31,8 @@ from swarmtrain_optimizers.codecs.base import IllegalPayload
 from swarmtrain_transport import limits
 from swarmtrain_transport.arithmetic import Window
 from swarmtrain_transport.blocks.manifest import ArraySpec, describe_state, manifest_from_bytes
+from swarmtrain_transport.credentials.identity import Identity
+from swarmtrain_transport.credentials.invite import Invite
 from swarmtrain_transport.errors import InviteError, RemoteFault
 from swarmtrain_transport.hashing import content_hash
 from swarmtrain_transport.ledger import inner_products
@@ -49,8 +51,6 @@ from swarmtrain_transport.pipeline.wire import control, encoding, orders, route
 from swarmtrain_transport.pipeline.wire import messages as hops
 from swarmtrain_transport.wire import frames, messages, unpacking
 from swarmtrain_transport.wire.frames import Frame, FrameKind, Ranges, Wanted
-from swarmtrain_transport.wire.identity import Identity
-from swarmtrain_transport.wire.invite import Invite
 from swarmtrain_transport.wire.messages import Challenge, Knock, Progress, Ready, Records, Welcome
 from swarmtrain_transport.wire.records import (
     Attest,

@@ -8,7 +8,7 @@ import swarmtrain
 from swarmtrain.config.caps import NO_CAPS, Caps
 from swarmtrain.foundation.errors import UserError
 from swarmtrain.peer.membership import Membership
-from swarmtrain_transport.wire.invite import Invite
+from swarmtrain_transport.credentials.invite import Invite
 
 INVITE = str(Invite("127.0.0.1", 1, "run", bytes(32), bytes(16)))
 

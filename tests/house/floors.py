@@ -9,6 +9,7 @@ TRANSPORT = (
     "limits clock kinds phases",
     "arithmetic",
     "hashing",
+    "credentials",
     "wire",
     "links",
     "result",

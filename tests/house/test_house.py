@@ -67,7 +67,9 @@ def test_within_transport_only_the_shells_do_io():
     for module in of("swarmtrain_transport"):
         if module.place in TRANSPORT_SHELLS:
             continue
-        allowed = {"os"} if module.place == "wire.identity" else set()  # new keys need chance
+        allowed = (
+            {"os"} if module.place == "credentials.identity" else set()
+        )  # new keys need chance
         found += imported(module, (SOCKETS | FILES | AMBIENT) - allowed)
         found += [
             f"{module.at(call.lineno)} calls open()"

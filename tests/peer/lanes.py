@@ -13,10 +13,10 @@ from collections import deque
 from collections.abc import Callable
 
 from swarmtrain.compare.crowd import Lane, LaneEnd, MemoryLane
+from swarmtrain_transport.credentials.identity import Identity
 from swarmtrain_transport.links.link import Address, LinkHandler, LinkStats, PeerId
 from swarmtrain_transport.links.zmq_link import ZmqLink
 from swarmtrain_transport.wire.frames import Frame
-from swarmtrain_transport.wire.identity import Identity
 
 _DEADLINE_S = 20.0
 """Real seconds for a frame over loopback: only a failing test waits so long."""

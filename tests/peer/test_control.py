@@ -17,9 +17,9 @@ from swarmtrain.peer.network.control import (
     frame_bytes,
 )
 from swarmtrain.peer.network.text_download import PieceRefused, unpack_piece
+from swarmtrain_transport.credentials.identity import Identity
+from swarmtrain_transport.credentials.invite import Invite
 from swarmtrain_transport.errors import RemoteFault
-from swarmtrain_transport.wire.identity import Identity
-from swarmtrain_transport.wire.invite import Invite
 from swarmtrain_transport.wire.messages import (
     Challenge,
     Finished,

@@ -6,8 +6,8 @@ import pytest
 from aiohttp import web
 
 from swarmtrain.peer.network.control import DoorRefused
+from swarmtrain_transport.credentials.identity import Identity
 from swarmtrain_transport.errors import RemoteFault
-from swarmtrain_transport.wire.identity import Identity
 from swarmtrain_transport.wire.messages import Refused, encode
 from tests.coordinator.rig import Listener, client_of, run, scripted
 

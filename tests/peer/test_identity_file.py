@@ -10,7 +10,7 @@ import pytest
 
 from swarmtrain.peer.disk import identity_file
 from swarmtrain.peer.disk.identity_file import IdentityDamaged
-from swarmtrain_transport.wire.identity import Identity
+from swarmtrain_transport.credentials.identity import Identity
 
 
 def seeded(seed: int = 1) -> Identity:

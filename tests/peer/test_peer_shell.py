@@ -17,10 +17,10 @@ from swarmtrain.peer.network import patience
 from swarmtrain.peer.network.shell import PeerShell
 from swarmtrain_transport import actions as do
 from swarmtrain_transport.blocks.manifest import ArraySpec, describe_state
+from swarmtrain_transport.credentials.identity import Identity
+from swarmtrain_transport.credentials.invite import Invite
 from swarmtrain_transport.errors import RemoteFault
 from swarmtrain_transport.hashing import content_hash
-from swarmtrain_transport.wire.identity import Identity
-from swarmtrain_transport.wire.invite import Invite
 
 INVITE = Invite("127.0.0.1", 8400, "run", bytes(32), bytes(16))
 

@@ -17,9 +17,9 @@ from swarmtrain.peer.disk.storage import PeerStorage
 from swarmtrain.peer.network import whereabouts
 from swarmtrain.peer.network.shell import PeerShell
 from swarmtrain.peer.network.whereabouts import Whereabouts
+from swarmtrain_transport.credentials.identity import Identity
+from swarmtrain_transport.credentials.invite import Invite
 from swarmtrain_transport.peer.local_peer import Card
-from swarmtrain_transport.wire.identity import Identity
-from swarmtrain_transport.wire.invite import Invite
 from tests.coordinator.rig import Listener, client_of, run, serving
 from tests.coordinator.test_service import living
 

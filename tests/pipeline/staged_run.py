@@ -30,9 +30,9 @@ from swarmtrain.peer.telling import Telling
 from swarmtrain.pipeline.staged_model import OwnWork
 from swarmtrain_transport import limits
 from swarmtrain_transport.coordinator.rendezvous import Rendezvous
+from swarmtrain_transport.credentials.invite import Invite
 from swarmtrain_transport.links.link import PeerId
 from swarmtrain_transport.pipeline.coordinator.books import Books
-from swarmtrain_transport.wire.invite import Invite
 from swarmtrain_transport.wire.messages import BUILT_IN, LEASED, Brings
 
 DISK_BYTES = 1 << 30

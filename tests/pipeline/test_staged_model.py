@@ -23,10 +23,10 @@ from swarmtrain.pipeline.cut import stages_of
 from swarmtrain.pipeline.span import Span, dropout_seed
 from swarmtrain.pipeline.stage_trainer import Forms, boundaries_of
 from swarmtrain.pipeline.staged_model import OwnWork, StagedModel
+from swarmtrain_transport.credentials.invite import Invite
 from swarmtrain_transport.pipeline.coordinator.rounds import Rounds
 from swarmtrain_transport.pipeline.peer.rules import Rules
 from swarmtrain_transport.pipeline.wire import route
-from swarmtrain_transport.wire.invite import Invite
 
 torch.set_num_threads(1)
 

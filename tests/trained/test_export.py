@@ -19,8 +19,8 @@ from swarmtrain.peer.disk.storage import PeerStorage
 from swarmtrain.pipeline.cut import run_stages
 from swarmtrain.pipeline.span import Span
 from swarmtrain.trained.export import export
+from swarmtrain_transport.credentials.identity import Identity, verify
 from swarmtrain_transport.ledger.chain import Ledger
-from swarmtrain_transport.wire.identity import Identity, verify
 from swarmtrain_transport.wire.records import Attest, Body, Group, Record, Run, make_record
 
 KEY = Identity.create()

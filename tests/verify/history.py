@@ -17,11 +17,11 @@ from swarmtrain.peer.training.driver import Driver
 from swarmtrain.strategies import strategy_of
 from swarmtrain_optimizers.codecs import codec_named
 from swarmtrain_transport.arithmetic import Window
+from swarmtrain_transport.credentials.identity import Identity, verify
 from swarmtrain_transport.hashing import content_hash
 from swarmtrain_transport.ledger.chain import Ledger
 from swarmtrain_transport.ledger.fold import LedgerView, result_root, slice_root
 from swarmtrain_transport.result import OpResult, SliceResult
-from swarmtrain_transport.wire.identity import Identity, verify
 from swarmtrain_transport.wire.records import (
     Attest,
     Body,

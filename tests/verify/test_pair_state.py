@@ -28,6 +28,7 @@ from swarmtrain.verify.coordinator_state import prove_coordinator
 from swarmtrain.verify.peer_state import prove_peer
 from swarmtrain_optimizers.codecs import codec_named
 from swarmtrain_transport.arithmetic import Window
+from swarmtrain_transport.credentials.identity import Identity, verify
 from swarmtrain_transport.hashing import content_hash
 from swarmtrain_transport.kinds import PAIR
 from swarmtrain_transport.ledger.chain import Ledger
@@ -37,7 +38,6 @@ from swarmtrain_transport.ledger.signed_roots import result_payload
 from swarmtrain_transport.ledger.transfers import NOTHING_SUMMED, gathered_slices, outcome_of
 from swarmtrain_transport.result import OpResult, SliceResult
 from swarmtrain_transport.wire import records as log
-from swarmtrain_transport.wire.identity import Identity, verify
 
 torch.set_num_threads(1)
 CHUNK = 64

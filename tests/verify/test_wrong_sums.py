@@ -8,6 +8,7 @@ import torch
 from swarmtrain.peer.arithmetic import CodecArithmetic, TensorContribution
 from swarmtrain.peer.disk.group_storage import PROOFS
 from swarmtrain.verify.wrong_sums import wrong_sums
+from swarmtrain_transport.credentials.identity import Identity
 from swarmtrain_transport.hashing import content_hash
 from swarmtrain_transport.ledger.audit import Proof, Shown, draw, right_hash
 from swarmtrain_transport.ledger.fold import GroupView, OpView, chunk_range, num_chunks, window_of
@@ -17,7 +18,6 @@ from swarmtrain_transport.ledger.signed_roots import (
     result_payload,
     root_over,
 )
-from swarmtrain_transport.wire.identity import Identity
 from swarmtrain_transport.wire.records import (
     Commit,
     Member,

@@ -29,10 +29,10 @@ from swarmtrain.foundation.events import Event, Offended
 from swarmtrain.peer.network.control import ControlClient
 from swarmtrain.peer.network.shell import PeerShell
 from swarmtrain.peer.run import run_peer
+from swarmtrain_transport.credentials.identity import Identity
+from swarmtrain_transport.credentials.invite import Invite
 from swarmtrain_transport.links.link import Address, Link, LinkStats, PeerId
 from swarmtrain_transport.wire.frames import Frame
-from swarmtrain_transport.wire.identity import Identity
-from swarmtrain_transport.wire.invite import Invite
 from swarmtrain_transport.wire.messages import (
     Applied,
     CoordinatorMessage,

@@ -17,9 +17,9 @@ from typing import Self
 import zmq
 from zmq.utils.monitor import parse_monitor_message
 
+from swarmtrain_transport.credentials.identity import Identity
 from swarmtrain_transport.links.link import Address
 from swarmtrain_transport.links.tcp import acknowledged
-from swarmtrain_transport.wire.identity import Identity
 
 _RESET = struct.pack("ii", 1, 0)
 _EVENTS = zmq.EVENT_ACCEPTED | zmq.EVENT_CONNECTED | zmq.EVENT_HANDSHAKE_SUCCEEDED

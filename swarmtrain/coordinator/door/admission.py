@@ -21,9 +21,9 @@ from swarmtrain.coordinator.disk.register import InviteRow
 from swarmtrain.coordinator.disk.store import Store
 from swarmtrain_transport import limits
 from swarmtrain_transport.coordinator.members.departures import BANNED_WORDS
+from swarmtrain_transport.credentials.identity import knock_payload, verify
 from swarmtrain_transport.errors import RemoteFault
 from swarmtrain_transport.links.link import PeerId
-from swarmtrain_transport.wire.identity import knock_payload, verify
 from swarmtrain_transport.wire.messages import Brings, Hello, Knock, decode_from_peer
 
 S = TypeVar("S", bound=Hashable)

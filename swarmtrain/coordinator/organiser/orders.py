@@ -42,8 +42,8 @@ from swarmtrain_transport.actions import CoordinatorAction
 from swarmtrain_transport.coordinator.members.departures import Ban, Order, Pardon, Removal
 from swarmtrain_transport.coordinator.rendezvous import Rendezvous
 from swarmtrain_transport.coordinator.status import CoordinatorStatus, PeerStatus, TextStatus
+from swarmtrain_transport.credentials.invite import Invite
 from swarmtrain_transport.links.link import PeerId
-from swarmtrain_transport.wire.invite import Invite
 from swarmtrain_transport.wire.records import BodyReader
 from swarmtrain_transport.wire.text_place import TextPlace
 

@@ -7,7 +7,7 @@ from typing import Any
 
 from swarmtrain.foundation import atomic_file, regular_file
 from swarmtrain.foundation.regular_file import UnfitFile
-from swarmtrain_transport.wire.identity import KEY_BYTES, Identity
+from swarmtrain_transport.credentials.identity import KEY_BYTES, Identity
 
 FILE_NAME = "identity.json"
 

@@ -18,9 +18,9 @@ from swarmtrain.foundation.errors import UserError
 from swarmtrain.peer.disk import identity_file, ledger_file
 from swarmtrain.peer.disk.group_storage import RUN_FILE, GroupStorage, telling, told, write
 from swarmtrain_transport import limits
+from swarmtrain_transport.credentials.identity import Identity
 from swarmtrain_transport.errors import RemoteFault
 from swarmtrain_transport.peer.ledger_copy import Beginning, beginning_of, ranges_of
-from swarmtrain_transport.wire.identity import Identity
 from swarmtrain_transport.wire.messages import FIRST_GROUP
 from swarmtrain_transport.wire.records import Record
 

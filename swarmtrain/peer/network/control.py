@@ -39,9 +39,9 @@ from swarmtrain.foundation.errors import (
 from swarmtrain.peer.network.patience import AskedToWait, Patience, in_words, pause_s
 from swarmtrain.peer.network.text_download import not_given, read_bounded, unpack_piece
 from swarmtrain_transport import limits
+from swarmtrain_transport.credentials.identity import Identity, knock_payload
+from swarmtrain_transport.credentials.invite import Invite
 from swarmtrain_transport.errors import RemoteFault
-from swarmtrain_transport.wire.identity import Identity, knock_payload
-from swarmtrain_transport.wire.invite import Invite
 from swarmtrain_transport.wire.messages import (
     Challenge,
     CoordinatorMessage,

@@ -43,6 +43,8 @@ from swarmtrain.status import StatusServer
 from swarmtrain_transport import actions as do
 from swarmtrain_transport import limits
 from swarmtrain_transport.blocks.retention import Retention
+from swarmtrain_transport.credentials.identity import Identity, verify
+from swarmtrain_transport.credentials.invite import Invite
 from swarmtrain_transport.errors import RemoteFault, TransportError
 from swarmtrain_transport.links.link import Link, PeerId
 from swarmtrain_transport.links.zmq_link import ZmqLink
@@ -52,8 +54,6 @@ from swarmtrain_transport.pipeline.peer.requests import Evaluated
 from swarmtrain_transport.pipeline.wire.encoding import HOP_FRAMES
 from swarmtrain_transport.pipeline.wire.route import Process, Span
 from swarmtrain_transport.wire.frames import Frame
-from swarmtrain_transport.wire.identity import Identity, verify
-from swarmtrain_transport.wire.invite import Invite
 from swarmtrain_transport.wire.messages import (
     UNSAID,
     Brings,

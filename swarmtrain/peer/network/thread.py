@@ -21,9 +21,9 @@ from swarmtrain.peer.disk.storage import PeerStorage
 from swarmtrain.peer.network.memory import keep_freed_chunks
 from swarmtrain.peer.network.shell import ForTrainer, PeerShell
 from swarmtrain.peer.view import TrainerNote
+from swarmtrain_transport.credentials.identity import Identity
+from swarmtrain_transport.credentials.invite import Invite
 from swarmtrain_transport.peer.participant import Actions, Participant
-from swarmtrain_transport.wire.identity import Identity
-from swarmtrain_transport.wire.invite import Invite
 from swarmtrain_transport.wire.messages import (
     UNSAID,
     Brings,

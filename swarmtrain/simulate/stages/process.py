@@ -33,13 +33,13 @@ from swarmtrain.simulate.ground.process import Process
 from swarmtrain.simulate.ground.quick_keys import quick_sign, quick_verify
 from swarmtrain.simulate.ground.scene import Scene
 from swarmtrain.simulate.stages.trainer_thread import Inbox, TrainerThread
+from swarmtrain_transport.credentials.identity import Identity
+from swarmtrain_transport.credentials.invite import Invite
 from swarmtrain_transport.errors import RemoteFault
 from swarmtrain_transport.links.link import Address, PeerId
 from swarmtrain_transport.peer.local_peer import Card
 from swarmtrain_transport.peer.participant import Participant
 from swarmtrain_transport.wire.frames import Frame
-from swarmtrain_transport.wire.identity import Identity
-from swarmtrain_transport.wire.invite import Invite
 from swarmtrain_transport.wire.messages import CoordinatorMessage, Hello, PeerMessage
 
 _INVITE = Invite("127.0.0.1", 1, "simulation", bytes(32), bytes(16))

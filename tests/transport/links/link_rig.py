@@ -12,12 +12,12 @@ from collections.abc import Callable, Coroutine
 from dataclasses import dataclass, field
 from typing import Protocol
 
+from swarmtrain_transport.credentials.identity import Identity
 from swarmtrain_transport.errors import RemoteFault
 from swarmtrain_transport.links.link import Address
 from swarmtrain_transport.links.memory_link import MemoryLink, MemoryNetwork
 from swarmtrain_transport.links.zmq_link import ZmqLink
 from swarmtrain_transport.wire.frames import Frame, FrameKind
-from swarmtrain_transport.wire.identity import Identity
 
 DEADLINE_S = 20.0
 RETRY_S = 0.05

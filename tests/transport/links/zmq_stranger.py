@@ -8,8 +8,8 @@ import zmq
 import zmq.asyncio
 from zmq.utils.monitor import parse_monitor_message
 
+from swarmtrain_transport.credentials.identity import Identity
 from swarmtrain_transport.links.link import Address
-from swarmtrain_transport.wire.identity import Identity
 from tests.transport.links.link_rig import (
     DEADLINE_S,
 )

@@ -33,6 +33,7 @@ import zmq
 
 from swarmtrain_transport import limits
 from swarmtrain_transport.arithmetic import Buffer
+from swarmtrain_transport.credentials.identity import Identity
 from swarmtrain_transport.errors import LocalFault, RemoteFault
 from swarmtrain_transport.links.allow_list import not_allowed
 from swarmtrain_transport.links.link import Address, LinkHandler, LinkStats, PeerId
@@ -51,7 +52,6 @@ from swarmtrain_transport.links.zmq_sockets import (
     resolve,
 )
 from swarmtrain_transport.wire.frames import Frame, Packer
-from swarmtrain_transport.wire.identity import Identity
 
 
 class ZmqLink:

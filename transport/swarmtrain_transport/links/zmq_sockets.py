@@ -15,12 +15,12 @@ import zmq
 from zmq.utils.monitor import parse_monitor_message
 
 from swarmtrain_transport import limits
+from swarmtrain_transport.credentials.identity import Identity
 from swarmtrain_transport.errors import ListenFailed, PortInUse
 from swarmtrain_transport.links.allow_list import ZAP_DOMAIN
 from swarmtrain_transport.links.link import Address
 from swarmtrain_transport.links.outbox import TokenBucket
 from swarmtrain_transport.links.tcp import received, suit_to_path
-from swarmtrain_transport.wire.identity import Identity
 
 Socket: TypeAlias = "zmq.Socket[bytes]"
 Context: TypeAlias = "zmq.Context[zmq.Socket[bytes]]"

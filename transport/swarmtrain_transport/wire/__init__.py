@@ -1,1 +1,1 @@
-"""Formats of bytes and letters: frames, messages, records, identities, invites."""
+"""Formats of bytes and letters: frames, messages, records."""

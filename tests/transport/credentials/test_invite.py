@@ -4,8 +4,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from swarmtrain_transport.credentials.invite import PORT_DEFAULT, Invite
 from swarmtrain_transport.errors import InviteError, LocalFault
-from swarmtrain_transport.wire.invite import PORT_DEFAULT, Invite
 
 CERT = bytes(range(32))
 SECRET = bytes(range(100, 116))

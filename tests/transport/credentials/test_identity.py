@@ -8,14 +8,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 from zmq.utils import z85
 
-from swarmtrain_transport.errors import LocalFault
-from swarmtrain_transport.wire.identity import (
+from swarmtrain_transport.credentials.identity import (
     Identity,
     default_name,
     fingerprint,
     knock_payload,
     verify,
 )
+from swarmtrain_transport.errors import LocalFault
 
 
 def seeded(seed: int = 1) -> Identity:

@@ -1,0 +1,1 @@
+"""Invites and keys: the credentials that a peer shows at the door."""
