@@ -18,7 +18,7 @@ import swarm_lab
 import torch
 from averager import Averager
 
-from swarmtrain.why.story import explain_round
+from swarmtrain.why.story import story_of
 from swarmtrain_transport.ledger.fold import set_id
 from swarmtrain_transport.links.zmq_link import ZmqLink
 from swarmtrain_transport.wire.frames import FrameKind
@@ -176,7 +176,7 @@ def one_round(index: int, base: np.ndarray) -> dict[str, Any]:
         "detected_s": ledger.detected_s(commit.op),
     }
     if RANK == 0:
-        told["why"] = explain_round(ledger.records, commit.op)
+        told["why"] = story_of(ledger.records, commit.op).lines
     lab_peer.barrier({"at": f"end{index}", **told})
     return told
 

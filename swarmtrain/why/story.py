@@ -86,17 +86,6 @@ class Story:
         return {"story": self.lines, **({"stages": self.booked} if self.booked else {})}
 
 
-def explain_round(
-    records: Iterable[Record],
-    number: int,
-    group: int | None = None,
-    known: tuple[LedgerView, BodyReader] | None = None,
-) -> list[str]:
-    """The round's story, a sentence or two per line; empty if the ledger has no such round. The
-    arguments are those of `story_of`."""
-    return story_of(records, number, group, known).lines
-
-
 def story_of(
     records: Iterable[Record],
     number: int,

@@ -9,9 +9,9 @@ from dataclasses import dataclass
 from unittest import mock
 
 import torch
+from enumeration import Case
 
 from swarmtrain.peer.arithmetic import ChunkSum
-from swarmtrain.simulate.enumeration import Case
 from swarmtrain.simulate.faults.plan import COORDINATOR
 from swarmtrain.simulate.processes.coordinator import SimCoordinator
 from swarmtrain.simulate.world import World

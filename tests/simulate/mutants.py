@@ -24,12 +24,12 @@ from blind_audits import AUDIT_MUTANTS
 from broken_rules import MUTANTS as RULE_MUTANTS
 from broken_rules import Mutant
 from credulous import WORD_MUTANTS
+from enumeration import Case, cases, run_case
 from hoarded_states import HOARDED_MUTANTS
 from lone_partners import PAIR_MUTANTS
 from membership_mutants import MEMBERSHIP_MUTANTS
 from unchecked import UNCHECKED_MUTANTS
 
-from swarmtrain.simulate.enumeration import Case, cases, run_case
 from swarmtrain.simulate.ground.scene import Violation
 from swarmtrain.simulate.seeds import run_seed
 

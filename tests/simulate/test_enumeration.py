@@ -3,8 +3,8 @@
 import json
 
 import pytest
+from enumeration import Case, cases, deaths, main, run_all, run_case, troubles
 
-from swarmtrain.simulate.enumeration import Case, cases, deaths, main, run_all, run_case, troubles
 from swarmtrain.simulate.faults.plan import COORDINATOR, Fault
 from swarmtrain_transport import limits
 
@@ -59,7 +59,7 @@ def check(findings) -> dict[str, int]:
 
 @pytest.mark.timeout(600)
 def test_three_peers_survive_every_death_at_every_3rd_message_with_equal_roots():
-    # At every message: python -m swarmtrain.simulate.enumeration --peers 3
+    # At every message: python tests/simulate/enumeration.py --peers 3
     seen = check(run_all(deaths(3, stride=3), PROCESSES))
     assert seen["cases"] > 150
 
@@ -74,7 +74,7 @@ def test_three_peers_survive_troubles_at_every_5th_message_with_equal_roots():
 
 @pytest.mark.timeout(600)
 def test_four_peers_survive_troubles_at_every_37th_message_with_equal_roots():
-    # All boundaries: python -m swarmtrain.simulate.enumeration --peers 4
+    # All boundaries: python tests/simulate/enumeration.py --peers 4
     seen = check(run_all(cases(4, stride=37), PROCESSES))
     assert seen["cases"] > 55
 

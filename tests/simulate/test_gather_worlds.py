@@ -4,10 +4,10 @@ from dataclasses import replace
 from itertools import islice
 
 import pytest
+from enumeration import cases, run_case
 
 from swarmtrain.cli.main import main
 from swarmtrain.peer import arithmetic
-from swarmtrain.simulate.enumeration import cases, run_case
 from swarmtrain.simulate.faults.troubles import HOSTILE_OWNER
 from swarmtrain.simulate.seeds import run_seed, run_seeds, world_of
 from swarmtrain_transport.coordinator.ops import policies

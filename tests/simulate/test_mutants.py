@@ -5,12 +5,12 @@ import json
 import pytest
 from blind_audits import AUDIT_MUTANTS
 from credulous import WORD_MUTANTS
+from enumeration import run_case
 from hoarded_states import HOARDED_MUTANTS
 from membership_mutants import MEMBERSHIP_MUTANTS
 from mutants import MUTANTS, OPS, PEERS, hunt, hunt_seeds, main
 from unchecked import UNCHECKED_MUTANTS
 
-from swarmtrain.simulate.enumeration import run_case
 from swarmtrain.simulate.seeds import run_seed
 
 UNSEEN = (

@@ -4,9 +4,9 @@ from functools import partial
 from itertools import islice
 
 import pytest
+from enumeration import cases, run_case
 
 from swarmtrain.cli.main import main
-from swarmtrain.simulate.enumeration import cases, run_case
 from swarmtrain.simulate.faults.troubles import HOSTILE_OWNER
 from swarmtrain.simulate.seeds import run_seed, run_seeds, world_of
 from swarmtrain.simulate.world import World

@@ -8,7 +8,7 @@ import pytest
 from swarmtrain.cli.main import main
 from swarmtrain.foundation import dirs
 from swarmtrain.peer.disk import ledger_file
-from swarmtrain.why.story import _evidence, explain_round
+from swarmtrain.why.story import _evidence, story_of
 from swarmtrain_transport.wire.records import (
     Attest,
     Conviction,
@@ -52,7 +52,7 @@ def run_of(*names: str) -> Chain:
 
 
 def told(chain: Chain, number: int = 1) -> str:
-    return "\n".join(explain_round(chain.records, number))
+    return "\n".join(story_of(chain.records, number).lines)
 
 
 def test_a_round_with_a_late_peer_and_a_dead_owner_is_told_with_its_evidence() -> None:
@@ -232,7 +232,7 @@ def test_a_round_of_another_group_is_told_apart() -> None:
     chain.add(plan_body((B,), 24, previous_outcome=view.last_outcome, group=1))
     chain.add(Skip(1, "deadline", group=1))
     assert told(chain).endswith("It is still in progress.") and "Skipped" not in told(chain)
-    story = "\n".join(explain_round(chain.records, 1, group=1))
+    story = "\n".join(story_of(chain.records, 1, group=1).lines)
     assert "Round 1 was planned with lynx." in story and "Skipped: deadline." in story
 
 
@@ -240,6 +240,6 @@ def test_a_round_of_another_group_is_told_by_itself() -> None:
     chain = grouped_chain()
     plan_of_group_1(chain)
     commit_group_1(chain)
-    assert not explain_round(chain.records, 1)
-    told = explain_round(chain.records, 1, 1)
+    assert not story_of(chain.records, 1).lines
+    told = story_of(chain.records, 1, 1).lines
     assert any(line.startswith("Committed: ") for line in told)

@@ -2,7 +2,7 @@
 
 import pytest
 
-from swarmtrain.why.story import explain_round
+from swarmtrain.why.story import story_of
 from swarmtrain_transport.ledger.snapshots import from_image, image_of
 from swarmtrain_transport.ledger.transfers import outcome_of
 from swarmtrain_transport.wire.records import Attest, Commit, Freeze, SignedRoot, Skip, Times
@@ -32,7 +32,7 @@ def committed(chain: Chain, given: tuple[bytes, ...], whole: tuple[bytes, ...], 
 
 
 def told(chain: Chain) -> str:
-    return "\n".join(explain_round(chain.records, 1))
+    return "\n".join(story_of(chain.records, 1).lines)
 
 
 def test_a_round_of_two_whole_pairs_and_an_odd_one():
@@ -94,8 +94,8 @@ def test_a_copy_that_begins_within_a_round_tells_of_all_of_it(num_known: int):
     for record in chain.records[:cut]:
         before.view.apply(record, before.ledger.append(record))
     image = image_of(before.view, before.ledger.reader)
-    whole = explain_round(chain.records, 1)
-    assert explain_round(chain.records[cut:], 1, known=from_image(image)) == whole
+    whole = story_of(chain.records, 1).lines
+    assert story_of(chain.records[cut:], 1, known=from_image(image)).lines == whole
     assert "Exchanged: otter with lynx." in whole[-3]
-    so_far = explain_round([], 1, known=from_image(image))
+    so_far = story_of([], 1, known=from_image(image)).lines
     assert so_far == [*whole[: len(so_far) - 1], "It is still in progress."]

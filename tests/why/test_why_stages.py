@@ -2,7 +2,7 @@
 
 from msgspec.structs import replace
 
-from swarmtrain.why.story import explain_round, story_of
+from swarmtrain.why.story import story_of
 from swarmtrain_transport.wire.records import (
     Attest,
     Books,
@@ -57,7 +57,7 @@ def test_a_round_in_stages_is_told_with_all_that_became_of_its_micro_batches() -
     )  # fmt: skip
     exchange(chain, 0, A, B, is_skipped=True)
     exchange(chain, 1, C)
-    assert explain_round(chain.records, 1) == [
+    assert story_of(chain.records, 1).lines == [
         "Round 1, in 2 stages: 14 micro-batches, 11 of them counted in every stage.",
         "Made by otter 14.",
         "Stage 0 has counted 12: lynx 3 and otter 9.",
@@ -80,7 +80,7 @@ def test_a_round_in_stages_is_told_with_all_that_became_of_its_micro_batches() -
         "  Slices: crane 100 %. The whole exchange had 100.0 s, and needed at least 1 contributor.",
         "  It is still in progress.",
     ]
-    assert explain_round(chain.records, 1, group=1)[0] == "Round 1 was planned with crane."
+    assert story_of(chain.records, 1, group=1).lines[0] == "Round 1 was planned with crane."
 
 
 def test_a_move_is_told_with_its_reason_and_a_keeper_s_new_task_is_not() -> None:
@@ -98,14 +98,14 @@ def test_a_round_whose_sources_tell_nothing_is_no_whole_one() -> None:
         chain = staged_chain()
         members = (BooksOfMember(C, 1, (counts[1],), 0, 0, True),)
         chain.add(Books(0, 0, 0, counts, members, 1, bytes(32)))
-        assert explain_round(chain.records, 1)[0].startswith(f"Round 1, in 2 stages: {words}")
+        assert story_of(chain.records, 1).lines[0].startswith(f"Round 1, in 2 stages: {words}")
 
 
 def test_what_was_made_again_for_a_void_step_is_counted() -> None:
     for count, words in ((1, "1 was made again:"), (2, "2 were made again:")):
         chain = staged_chain()
         chain.add(books_of(0, voided=count))
-        assert any(line.startswith(words) for line in explain_round(chain.records, 1))
+        assert any(line.startswith(words) for line in story_of(chain.records, 1).lines)
 
 
 def test_what_a_source_has_compared_is_told_as_its_own_word() -> None:
@@ -114,12 +114,12 @@ def test_what_a_source_has_compared_is_told_as_its_own_word() -> None:
     source = replace(books.members[0], compared=3, odd=1)
     chain.add(replace(books, members=(source, *books.members[1:])))
     line = "otter compared two routes of the same text 3 times: 1 at odds."
-    assert line in explain_round(chain.records, 1)
+    assert line in story_of(chain.records, 1).lines
     chain = staged_chain()
     source = replace(source, odd=2, suspect=C)
     chain.add(replace(books, members=(source, *books.members[1:])))
     line = "otter compared two routes of the same text 3 times: 2 at odds; it suspects crane."
-    assert line in explain_round(chain.records, 1)
+    assert line in story_of(chain.records, 1).lines
 
 
 def test_a_stage_s_exchange_has_a_number_of_its_own() -> None:
@@ -129,7 +129,7 @@ def test_a_stage_s_exchange_has_a_number_of_its_own() -> None:
     chain.add(books_of(1))
     exchange(chain, 0, A, is_skipped=True)
     exchange(chain, 1, C, is_skipped=True)
-    first, second = explain_round(chain.records, 1), explain_round(chain.records, 2)
+    first, second = story_of(chain.records, 1).lines, story_of(chain.records, 2).lines
     assert "Stage 1 exchanged nothing." in first
     assert any("crane did not say in time" in line for line in first)
     assert not any("in time" in line for line in second)
@@ -143,8 +143,8 @@ def test_a_stage_whose_exchange_never_began_has_none_though_a_later_round_has_it
     exchange(chain, 0, A, is_skipped=True)
     chain.add(books_of(1))
     exchange(chain, 1, C, is_skipped=True)
-    assert "Stage 1 exchanged nothing." in explain_round(chain.records, 1)
-    assert "  Round 1 was planned with crane." in explain_round(chain.records, 2)
+    assert "Stage 1 exchanged nothing." in story_of(chain.records, 1).lines
+    assert "  Round 1 was planned with crane." in story_of(chain.records, 2).lines
 
 
 def test_a_round_after_a_way_back_is_told_with_both_its_bookings() -> None:

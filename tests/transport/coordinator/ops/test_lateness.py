@@ -6,7 +6,7 @@ Times are seconds at the coordinator; nobody's word on another counts alone (pro
 import msgspec
 import pytest
 
-from swarmtrain.why.story import explain_round
+from swarmtrain.why.story import story_of
 from swarmtrain_transport import limits
 from swarmtrain_transport.errors import RemoteFault
 from swarmtrain_transport.ledger.snapshots import from_image, image_of
@@ -243,10 +243,10 @@ def test_ready_in_the_last_moment_is_waited_for_a_few_times_and_no_restart_forge
     assert line.waited_s == 23.8 and line.rests == f"is not waited for: {words}"
     again = Hall(tuple(hall.records), term=2, wait_ready_s=10.0)
     assert again.machine.view == hall.machine.view
-    told = explain_round(hall.records, 3)
+    told = story_of(hall.records, 3).lines
     assert "The others waited 8.0 s for otter (03030303)." in told
     begins = "Nobody waited for otter (03030303): the others have waited 24 s"
-    assert any(line.startswith(begins) for line in explain_round(hall.records, 5))
+    assert any(line.startswith(begins) for line in story_of(hall.records, 5).lines)
 
 
 def test_the_image_of_a_fold_holds_who_was_waited_for() -> None:

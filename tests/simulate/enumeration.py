@@ -4,7 +4,7 @@ A quiet run tells at which boundaries the op begins and ends. Then the run is re
 each boundary and each set of victims, from the same seed, so that up to the fault it is the quiet
 run bit for bit. The full enumeration is one command:
 
-    python -m swarmtrain.simulate.enumeration --peers 4 --json
+    python tests/simulate/enumeration.py --peers 4 --json
 
 It ends with one line (with ``--json`` one object): cases, violations, commits, skips, seconds; the
 exit status is 1 if anything was violated. ``--stride 8`` takes every eighth boundary,
