@@ -80,6 +80,23 @@ def test_who_still_needs_the_last_round_is_kept_with_those_who_have_it_but_not_f
     assert [body.peer for body in hall.bodies(Gone)] == [A, B]
 
 
+def test_who_gets_nothing_as_nobody_can_reach_it_keeps_no_finished_run_open() -> None:
+    """Found by hand: all stayed for ten minutes and did not say why."""
+    hall = opened(A, B, C, rounds=1, start_peers=2)
+    hall.machine.linger_s = 1800.0
+    hall.ready(1, A, B)
+    hall.exchange(A, B)
+    hall.say(A, m.Applied(1, root_of(1)))
+    hall.say(B, m.Applied(1, root_of(1)))
+    hall.tick(limits.LAST_LOSS_S + 1.0)
+    assert hall.machine.status(hall.now_s).waiting_for == "otter to take the run's last state"
+    assert not of_kind(hall, A, m.Finished)
+    for peer in (A, B):
+        hall.ack(peer, unreached=(C,))
+    assert not hall.machine.status(hall.now_s).waiting_for
+    assert of_kind(hall, A, m.Finished) and of_kind(hall, C, m.Finished)
+
+
 def test_a_run_that_goes_on_has_no_result_yet() -> None:
     hall = opened(A, B, rounds=2)
     hall.run_op(1, A, B)

@@ -197,6 +197,11 @@ def _run_waits_for(coordinator: Coordinator) -> tuple[str, float | None]:
         minutes = coordinator.linger_s / 60.0
         text = f"{_named(coordinator, sorted(missed))} to come back and take the run's last state"
         return f"{text}, for {minutes:.3g} minutes at most; Ctrl+C ends that", None
+    if coordinator.is_finished:
+        groups = coordinator.groups.values()
+        behind = sorted({peer for group in groups for peer in group.group_peers.behind()})
+        text = f"{_named(coordinator, behind)} to take the run's last state" if behind else ""
+        return text, None
     if coordinator.stage_rounds is None or coordinator.recovery.is_open:
         return _waiting_for(coordinator, coordinator.first)
     waits = {number: _waiting_for(coordinator, one) for number, one in coordinator.groups.items()}

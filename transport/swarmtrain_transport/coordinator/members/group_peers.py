@@ -213,11 +213,14 @@ class GroupPeers:
 
     # ---- who holds which state
 
-    @property
-    def are_behind(self) -> bool:
-        """True if somebody who is connected has not the newest state."""
-        connected = self.connected().values()
-        return any(one.applied_op < self._view.last_op for one in connected)
+    def behind(self) -> list[PeerId]:
+        """Return the peers that have not the newest state and may still get it: they are connected,
+        and the others can reach them."""
+        return [
+            peer
+            for peer, one in self.connected().items()
+            if one.applied_op < self._view.last_op and one.line.life.unreached_s is None
+        ]
 
     def lacks(self, peer: PeerId) -> bool:
         """Return True if the peer gave something to one of the newest rounds, and has not said that
