@@ -85,7 +85,7 @@ def status(
     width = columns(sys.stdout)
     try:
         lines = [*describe({"directory": str(directory), **view}, width)]
-    except (AttributeError, LookupError, TypeError, ValueError) as error:
+    except (ArithmeticError, AttributeError, LookupError, TypeError, ValueError) as error:
         raise no_sense(directory) from error  # a folder of somebody else's may say anything
     for line in lines:
         show(wrapped(line, width))

@@ -1,5 +1,6 @@
 """Words that `swarmtrain status` makes of an answer, for people."""
 
+import json
 import sqlite3
 import struct
 import zlib
@@ -204,6 +205,13 @@ def test_status_of_a_whole_ledger_says_that_nothing_runs(tmp_path, capsys):
     Store.open(tmp_path).close()
     assert main(["status", "--state-dir", str(tmp_path)]) == 69
     assert capsys.readouterr().err.startswith("SWT-E204")
+
+
+def test_numbers_without_measure_in_what_a_process_left_are_no_sensible_answer(tmp_path, capsys):
+    left = {"socket": "nowhere", "last": {"bytes_up": 10**400}}
+    (tmp_path / "status.json").write_text(json.dumps(left))
+    assert main(["status", "--state-dir", str(tmp_path)]) == 76
+    assert capsys.readouterr().err.startswith("SWT-E501")
 
 
 def test_nobody_looks_for_the_coordinator_of_a_process_that_has_ended() -> None:
