@@ -5,6 +5,7 @@ clock, and for how much of that time the peer's passes ran, by its own word. So 
 the coordinator, or of a peer, shows where a forecast was wrong.
 """
 
+import math
 from collections import defaultdict
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -78,7 +79,8 @@ def measured(directory: Path, config: RunConfig) -> Measured:
 
     Raises:
         UserError: SWT-E610, its model is in one piece; E806, nothing has run there; E606, another
-            run file; E808, no round is over; E404, the coordinator runs.
+            run file; E808, no round is over; E404, the coordinator runs; E812, books that no
+            coordinator writes.
     """
     if config.pipeline.num_stages == 1:
         raise misuse(
@@ -93,7 +95,7 @@ def measured(directory: Path, config: RunConfig) -> Measured:
             found_hash = body.config_hash
         elif isinstance(body, Join):
             names[body.peer] = name_of(body.peer, body.name, names)
-        elif isinstance(body, Books) and body.seconds > 0:
+        elif isinstance(body, Books) and body.seconds:
             books.append(body)
     if found_hash != config_hash(config):
         raise UserError(
@@ -108,6 +110,13 @@ def measured(directory: Path, config: RunConfig) -> Measured:
             f"The ledger in {directory} has no round that is over.",
             "Micro-batches are in the ledger once their round is booked.",
             "Wait for the first round; `swarmtrain status` shows how far the run is.",
+        )
+    if not all(_may_be(one, config.pipeline.num_stages) for one in books):
+        raise UserError(
+            "SWT-E812",
+            f"The books of rounds in {directory} hold what no coordinator writes.",
+            "The run's records were made up, or are of another version.",
+            "Take the directory of somebody whom you trust.",
         )
     return _worked_out(books, names, config.pipeline.micro_batch * config.model.context)
 
@@ -129,6 +138,17 @@ def _records(directory: Path) -> tuple[Sequence[Record], dict[bytes, str], bytes
     for peer, name in view.names.items():
         names[peer] = name_of(peer, name, names)
     return records, names, view.first.config_hash
+
+
+def _may_be(books: Books, num_stages: int) -> bool:
+    """Return True if a coordinator may have written this: somebody else's folder says anything."""
+    spans = [range(one.first, one.first + len(one.counted)) for one in books.members]
+    times_s = [books.seconds, *(one.busy_s for one in books.members)]
+    return (
+        len(books.counted) == num_stages
+        and all(span and span[0] >= 0 and span[-1] < num_stages for span in spans)
+        and all(time_s >= 0 and math.isfinite(time_s) for time_s in times_s)
+    )
 
 
 def _worked_out(books: Sequence[Books], names: dict[bytes, str], tokens: int) -> Measured:

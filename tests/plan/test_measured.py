@@ -1,8 +1,11 @@
 """A run beside its forecast, from a state directory."""
 
 import json
+import math
 from pathlib import Path
+from typing import Any
 
+import msgspec
 import pytest
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
@@ -87,7 +90,7 @@ def test_a_directory_that_tells_nothing_of_this_run_is_refused(
     in_one_piece = config_file.load(path)
     for place, asked, code, words in (
         (up, config, "SWT-E808", "no round that is over"),
-        (up, other, "SWT-E606", "not a run of this file"),
+        (up, other, "SWT-E606", "was not one of this file"),
         (up, in_one_piece, "SWT-E610", "in one piece"),
         (tmp_path / "empty", config, "SWT-E806", "neither a coordinator nor a peer"),
         (tmp_path / "nowhere", config, "SWT-E806", "There is no state directory"),
@@ -95,6 +98,27 @@ def test_a_directory_that_tells_nothing_of_this_run_is_refused(
         with pytest.raises(UserError) as caught:
             measured(place, asked)
         assert caught.value.code == code and words in caught.value.what
+
+
+@pytest.mark.parametrize(
+    "told",
+    [
+        {"seconds": math.nan},
+        {"seconds": math.inf},
+        {"counted": (1,)},
+        {"members": (BooksOfMember(A, 0, (), 1, 0, True),)},
+        {"members": (BooksOfMember(A, 1, (1, 1), 1, 0, True),)},
+        {"members": (BooksOfMember(A, 0, (1,), 1, 0, True, busy_s=math.nan),)},
+    ],
+    ids=str,
+)
+def test_books_that_somebody_made_up_are_refused(
+    tmp_path: Path, config: RunConfig, told: dict[str, Any]
+) -> None:
+    books = msgspec.structs.replace(books_of(0, (30, 28), 10.0, 4.0), **told)
+    with pytest.raises(UserError) as caught:
+        measured(left_by(tmp_path / "up", config, books), config)
+    assert caught.value.code == "SWT-E812"
 
 
 def test_the_command_puts_a_run_beside_its_forecast(
