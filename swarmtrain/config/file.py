@@ -161,7 +161,7 @@ def _read(path: Path) -> str:
             'Check the path. The shortest run file is a section [run] with name = "my-run".',
         ) from error
     try:
-        return data.decode("utf-8")
+        return data.decode("utf-8-sig")  # Windows' editors begin files with a mark
     except UnicodeDecodeError as error:
         raise UserError(
             "SWT-E603",

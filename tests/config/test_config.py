@@ -195,6 +195,12 @@ def test_bytes_that_are_not_utf8_are_told(tmp_path):
     assert caught.value.code == "SWT-E603"
 
 
+def test_a_file_with_the_mark_that_editors_put_before_utf8_is_read(tmp_path):
+    path = tmp_path / "run.toml"
+    path.write_bytes(b'\xef\xbb\xbf[run]\r\nname = "t"\r\n')
+    assert config_file.load(path).run.name == "t"
+
+
 def test_a_missing_file_is_told_with_the_place_that_was_searched(tmp_path):
     with pytest.raises(UserError) as caught:
         config_file.load(tmp_path / "run.toml")
