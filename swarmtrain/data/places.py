@@ -54,8 +54,10 @@ def settle(config: RunConfig, folder: Path) -> tuple[RunConfig, Places]:
     data = config.data
     # In the settings that travel LEASED_TEXT names no place; in a file it is one like any other.
     is_named = data.source not in (STDLIB, OWN_TEXT)
-    # The standard library's sources are known by their bytes; as other tokens they are any text.
-    is_leased = is_named or (data.source == STDLIB and data.tokenizer != BYTES)
+    # The standard library's sources are known by their bytes; as other tokens, or with another text
+    # to judge by, they are any text.
+    is_other = data.tokenizer != BYTES or bool(data.validation)
+    is_leased = is_named or (data.source == STDLIB and is_other)
     file, tokenizer = b"", data.tokenizer
     if tokenizer == BYTES and is_named:
         holds = find(_absolute(data.source, folder)).kind

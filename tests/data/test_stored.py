@@ -110,6 +110,14 @@ def test_no_path_is_in_the_settings_that_travel(tmp_path: Path, folder: Path):
     assert places.source == str(folder) and places.validation == str(Path.home() / "v")
 
 
+def test_the_built_in_text_is_judged_by_the_text_that_is_named_for_that(tmp_path: Path):
+    """It was left out without a word."""
+    (tmp_path / "judge.txt").write_text("Judged by this alone. " * 200)
+    text = opened(tmp_path, "python-stdlib", validation="judge.txt", piece_bytes=65_536)
+    assert whole(text, text.validation).startswith(b"Judged by this alone.")
+    assert b"Judged by this alone." not in text.piece(text.train[0]) and len(text.train) > 50
+
+
 def test_a_large_text_is_never_in_memory(tmp_path: Path):
     import tracemalloc
 
