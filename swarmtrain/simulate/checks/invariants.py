@@ -9,12 +9,10 @@ rule is not in protocol.md's list its name says so.
 
 from swarmtrain.simulate.checks.decided import Decided
 from swarmtrain.simulate.checks.demands import GRACE_S, Demands
-from swarmtrain.simulate.checks.holding import holds
+from swarmtrain.simulate.checks.group_checks import GroupChecks
 from swarmtrain.simulate.checks.idle_members import IdleMembers
 from swarmtrain.simulate.checks.later_group import LaterGroup
 from swarmtrain.simulate.checks.lease_checks import LeaseChecks
-from swarmtrain.simulate.checks.lies import Lies
-from swarmtrain.simulate.checks.rules import Rules
 from swarmtrain.simulate.checks.training_checks import TrainingChecks
 from swarmtrain.simulate.processes.peer import SimPeer
 from swarmtrain.simulate.processes.reading import WINDOWS
@@ -37,56 +35,39 @@ from swarmtrain_transport.wire.records import (
     Join,
     Move,
     Plan,
-    Reassign,
     Record,
     Rewind,
     Skip,
-    SliceFreeze,
     Unban,
 )
 
-_RETRY_S = 1.0
-"""Beyond twice the deadline, an op may end this much later: reconnects and wake-ups."""
 
-
-class Invariants:
-    """Checks one world.
+class Invariants(GroupChecks):
+    """Checks one world; of its records those of the first group by itself.
 
     Args:
         swarm: coordinator and peers.
 
     Attributes:
-        decided: decisions that were logged.
         excluded: reason per op and peer.
         restored: the coordinator's disk was restored from a backup.
-        demands: peers that may be left out.
-        lies: deeds of a hostile owner in the first group.
-        rules: rules of single records.
-        limit_s: time by which the first of the ops under way must have ended.
         later: checks of each group beside the first.
         leases: checks of the text's leases.
         sent_away: peers that the organiser has removed or banned once.
     """
 
     def __init__(self, swarm: Swarm) -> None:
-        self.decided = Decided(swarm)
+        decided = Decided(swarm)
+        super().__init__(swarm, decided, Demands(swarm, decided), self._heals)
         self.excluded: dict[tuple[int, int], str] = {}
         self.restored = False
-        self.demands = Demands(swarm, self.decided)
-        self.lies = Lies(swarm, self.decided, self.demands)
-        self._training = TrainingChecks(swarm, self.decided, self.demands, self.lies, self._heals)
-        self.rules = Rules(swarm, self.decided, self.demands, self._training.sums)
-        self.limit_s = float("inf")
         self.leases = LeaseChecks(WINDOWS, self._violated)
         numbers = range(1, swarm.scene.conditions.groups)
         self.later = {group: LaterGroup(swarm, group, self.demands) for group in numbers}
-        every: tuple[Invariants | LaterGroup, ...] = (self, *self.later.values())
+        every: tuple[GroupChecks, ...] = (self, *self.later.values())
         self._all_decided = [group.decided for group in every]
         self._all_lies = [group.lies for group in every]
         self._all_rules = [group.rules for group in every]
-        self._limits: dict[int, float] = {}
-        self._swarm = swarm
-        self._scene = swarm.scene
         self._idle_members = IdleMembers(swarm.scene)
         self._reader = BodyReader()
         self._roots: dict[int, bytes] = {}
@@ -94,7 +75,6 @@ class Invariants:
         self._overruled: set[int] = set()
         self._banned: set[PeerId] = set()
         self.sent_away: set[PeerId] = set()
-        self._deadline_s = 0.0
 
     # ---- the coordinator
 
@@ -121,33 +101,11 @@ class Invariants:
         if group := getattr(body, "group", 0):
             self.later[group].logged(record, body)
             return
-        if isinstance(body, Plan):
-            self._begun(body)
-        elif isinstance(body, Freeze):
-            self._froze(body)
-        elif isinstance(body, Reassign):
-            self.decided.reassigned(body)
-            self.lies.reassigned(body)
-        elif isinstance(body, Rewind):
-            self.rules.rewound(body)
-            self._rewound(record.index, body.op)
-        elif isinstance(body, Attest):
-            self.rules.attested(body)
+        self._decides(record, body)
+        if isinstance(body, Attest):
             self._attested(body)
-        elif isinstance(body, SliceFreeze):
-            freeze = self.decided.frozen.get(body.op)
-            if freeze is None or not set(body.contributors) <= set(freeze.contributors):
-                self._violated("I6", f"slice {body.slice_index}: contributors not in FREEZE")
-            else:
-                self.demands.check_fair(body.op, set(freeze.contributors) - set(body.contributors))
-        elif isinstance(body, Commit | Skip):
-            self._ended(body)
-            if isinstance(body, Commit):
-                self.lies.committed(record, body)
         elif isinstance(body, Extend):
             self._extended(body)
-        elif isinstance(body, Gone) and body.conviction is not None:
-            self.lies.convicts(body.peer, body.conviction)
         self._idle_members.logged(body)
         if self._scene.weather is not None:
             self._scene.weather.logged(body)
@@ -205,22 +163,15 @@ class Invariants:
             self._roots[attest.op] = attest.state_root
             self._overruled.add(attest.op)
 
-    def _rewound(self, index: int, op: int) -> None:
-        """Cancel the decisions after `op` (T12); ops begin again with the next one."""
-        self.decided.rewound(index, op)
-        for later in [key for key in self._roots if key > op]:
+    def _rewound(self, index: int, rewind: Rewind) -> None:
+        super()._rewound(index, rewind)
+        for later in [key for key in self._roots if key > rewind.op]:
             del self._roots[later]
-        self._training.rewound(op)
-        self.lies.rewound(op)
 
     def coordinator_fell(self, seconds: float = 0.0) -> None:
         """Begin its timers again at full length when it is back (T14)."""
-        for op, limit_s in self._limits.items():
-            self._limits[op] = max(limit_s, self._late_s() + seconds)
-        self._limit()
-        for group in self.later.values():
-            if group.limit_s < float("inf"):
-                group.limit_s = max(group.limit_s, group.late_s() + seconds)
+        for group in (self, *self.later.values()):
+            group.extend_limits(seconds)
 
     def too_late(self) -> None:
         """L1: every op ends within twice its deadline; it is later than `limit_s`."""
@@ -240,24 +191,11 @@ class Invariants:
             return self.limit_s
         return min(self.limit_s, *[group.limit_s for group in self.later.values()])
 
-    def _limit(self) -> None:
-        self.limit_s = min(self._limits.values(), default=float("inf"))
-
-    def _late_s(self) -> float:
-        """Return when an op whose clock begins now has not ended in time."""
-        return self._scene.clock.now_s + 2 * self._deadline_s + _RETRY_S
-
-    def _begun(self, plan: Plan) -> None:
+    def _planned(self, plan: Plan) -> None:
         if self.decided.is_over:
             self._violated("EXTEND", f"op {plan.op} is planned after the last round")
-        self.rules.planned(plan)
         self.leases.planned(plan.text)
-        self.decided.begun(plan)
-        self._training.begun()
-        self.lies.begun(plan)
-        self._deadline_s = plan.deadline_s
-        self._limits[plan.op] = self._late_s()
-        self._limit()
+        super()._planned(plan)
 
     def _extended(self, extend: Extend) -> None:
         if extend.rounds <= self.decided.rounds:
@@ -267,58 +205,33 @@ class Invariants:
         self._swarm.extended()
 
     def _froze(self, freeze: Freeze) -> None:
-        known = self.decided.frozen.get(freeze.op)
-        if known is not None:
-            same = set(known.contributors) == set(freeze.contributors)
-            kind = "the same" if same else "other"
-            self._violated("I6", f"second FREEZE of op {freeze.op} with {kind} contributors")
-        self.decided.frozen[freeze.op] = freeze
-        self.demands.check_fair(
-            freeze.op, set(self.decided.weights(freeze.op)) - set(freeze.contributors)
-        )
+        super()._froze(freeze)
         for peer, reason in freeze.excluded.items():
             self.excluded[(freeze.op, self._scene.numbers[peer])] = reason
 
-    def _ended(self, outcome: Commit | Skip) -> None:
-        if outcome.op in self.decided.outcomes:
-            self._violated("I1", f"second outcome of op {outcome.op}")
-        self.decided.ended(outcome)
+    def _over(self, outcome: Commit | Skip) -> None:
+        super()._over(outcome)
         self._swarm.committed(self.decided.commits)
-        self._limits.pop(outcome.op, None)
-        self._limit()
-        if isinstance(outcome, Commit):
-            self._check_commit(outcome)
-        else:
-            self.demands.check_skip(outcome)
 
-    def _check_commit(self, commit: Commit) -> None:
-        """I6 and I8: enough contributors, enough live holders of every slice."""
-        plan = self.decided.plans[commit.op]
-        self.rules.committed(commit, plan)
+    def _committed(self, commit: Commit, plan: Plan) -> None:
         if plan.kind == PAIR:
-            self._training.pairs.check_commit(commit, plan)
-            return
-        # A live peer that is stopped or cut off may be held for dead: it need not be waited for.
-        planned, now_s = self.decided.planned(commit.op), self._scene.clock.now_s
-        members = [peer for peer in planned if self.demands.is_sound(peer, now_s)]
-        live = [peer for peer in members if peer.peer_id in commit.contributors]
-        sound = len(members)
-        if plan.kind == GATHER:
-            self._check_gathered(commit, live)
-            return
-        for index, outcome in enumerate(commit.slices):
-            if len(outcome.contributors) < plan.min_contributors:
-                self._violated("I6", f"op {commit.op} slice {index}: too few contributors")
-            holders = [peer for peer in self._swarm.survivors if holds(peer, outcome.root)]
-            if (live and 2 * len(holders) <= len(live)) or 2 * len(holders) < sound:
-                numbers = [peer.number for peer in holders]
-                self._violated("I8", f"op {commit.op} slice {index}: held by {numbers} alone")
+            self.rules.committed(commit, plan)
+            self.work.pairs.check_commit(commit, plan)
+        elif plan.kind == GATHER:
+            self.rules.committed(commit, plan)
+            self._check_gathered(commit, plan)
+        else:
+            super()._committed(commit, plan)
 
-    def _check_gathered(self, commit: Commit, live: list[SimPeer]) -> None:
+    def _are_few(self, holders: int, live: int, sound: int) -> bool:
+        return super()._are_few(holders, live, sound) or 2 * holders < sound
+
+    def _check_gathered(self, commit: Commit, plan: Plan) -> None:
         """Check COMMIT of a gather op: every contribution that is in is held by enough, by somebody
         besides its contributor, and is what FREEZE says."""
-        plan, freeze = self.decided.plans[commit.op], self.decided.frozen[commit.op]
-        self.demands.check_fair(commit.op, set(freeze.contributors) - set(commit.contributors))
+        freeze = self.decided.frozen[commit.op]
+        live = [one for one in self._sound(commit.op) if one.peer_id in commit.contributors]
+        self._check_fair(commit.op, set(freeze.contributors) - set(commit.contributors))
         if len(commit.contributors) < plan.min_contributors:
             self._violated("I6", f"op {commit.op}: too few contributors")
         for spec, outcome in zip(plan.slices, commit.slices, strict=True):
@@ -330,7 +243,7 @@ class Invariants:
                 continue
             if spec.owner not in freeze.roots or freeze.roots[spec.owner].root != outcome.root:
                 self._violated("I6", f"op {commit.op}: {name}'s contribution is not FREEZE's")
-            holders = [peer for peer in self._swarm.survivors if holds(peer, outcome.root)]
+            holders = self._holders(outcome.root)
             others = [peer for peer in live if peer.peer_id != spec.owner]
             is_alone = others and all(peer.peer_id == spec.owner for peer in holders)
             if live and (2 * len(holders) <= len(live) or is_alone):
@@ -351,7 +264,7 @@ class Invariants:
 
     def training(self, group: int) -> TrainingChecks:
         """Checks of the training in a group."""
-        return self.later[group].training if group else self._training
+        return self.later[group].work if group else self.work
 
     def _heals(self, peer: PeerId) -> None:
         """A peer takes over shared state: a bit that was another is no more, unless that state is
@@ -438,6 +351,3 @@ class Invariants:
         if ill and self.decided.group not in stuck:
             names = ", ".join(sorted(map(self._scene.name_of, ill)))
             self._violated("T15", f"at the end the states of {names} differ, and are not healed")
-
-    def _violated(self, invariant: str, story: str) -> None:
-        self._scene.violation(invariant, story)
