@@ -160,20 +160,10 @@ class GroupPeer(GroupPart):
     """One peer in one group.
 
     Args:
-        number: number of the group.
-        card: our identity and address.
-        ledger: the ledger's fold, which knows the group.
-        arithmetic: exact chunk arithmetic on the group's codec.
-        sign: signs with our own key.
+        number, card, ledger, arithmetic, sign, shuffle, stats, blobs: see `GroupPart`.
         verify: signature check.
-        shuffle: order of equally good donors.
-        stats: facts of our link, as the shell knows them.
-        blobs: results and snapshots.
 
     Attributes:
-        view: the ledger's fold of the group.
-        exchanges: our part in each op under way, by plan id, oldest first.
-        blobs: results and snapshots.
         states: finds the state to begin with.
         audits: our audits, and those of others that we judge.
         place: state that we are at.
