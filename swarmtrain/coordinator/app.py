@@ -151,6 +151,7 @@ class CoordinatorApp:
         """A member has a budget for its requests; anybody else has one request per connection."""
         line = line_of(request.transport)
         if line is not None and line.member is not None:
+            line.heard()
             await self._charge(line.member, REQUEST_COST)
             return await handler(request)
         try:
@@ -317,9 +318,12 @@ class CoordinatorApp:
         outlet: Outlet,
         transport: asyncio.Transport | None = None,
     ) -> None:
+        line = line_of(transport)
         async for received in socket:
             if isinstance(received.data, OSError):
-                return  # no answer to a heartbeat: the line is gone, which is nobody's fault
+                break  # no answer to a heartbeat: the line is gone, which is nobody's fault
+            if line is not None:
+                line.heard()
             try:
                 kind, cost = _weighed(received)
                 if not await self._has_budget(peer, kind, cost, transport):
@@ -340,6 +344,8 @@ class CoordinatorApp:
                 return
             # aiohttp hands over what it has without a pause: the next turn is another peer's.
             await asyncio.sleep(0)
+        if line is not None and line.is_wordless:
+            self._broke(peer, RemoteFault("length", "bytes without end are no message"))
 
     def _broke(self, peer: PeerId, fault: RemoteFault) -> None:
         """Name whoever breaks the protocol, and keep it out for a while: or it would come in again

@@ -10,7 +10,7 @@ import aiohttp
 import pytest
 
 from swarmtrain.coordinator.app import REQUEST_COST
-from swarmtrain.coordinator.door import budget
+from swarmtrain.coordinator.door import budget, listener
 from swarmtrain.coordinator.door.budget import FEW, Rate
 from swarmtrain.foundation.control_lane import PEER_HEADER, SIGNATURE_HEADER, piece_payload
 from swarmtrain.status import ask
@@ -151,6 +151,30 @@ def test_who_says_what_no_member_says_is_named_and_not_let_in_for_a_while(
             status = await asyncio.to_thread(ask, tmp_path)
             (event,) = [one for one in status["events"] if one["event"] == "fault"]
             assert (event["peer"], event["reason"]) == (MALLORY.peer_id.hex(), reason)
+
+    run(scene())
+
+
+def test_fragments_that_become_no_message_end_the_line_and_are_named(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(listener, "WORDLESS_BYTES_MAX", 1 << 18)
+
+    async def scene() -> None:
+        async with living(tmp_path) as life, aiohttp.ClientSession() as session:
+            socket = await come_in(session, life, MALLORY)
+            assert isinstance(await said(socket), Welcome)
+            transport = socket._writer.transport
+            empty = b"\x80\0\0\0\0"  # the rest of a frame's head
+            transport.write(b"\x02" + empty)
+            while not transport.is_closing():
+                transport.write((b"\0" + empty) * 1000)
+                await asyncio.sleep(0.001)
+            word = await said(await come_in(session, life, MALLORY))
+            assert isinstance(word, Refused) and word.code == "SWT-E709"
+            status = await asyncio.to_thread(ask, tmp_path)
+            (event,) = [one for one in status["events"] if one["event"] == "fault"]
+            assert (event["peer"], event["reason"]) == (MALLORY.peer_id.hex(), "length")
 
     run(scene())
 

@@ -37,6 +37,10 @@ STRANGER_BYTES_MAX = limits.KNOCK_BYTES_MAX + (16 << 10)
 """Bytes that a stranger may send in all, of whatever sort: the head of a request and a knock. Any
 more is not handed on, so that neither the HTTP server nor a WebSocket keeps any of it."""
 
+WORDLESS_BYTES_MAX = limits.CONTROL_BYTES_MAX + (1 << 20)
+"""Bytes of a member between two of its messages, of which the largest has CONTROL_BYTES_MAX. Empty
+fragments of one that never ends take time to read, and no budget would hear of them."""
+
 TLS_BUFFER_BYTES = 64 << 10
 """Bytes that asyncio reads of a TLS connection at once. By itself it keeps room for 256 KiB for
 each, also for a stranger's; control messages and requests are small."""
@@ -67,6 +71,7 @@ class Line(asyncio.Protocol):
     Attributes:
         member: member whose connection it is, None before it has proved that.
         settled: set when it is a member's, or gone.
+        is_wordless: True once it was ended for bytes of a member that became no message.
     """
 
     def __init__(
@@ -78,6 +83,7 @@ class Line(asyncio.Protocol):
     ) -> None:
         self.member: PeerId | None = None
         self.settled = asyncio.Event()
+        self.is_wordless = False
         self._stream = stream
         self._server = server
         self._welcomed, self._ended = welcomed, ended
@@ -90,6 +96,10 @@ class Line(asyncio.Protocol):
             self.member = member
             self.settled.set()
             self._welcomed(self, member)
+
+    def heard(self) -> None:
+        """Count a member's bytes anew: a message or a request of it was whole."""
+        self._num_bytes = 0
 
     def abort(self) -> None:
         """End it now, without a goodbye."""
@@ -120,12 +130,14 @@ class Line(asyncio.Protocol):
         self._server.connection_lost(exc)
 
     def data_received(self, data: bytes) -> None:
-        """Bytes for the server, unless they are more than a stranger has to say."""
-        if self.member is None:
-            self._num_bytes += len(data)
-            if self._num_bytes > STRANGER_BYTES_MAX:
-                self.abort()
-                return
+        """Bytes for the server, unless they are more than a stranger has to say, or more than a
+        member's message can have."""
+        self._num_bytes += len(data)
+        bytes_max = STRANGER_BYTES_MAX if self.member is None else WORDLESS_BYTES_MAX
+        if self._num_bytes > bytes_max:
+            self.is_wordless = self.member is not None
+            self.abort()
+            return
         self._server.data_received(data)
 
     def eof_received(self) -> bool | None:
