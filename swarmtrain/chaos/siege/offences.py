@@ -56,6 +56,14 @@ UNDERTAKINGS = frozenset({Offence.TALKBACK, Offence.SLOW_NAME, Offence.FLOOD})
 BOUNDED = frozenset({Offence.BOAST, Offence.SLOW_NAME})
 """Offences that are capped, or refused at the door: the offender need not be named for them."""
 
+LATE = frozenset(
+    {
+        Offence.DRAG, Offence.SILENT_OWNER, Offence.NO_HAVE,
+        Offence.READY_LATE, Offence.PUBLISH_LATE,
+    }
+)  # fmt: skip
+"""Offences by which the others wait, until nobody waits for the offender any more."""
+
 BOASTED_SAMPLES = 10**9
 
 _SILENCED: dict[Offence, frozenset[type[PeerMessage]]] = {

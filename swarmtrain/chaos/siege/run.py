@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 import msgspec
 
 from swarmtrain.chaos.run import Chaos, Say
-from swarmtrain.chaos.siege.offences import BOUNDED, WAIT_READY_S, Offence, Order
+from swarmtrain.chaos.siege.offences import BOUNDED, LATE, WAIT_READY_S, Offence, Order
 from swarmtrain.chaos.siege.phases import CALM, UNDISTURBED, Phase, draw_phases
 from swarmtrain.chaos.siege.report import (
     FOUND_TIMES,
@@ -46,8 +46,13 @@ _OVERTIME_S = 30.0
 """A phase is so much longer at most, where its offence has not been committed before."""
 
 _JUDGED_S = 20.0
-"""A phase is judged by so many seconds at least, where that takes no more overtime than the
-above."""
+"""A phase is judged by so many seconds at least, where that makes it no longer than this allows."""
+
+_JUDGED_TIMES = 3.0
+"""Lengths of a phase by which lateness may make it longer. A first offence takes most of its phase
+to be found out, and is judged after three times as long."""
+
+_LOOK_S = 2.0
 
 _LIVES_MAX = 3
 """Within a phase it comes back so often; to start a process takes much of a small machine."""
@@ -138,12 +143,21 @@ class Siege(Chaos):
         offences = phase.order.offences if not phase.order.is_mixed else ()
         self._wait(troupe, _OVERTIME_S, has_offended)
         found_s = self._found_s(newest, began_s)
-        judged_s = began_s + FOUND_TIMES * found_s + _JUDGED_S
-        if found_s > 0 and self._now_s < judged_s:
-            self._wait(troupe, min(judged_s - self._now_s, _OVERTIME_S), lambda: False)
+        if not LATE.isdisjoint(phase.order.offences):
+            until_s = self._now_s + _JUDGED_TIMES * phase.lasts_s
+            found_s = self._until_judged(troupe, newest, began_s, until_s)
         done, marks = self._hostile.total - offended, self._marked() - marks
         self._marks += marks
         self._reports.append(self._report_of(phase, began_s, found_s, done, marks))
+
+    def _until_judged(self, troupe: Troupe, newest: int, began_s: float, until_s: float) -> float:
+        """Let a phase go on until what it costs in the end can be told; return `_found_s`."""
+        while True:
+            found_s = self._found_s(newest, began_s)
+            judged_s = began_s + FOUND_TIMES * found_s + _JUDGED_S
+            if self._now_s >= (min(judged_s, until_s) if found_s >= 0 else until_s):
+                return found_s
+            self._wait(troupe, _LOOK_S, lambda: False)
 
     def _found_s(self, newest: int, began_s: float) -> float:
         """Return after how many seconds nobody waited for the hostile member any more: 0 where that
