@@ -284,22 +284,15 @@ def test_layers_are_strided_and_boundaries_lie_on_blocks() -> None:
         ((40, 80), (120, 160)),
         ((80, 120), (160, 200)),
     )
-    assert fragments_of(LAYERS, 3, block=8, num_values=224, strided=False)[1:] == (
-        ((40, 120),),
-        ((120, 200),),
-    )
     assert fragments_of(LAYERS, 1, block=8, num_values=224) == (((0, 224),),)
 
 
 @pytest.mark.parametrize("block", [1, 8, 16, 32, 64])
-@pytest.mark.parametrize("strided", [False, True])
-def test_fragments_cover_the_padded_vector_once_whatever_the_block(
-    block: int, strided: bool
-) -> None:
+def test_fragments_cover_the_padded_vector_once_whatever_the_block(block: int) -> None:
     sizes = [("wte", 37), *((f"h.{i}.w", 50 + 17 * i) for i in range(6)), ("norm", 3)]
     total = sum(size for _, size in sizes)
     num_values = -(-total // block) * block
-    found = fragments_of(sizes, 3, block=block, num_values=num_values, strided=strided)
+    found = fragments_of(sizes, 3, block=block, num_values=num_values)
     covered = sorted(place for ranges in found for part in ranges for place in range(*part))
     assert covered == list(range(num_values))
     assert all(bound % block == 0 for ranges in found for part in ranges for bound in part)

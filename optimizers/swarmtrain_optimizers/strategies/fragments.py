@@ -23,19 +23,17 @@ def fragments_of(
     *,
     block: int,
     num_values: int,
-    strided: bool = True,
 ) -> tuple[Ranges, ...]:
     """Split the padded vector into fragments of layers (arXiv 2501.18512).
 
     Parameters of no layer (embeddings, last norm, head) are the first fragment, where there is any
-    and more than one fragment is wanted; the layers share the others.
+    and more than one fragment is wanted; the layers go to the others in turn.
 
     Args:
         parameters: (name, values) in the vector's order.
         num_fragments: P, how many fragments.
         block: values that share one scale.
         num_values: length of the padded vector.
-        strided: layer i goes to fragment i mod P; else layers that follow each other stay together.
 
     Returns:
         The ranges of each fragment; together they cover [0, num_values) once.
@@ -49,7 +47,7 @@ def fragments_of(
     total = sum(size for _, size in parameters)
     if num_values % block or not num_values - block < total <= num_values:
         raise ValueError(f"{total} values padded to blocks of {block} are not {num_values}")
-    owners = _owners([name for name, _ in parameters], num_fragments, strided=strided)
+    owners = _owners([name for name, _ in parameters], num_fragments)
     found: list[list[tuple[int, int]]] = [[] for _ in range(num_fragments)]
     for owner, start, stop in _runs(owners, [size for _, size in parameters], block, num_values):
         ranges = found[owner]
@@ -80,7 +78,7 @@ def check_fragments(fragments: Sequence[Ranges], num_values: int) -> None:
         raise ValueError(f"fragments {parts} do not cover [0, {num_values}) once")
 
 
-def _owners(names: Sequence[str], num_fragments: int, *, strided: bool) -> list[int]:
+def _owners(names: Sequence[str], num_fragments: int) -> list[int]:
     """The fragment of each parameter."""
     found = [_LAYER.search(name) for name in names]
     layers = sorted({int(match[1]) for match in found if match})
@@ -89,15 +87,7 @@ def _owners(names: Sequence[str], num_fragments: int, *, strided: bool) -> list[
     if num_fragments < 1 or len(layers) < shares > 1:
         raise ValueError(f"{len(layers)} layers cannot be {shares} fragments")
     ranks = {layer: rank for rank, layer in enumerate(layers)}
-    owners = []
-    for match in found:
-        if match is None:
-            owners.append(0)
-        elif strided:
-            owners.append(rest + ranks[int(match[1])] % shares)
-        else:
-            owners.append(rest + ranks[int(match[1])] * shares // len(layers))
-    return owners
+    return [0 if match is None else rest + ranks[int(match[1])] % shares for match in found]
 
 
 def _runs(
