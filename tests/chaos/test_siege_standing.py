@@ -103,8 +103,8 @@ def test_a_boast_is_seen_in_the_weights_of_a_plan():
         Member(peer, b"boot" * 2, weight) for peer, weight in ((A, 255), (B, 50), (C, 80))
     )
     boasted = msgspec.structs.replace(plan(1), members=members)
-    assert most_weight([plan(1), boasted], {A}) == 255 / 50
-    assert most_weight([plan(1), boasted], {C}) == 80 / 50
+    assert most_weight([plan(1), boasted], {A}) == 255 / 80
+    assert most_weight([plan(1), boasted], {C}) == 1.0
     assert most_weight([plan(1), boasted], set()) == 0.0
 
 

@@ -83,7 +83,7 @@ class SiegeReport(Outcome, frozen=True, kw_only=True):
         phases: phases in order.
         undisturbed: the first phase.
         offended: figures from the first offence to the last.
-        weight: the hostile member's largest, in low medians of the others' in the same round.
+        weight: the hostile member's largest, in low medians of the same round's.
         marks: number of times that the hostile one is named, by place: in the ledger, in `status`.
         hostile_lives: number of times that it came in.
         hostile_statuses: exit statuses of those lives that did not last.
@@ -108,7 +108,7 @@ class SiegeReport(Outcome, frozen=True, kw_only=True):
         rates = f"{without.per_s:.2f}/s undisturbed, {with_it.per_s:.2f}/s with a hostile member"
         yield fact("rounds", f"{rates}: {100 * ratio:.0f} %")
         yield fact("merged", f"of each honest peer in {100 * with_it.share:.0f} % of them or more")
-        yield fact("weight", f"{self.weight:.2f} times the median of the others at most")
+        yield fact("weight", f"{self.weight:.2f} times the median at most")
         outcomes = f"{self.commits} committed, {self.skips} skipped, {self.rewinds} rewinds"
         yield fact("outcomes", outcomes)
         yield fact("named", _counted(self.marks) or "nowhere")
@@ -130,7 +130,7 @@ def losses(
     Args:
         undisturbed: figures before the first offence.
         offended: figures from the first offence to the last.
-        weight: the hostile member's largest, in low medians of the others'.
+        weight: the hostile member's largest, in low medians of a round's.
         is_named: True if anything shows who it was, where anything should.
         phases: judged one by one.
     """

@@ -107,15 +107,14 @@ def marks_in_log(lines: Iterable[str], hostile: Collection[bytes]) -> int:
 
 
 def most_weight(bodies: Iterable[AnyBody], hostile: Collection[bytes]) -> float:
-    """The largest weight of these keys in a plan, in low medians of the others' there; 0 for
-    none."""
+    """The largest weight of these keys in a plan, in low medians of all contributors' there, as the
+    rule of weights has it; 0 for none."""
     found = 0.0
     for body in bodies:
         if not isinstance(body, Plan):
             continue
-        own = [member.weight for member in body.members if member.peer in hostile]
-        weights = [member.weight for member in body.members if member.peer not in hostile]
-        others = [weight for weight in weights if weight]
-        if others:
-            found = max(found, max(own, default=0) / median_low(others))
+        weights = {member.peer: member.weight for member in body.members if member.weight}
+        own = [weight for peer, weight in weights.items() if peer in hostile]
+        if len(weights) > len(own) > 0:
+            found = max(found, max(own) / median_low(weights.values()))
     return found
