@@ -101,7 +101,8 @@ FIRST_FOUND = {
     "moved-before-its-part": 5, "two-moves": 50, "order-does-not-wait": 25,
     "next-step-counted-early": 10, "secret-not-asked-for": 48, "name-counts-for-each-slot": 96,
     "receivers-believed": 40, "one-step-too-old": 45, "skip-ends-no-round": 21,
-    "drained-without-what-was-dealt": 165,
+    "drained-without-what-was-dealt": 43,
+    "share-of-the-dead-lost": 40,
 }  # fmt: skip
 """Seeds at which a hunt begins that found nothing in the worlds before."""
 

@@ -211,15 +211,16 @@ class Size:
     left: set[Process] = field(default_factory=set)
     late: set[Process] = field(default_factory=set)
 
-    def check(self, round: int, here: Set[Process]) -> None:
-        """The round is closed, with these members."""
+    def check(self, round: int, here: Set[Process], known: Set[Process]) -> None:
+        """The round is closed, with these members. Of sources whose pace was known something may
+        have been made before they were gone, and is not made again."""
         size, asked = self.begun.total(), self.begun + self.came + self.more
         gone = sum(count for one, count in asked.items() if one in self.left)
         if self.more.total() > min(gone, size):
             story = f"{self.more.total()} were dealt anew for {gone} of the gone, of {size}"
             raise BrokenInvariant("P11", f"round {round}: {story}")
         stayed = {one for one in here if asked[one]} - self.left - self.late
-        made = sum(count for one, count in asked.items() if one in here | self.late)
+        made = sum(count for one, count in asked.items() if one in here | self.late | known)
         early = [one for one in stayed if self.drained[one] < asked[one]]
         if early:
             raise BrokenInvariant("P11", f"round {round} is closed before {early[0]} has drained")

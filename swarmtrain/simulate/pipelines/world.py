@@ -93,6 +93,7 @@ class World:
         self._spans: dict[int, dict[Process, Span]] = {}
         self._arriving: PeerId | None = None
         self._sizes: defaultdict[int, Size] = defaultdict(Size)
+        self._paced: set[Process] = set()
         self._flushed: set[tuple[int, int, int]] = set()
         conditions = self.conditions
         self.rules = Rules(
@@ -383,6 +384,7 @@ class World:
         self._note(f"{process.peer.decode()} -> coordinator", repr(report))
         if isinstance(report, orders.Drained):
             self._sizes[report.round].drained[process] = report.made
+            self._paced.add(process)
             self._act(self.coordinator.drained(process, report, self.now_s))
         elif isinstance(report, orders.Weighed):
             self._act(self.coordinator.weighed(process, report, self.now_s))
@@ -470,7 +472,7 @@ class World:
             case orders.Close() if order.round in self._sizes and not self.rules.flushes:
                 members = self.coordinator.members.items()
                 here = {Process(peer, member.boot) for peer, member in members}
-                self._sizes.pop(order.round).check(order.round, here)
+                self._sizes.pop(order.round).check(order.round, here, self._paced)
             case orders.MakeStep():
                 self._check_step((order.round, order.step, order.attempt))
 

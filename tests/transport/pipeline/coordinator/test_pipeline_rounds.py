@@ -612,6 +612,24 @@ def test_a_round_keeps_its_size_when_a_source_dies_and_no_more_than_that():
     assert not drained(rounds, GONE, now_s=now_s + 30.0) and not rounds._under_way.awaited
 
 
+@pytest.mark.parametrize(("at_s", "more"), [(0.0, 4), (2.4, 4), (5.0, 2), (10.0, 0), (20.0, 0)])
+def test_what_a_source_has_made_by_its_pace_before_it_was_gone_is_not_made_again(at_s, more):
+    rounds, now_s = after_a_round_of_10_s()
+    rounds.away(FIRST, now_s + at_s)
+    assert sum(dealt(drained(rounds, SECOND, now_s=now_s + 20.0)).values()) == more
+
+
+def test_nothing_of_a_source_that_had_made_all_is_made_again():
+    rounds, now_s = after_a_round_of_10_s()
+    drained(rounds, FIRST, now_s=now_s + 1.0)
+    rounds.departed(FIRST, now_s + 1.0)
+    assert not dealt(drained(rounds, SECOND, now_s=now_s + 2.0))
+    rounds, now_s = after_a_round_of_10_s()
+    rounds.away(FIRST, now_s)
+    drained(rounds, FIRST, now_s=now_s + 1.0)
+    assert not dealt(drained(rounds, SECOND, now_s=now_s + 2.0))
+
+
 def test_sources_that_a_round_is_dealt_anew_to_are_done_together():
     shares = Shares()
     fast, slow, dead = (Process(name * 32, BOOT) for name in (b"f", b"s", b"x"))

@@ -598,6 +598,7 @@ class Rounds:
     def _part(self, process: Process) -> None:
         """The others have to do without it."""
         self._under_way.left |= process.peer in self._in_round
+        self._shares.left(process, process not in self._under_way.awaited, self._now_s)
         if self.leaving == process:
             self.leaving = self._without_from = None
         self._tell_all(orders.Departed(process), but=process)

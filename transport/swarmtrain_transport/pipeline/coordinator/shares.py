@@ -3,10 +3,12 @@
 A source that comes in the midst of a round gets as many as go into the time that the round still
 has. Without that a round in which a fast source is replaced would wait for the slow ones alone.
 
-A round keeps its size: what a source that is gone was to make is dealt anew to those that are here.
-All of it is, as its own gradients of the round are gone with it. It is done once one of them has
-nothing left to make: until then whoever comes in the place of the dead may take its part. A round
-deals no more anew than it began with, so it ends however many come and die.
+A round keeps its size: what a source that is gone had not made yet, by its pace, is dealt anew to
+those that are here. What it had made counts where it was counted: to make that again costs the
+stages behind it as much, and the longer a round is the more of it dies with the next peer. It is
+dealt once one of the sources has nothing left to make: until then whoever comes in the place of the
+dead may take its part. A round deals no more anew than it began with, so it ends however many come
+and die.
 """
 
 import math
@@ -35,6 +37,7 @@ class Shares:
     _usual: int = 0
     _ends_s: float = -math.inf
     _to_deal: int = 0
+    _left_behind: dict[Process, int] = field(default_factory=dict)
 
     @property
     def sources(self) -> Set[Process]:
@@ -56,6 +59,7 @@ class Shares:
         self.given = _rounded({one: total * pace / whole for one, pace in paces.items()}, total, 1)
         self._first, self.size = dict(self.given), sum(self.given.values())
         self._to_deal = self.size
+        self._left_behind.clear()
         if self._known(names):
             self._ends_s = now_s + total / whole
 
@@ -112,6 +116,8 @@ class Shares:
 
     def drained(self, process: Process, whole: int, now_s: float) -> float:
         """A source has made its share, of which so many came back; the seconds that it took."""
+        if process in self._left_behind:
+            self._left_behind[process] = self.given[process]
         took_s = now_s - self._began_s[process]
         self._paces[process] = whole / took_s if took_s > 0 else math.inf
         return took_s
@@ -123,12 +129,22 @@ class Shares:
         self.size -= self.given.pop(process, 0)
         self._paces.pop(process, None)
 
+    def left(self, process: Process, is_done: bool, now_s: float) -> None:
+        """A source is gone, or away: note how many it has made of its share, all if it is done."""
+        share = self.given.get(process, 0)
+        if share and not is_done:
+            pace = sum(self._known([process]))  # nothing where it has shown none
+            share = min(share, int(pace * (now_s - self._began_s[process])))
+        self._left_behind[process] = share
+
     def forget(self, process: Process) -> None:
         """A source is gone for good."""
         self._paces.pop(process, None)
 
     def _missing(self, present: Iterable[Process]) -> int:
-        return self.size - sum(self.given.get(one, 0) for one in present)
+        here = set(present)
+        gone = sum(count for one, count in self._left_behind.items() if one not in here)
+        return self.size - gone - sum(self.given.get(one, 0) for one in here)
 
     def _known(self, sources: Iterable[Process]) -> list[float]:
         return [pace for one in sources if (pace := self._paces.get(one)) and pace < math.inf]
