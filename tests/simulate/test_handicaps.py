@@ -32,15 +32,15 @@ def weights_of(world: World, number: int) -> list[int]:
 
 
 @pytest.mark.parametrize("error_feedback", [True, False])
-def test_a_peer_that_trains_ten_times_as_long_is_a_receiver_between_and_loses_no_work(
+def test_a_peer_that_trains_ten_times_as_long_makes_fewer_steps_and_loses_no_work(
     error_feedback,
 ):
     # I9 holds in every world without violations: what it did is in results, kept, or ahead.
     world = run({2: Handicap(slowness=10.0)}, error_feedback=error_feedback)
     weights = weights_of(world, 2)
     assert len(weights) == ROUNDS
-    assert 0 in weights
-    assert sum(weight > 0 for weight in weights) >= 2
+    # Its steps count three times those of peer 0: four of them 255, and one against four 191.
+    assert weights == [255] + [191] * (ROUNDS - 1)
     assert max(world.invariants.decided.op_seconds.values()) < 0.1
 
 
@@ -64,7 +64,7 @@ def test_an_owner_whose_results_nobody_can_decode_loses_its_slice_and_stops_no_r
     world = run({1: Handicap(forges_results=True)}, rounds=3)
     assert world.invariants.decided.skips == 0
     given = [body for body in bodies_of(world.swarm.coordinator.disk) if isinstance(body, Reassign)]
-    assert [body.reason for body in given] == ["owner alone has it"] * 3
+    assert [body.reason for body in given] == ["owner alone has it"] * 2, "then it owns nothing"
     assert all(world.swarm.peers[body.owner].number != 1 for body in given)
 
 

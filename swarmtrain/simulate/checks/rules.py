@@ -134,7 +134,8 @@ class Rules:
             self._violated("attest", f"op {op} is not attested, although most have its state")
 
     def committed(self, commit: Commit, plan: Plan) -> None:
-        """The result's root, and T8: before D_gather every live contributor holds everything."""
+        """The result's root, and T8: before D_gather every live contributor holds everything, but
+        for those that PLAN does not wait for (T19)."""
         digest = hashlib.sha256(commit.plan_hash + b"".join(sorted(commit.contributors)))
         for outcome in commit.slices:
             digest.update(msgspec.msgpack.encode(outcome))
@@ -146,7 +147,7 @@ class Rules:
             return
         roots = [outcome.root for outcome in commit.slices]
         for peer in self._decided.planned(commit.op):
-            is_named = peer.peer_id in commit.contributors
+            is_named = peer.peer_id in set(commit.contributors) - set(plan.unawaited)
             if not is_named or peer.peer_id in self._scene.deeds or not self._is_sound(peer, now_s):
                 continue
             if not all(holds(peer, root, self._group) for root in roots):
