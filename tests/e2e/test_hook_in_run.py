@@ -134,7 +134,7 @@ def test_two_loops_end_with_the_same_bits_and_everything_else_is_left_alone(tmp_
             assert loop.model.again.weight is loop.model.inside.weight
             assert not loop.optimizer._optimizer_step_post_hooks
             steps = {int(state["step"]) for state in loop.optimizer.state.values()}
-            assert min(steps) >= 12, "the inner optimizer's state was lost"
+            assert min(steps) > 3, "more than a round's: else the inner optimizer's state was lost"
         assert up.running.end() == 0
 
 

@@ -216,7 +216,7 @@ def test_two_trainers_end_with_one_root_and_one_of_them_has_resumed(
         assert began["step"] == (2, {2}), "trainer and optimizer go on from the checkpoint"
         seed, own = began["order"]
         assert own and seed >= own, "an order of this peer's own"
-        assert trainer.state.global_step >= 2 + 2 * 3
+        assert trainer.state.global_step >= 2 + 3, "a slow one makes fewer steps a round"
         logged = [line for line in trainer.state.log_history if line["step"] > 2]
         rounds = [line["swarm_round"] for line in logged if "loss" in line]
         assert rounds == sorted(rounds) and (rounds[0], rounds[-1]) == (0, 2)

@@ -91,9 +91,9 @@ class Coordinator:
         self.machine = machine
         opened = machine.stage_rounds._open
 
-        def booked(books: Books) -> None:
+        def booked(books: Books, waited: Mapping[PeerId, int]) -> None:
             self.books.append(books)
-            opened(books)
+            opened(books, waited)
 
         machine.stage_rounds._open = booked
         return contextlib.nullcontext()
