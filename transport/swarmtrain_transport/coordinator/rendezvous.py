@@ -581,7 +581,7 @@ class Rendezvous:
         groups = self.groups.values()
         is_asked = self.stage_rounds is not None and self.stage_rounds.awaits_loss
         awaits_loss = is_asked or any(group.awaits_loss for group in groups)
-        are_behind = any(group.group_peers.behind() for group in groups)
+        are_behind = any(group.group_peers.behind(self._now_s) for group in groups)
         staying = {peer for group in groups for peer in group.group_peers.staying()}
         for peer in self.live_roster.dismissed(
             self._now_s, are_behind=are_behind, awaits_loss=awaits_loss,

@@ -74,7 +74,7 @@ def describe(coordinator: Coordinator, now_s: float) -> CoordinatorStatus:
     chronicle = coordinator.first.chronicle
     every = coordinator.groups.values()
     root = view.root_after(view.last_op)
-    text, seen_s = _run_waits_for(coordinator)
+    text, seen_s = _run_waits_for(coordinator, now_s)
     later = [group for group in coordinator.groups.values() if group is not coordinator.first]
     are_own = view.goes_by_pairs and view.commit_at(view.last_op) > 0
     return CoordinatorStatus(
@@ -190,7 +190,7 @@ def _phase(coordinator: Coordinator, group: GroupCoordinator, *, is_over: bool) 
     return "gather"
 
 
-def _run_waits_for(coordinator: Coordinator) -> tuple[str, float | None]:
+def _run_waits_for(coordinator: Coordinator, now_s: float) -> tuple[str, float | None]:
     """Say what the run waits for: its first group, or any stage, for micro-batches go through all
     of them. Of a finished run: whom it waits for with its last state."""
     if missed := coordinator.missed():
@@ -199,7 +199,7 @@ def _run_waits_for(coordinator: Coordinator) -> tuple[str, float | None]:
         return f"{text}, for {minutes:.3g} minutes at most; Ctrl+C ends that", None
     if coordinator.is_finished:
         groups = coordinator.groups.values()
-        behind = sorted({peer for group in groups for peer in group.group_peers.behind()})
+        behind = sorted({peer for group in groups for peer in group.group_peers.behind(now_s)})
         text = f"{_named(coordinator, behind)} to take the run's last state" if behind else ""
         return text, None
     if coordinator.stage_rounds is None or coordinator.recovery.is_open:

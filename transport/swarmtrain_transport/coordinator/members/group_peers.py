@@ -213,13 +213,15 @@ class GroupPeers:
 
     # ---- who holds which state
 
-    def behind(self) -> list[PeerId]:
+    def behind(self, now_s: float) -> list[PeerId]:
         """Return the peers that have not the newest state and may still get it: they are connected,
-        and the others can reach them."""
+        and the others can reach them. What was said of an earlier life of theirs takes a while to
+        be unsaid."""
         return [
             peer
             for peer, one in self.connected().items()
-            if one.applied_op < self._view.last_op and one.line.life.unreached_s is None
+            if one.applied_op < self._view.last_op
+            and now_s < (one.line.life.unreached_s or now_s) + limits.UNREACHED_S
         ]
 
     def lacks(self, peer: PeerId) -> bool:

@@ -35,16 +35,13 @@ def of_contributions(at: Moment, frozen_s: float) -> Waits:
     rest_s = max((moment for peer, moment in given_s.items() if peer not in unawaited), default=0.0)
     for peer, moment in given_s.items():
         add(waits, peer, moment - (max(due_s, rest_s) if peer in unawaited else due_s))
-    for owner, row in gaps.items():
-        late = sorted(
-            ((moment - max(due_s, given_s[peer]), peer) for peer, moment in row.items()),
-            reverse=True,
-        )
-        if late and late[0][0] > 0:
-            add(waits, owner, late[0][0])
-            # An owner that lacks several is late itself.
-            others = late[1][0] if len(late) > 1 else 0.0
-            add(waits, late[0][1], late[0][0] - max(0.0, others))
+    # What few lack of each other is one word against another: STANDING keeps such pairs apart.
+    # Counted, it would let a liar see to it that nobody waits for others' contributions.
+    bar = at.view.words.bar
+    for owner, row in gaps.items() if len(given_s) > 2 else ():
+        late = (moment - max(due_s, given_s[peer]) for peer, moment in row.items())
+        told = sorted(late, reverse=True)
+        add(waits, owner, told[bar - 1] if len(told) >= bar else 0.0)
     return {peer: min(seconds, frozen_s - due_s) for peer, seconds in waits.items()}
 
 
