@@ -93,6 +93,13 @@ def test_who_gets_nothing_as_nobody_can_reach_it_keeps_no_finished_run_open() ->
     assert not of_kind(hall, A, m.Finished)
     for peer in (A, B):
         hall.ack(peer, unreached=(C,))
+    assert hall.machine.status(hall.now_s).waiting_for, "they may mean an earlier life of it"
+    for _ in range(3):
+        hall.now_s += limits.UNREACHED_S / 2
+        hall.ack(C)
+        for peer in (A, B):
+            hall.ack(peer, unreached=(C,))
+    hall.tick(hall.now_s + 1.0)
     assert not hall.machine.status(hall.now_s).waiting_for
     assert of_kind(hall, A, m.Finished) and of_kind(hall, C, m.Finished)
 
