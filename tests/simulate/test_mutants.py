@@ -19,8 +19,8 @@ UNSEEN = (
 )  # fmt: skip
 ENUMERATED = [name for name in MUTANTS if name not in UNSEEN]
 """A result is lost only when several die, and two of three can do without one that has forgotten
-everything (M12); the enumeration knows one fault, random worlds many. M8 has cost no world a result
-since COMMIT asks for half of the living members.
+everything (M12); the enumeration knows one fault, random worlds many. M8 costs time alone since
+a dead owner's slice moves after D_gather: no world loses a result by it.
 Nobody lies in it. Its three peers make one pair: if that is not whole, nothing is committed."""
 
 

@@ -2,9 +2,9 @@
 
 Counted is what one took beyond most, more than half of the others; nothing is decided here, and
 `ledger.standing` says who is not waited for after that. A contribution is late as long as so many
-owners lack it as could leave it out (T4). If fewer lack it, it is one's word against the other's:
-it counts against both, for neither loses more by it than a slice and the others' patience. A slice
-is late until it has come through, and who holds less than most, from when it has.
+owners lack it as could leave it out (T4), and an owner is late if it lacks as many contributions.
+If fewer lack it, it is one's word against the other's and counts against nobody. A slice is late
+until it has come through, and a peer that holds less than most from then on.
 """
 
 import math
