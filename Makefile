@@ -16,7 +16,7 @@ PIP := trap 'exit 130' INT TERM; \
   PIP_REQUIRE_VIRTUALENV=1 $(BIN)/python -m pip --disable-pip-version-check install
 OR_STAY := || { rm -f $(UNFINISHED); exit 1; }
 
-.PHONY: demo test tests-of-processes tests-of-protocol tests-of-parts test-no-torch setup lint \
+.PHONY: demo test tests-of-processes tests-of-chaos tests-of-protocol tests-of-parts test-no-torch setup lint \
   clean distclean
 
 demo: setup
@@ -25,22 +25,27 @@ demo: setup
 test: lint
 	@echo "== house test"
 	@$(BIN)/python -m pytest -q tests/house
-	@echo "== tests, in three lanes at once"
-	@$(MAKE) --no-print-directory -j3 tests-of-processes tests-of-protocol tests-of-parts
+	@echo "== tests, in four lanes at once"
+	@$(MAKE) --no-print-directory -j4 \
+	  tests-of-processes tests-of-chaos tests-of-protocol tests-of-parts
 
 # Who starts processes waits for them most of the time: two other lanes keep two cores busy.
-PROCESSES := tests/e2e tests/chaos tests/demo tests/cli
+PROCESSES := tests/e2e tests/demo tests/cli
+CHAOS := tests/chaos
 PROTOCOL := tests/simulate tests/transport tests/coordinator
 
 tests-of-processes: setup
 	@$(BIN)/python -m pytest -q $(PROCESSES) --durations=12
+
+tests-of-chaos: setup
+	@$(BIN)/python -m pytest -q $(CHAOS) --durations=12
 
 tests-of-protocol: setup
 	@$(BIN)/python -m pytest -q $(PROTOCOL) --durations=12
 
 tests-of-parts: setup
 	@$(BIN)/python -m pytest -q tests --durations=12 \
-	  $(addprefix --ignore=,tests/house $(PROCESSES) $(PROTOCOL))
+	  $(addprefix --ignore=,tests/house $(PROCESSES) $(CHAOS) $(PROTOCOL))
 
 # What needs no torch holds on every Python from 3.11 on: transport, coordinator, settings, ledger
 # and its stories. An environment of its own, made anew each time, without torch and numpy.

@@ -1,10 +1,12 @@
 """`swarmtrain chaos --hostile`: a run with one hostile member among honest ones, and its judgement.
 
 We leave the honest peers alone; any harm to them is the hostile member's doing. It is a process of
-its own (`hostile`) that is told its offence phase by phase (`phases`). When it is thrown out, or
-dies of its own deed, it comes back with a new key, as anybody with an invite can.
+its own (`hostile`) that is told its offence phase by phase (`phases`). When it is thrown out, dies
+of its own deed, or is waited for no more, it comes back with a new key, as anybody with an invite
+can.
 """
 
+import signal
 from collections import Counter
 from collections.abc import Iterable
 from dataclasses import dataclass, field
@@ -124,6 +126,8 @@ class Siege(Chaos):
         """Every phase in its turn."""
         for phase in self._phases:
             self._lives_left = _LIVES_MAX
+            if phase.order.offences:
+                self._renew(troupe)
             self._command(troupe, phase.order)
             whom = f", against {_victims(phase)}" if phase.order.offences else ""
             self._say(f"{phase.name} for {phase.lasts_s:.0f} s{whom}")
@@ -200,6 +204,18 @@ class Siege(Chaos):
         directory = str(self._place.peer(hostile.name))
         troupe.processes.start_module(hostile.name, _MODULE, hostile.name, directory)
         self._hand_invite(troupe)
+
+    def _renew(self, troupe: Troupe) -> None:
+        """Let the hostile member come as somebody else, if nobody waits for it any more: it owns
+        nothing then, and could not commit what only an owner can."""
+        hostile = self._hostile
+        newest = max(self._commits, default=0)
+        if not hostile.is_running or first_unawaited(self._ledger(), hostile.keys, newest - 1) < 0:
+            return
+        troupe.processes.send_signal(hostile.name, signal.SIGTERM)
+        known = len(hostile.keys)
+        self._start_hostile(troupe)
+        self._wait(troupe, _OVERTIME_S, lambda: len(hostile.keys) > known)
 
     def _hand_invite(self, troupe: Troupe) -> None:
         hostile = self._hostile
