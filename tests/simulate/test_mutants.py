@@ -20,7 +20,7 @@ UNSEEN = (
 ENUMERATED = [name for name in MUTANTS if name not in UNSEEN]
 """A result is lost only when several die, and two of three can do without one that has forgotten
 everything (M12); the enumeration knows one fault, random worlds many. M8 costs time alone since
-a dead owner's slice moves after D_gather: no world loses a result by it.
+a dead owner's slice moves after D_gather: no world loses a result by it (test_taker has the rule).
 Nobody lies in it. Its three peers make one pair: if that is not whole, nothing is committed."""
 
 

@@ -74,7 +74,7 @@ def test_another_set_makes_what_was_pushed_void() -> None:
     assert not bench.said(B, Have)
 
 
-def test_a_lost_chunk_is_asked_for_once_nothing_comes_any_more() -> None:
+def without_pushes_of_b_to_a() -> Bench:
     bench = Bench()
     bench.begin()
     lost = 0
@@ -87,12 +87,25 @@ def test_a_lost_chunk_is_asked_for_once_nothing_comes_any_more() -> None:
                 bench.deliver(*wire)
     assert lost == 2
     bench.relay()
+    return bench
+
+
+def test_a_lost_chunk_is_asked_for_once_nothing_comes_any_more() -> None:
+    bench = without_pushes_of_b_to_a()
     bench.tick(limits.PUSH_QUIET_S / 2)
     assert not bench.fetchers[A].requests(bench.now_s)
     assert bench.peers[A].next_wakeup_s <= limits.PUSH_QUIET_S
     bench.tick(limits.PUSH_QUIET_S)
     asked = bench.fetchers[A].requests(bench.now_s)
     assert [peer for peer, _ in asked] == [B, B]
+
+
+def test_a_lost_chunk_is_asked_of_whoever_has_it_where_its_owner_does_not() -> None:
+    bench = without_pushes_of_b_to_a()
+    bench.tick(limits.PUSH_QUIET_S)
+    for owner, digest in bench.fetchers[A].requests(bench.now_s):
+        bench.fetchers[A].missing(owner, digest, bench.now_s)
+    assert [peer for peer, _ in bench.fetchers[A].requests(bench.now_s + 1.0)] == [C, C]
 
 
 def test_only_the_owner_pushes_its_slice_and_only_what_it_published() -> None:
