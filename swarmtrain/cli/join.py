@@ -157,9 +157,11 @@ def join(
     name: Annotated[
         str,
         typer.Option(
+            # Said, for typer 0.27 takes a metavar that is the argument's own name for the option's.
+            "--name",
             metavar="NAME", parser=check_name, show_default="drawn from the key",
             help="Name shown to others.",
-        ),
+        ),  # fmt: skip
     ] = "",
     listen: Listen = None,
     advertise: Advertise = None,
