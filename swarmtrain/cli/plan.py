@@ -17,7 +17,9 @@ def plan(
     peers: Annotated[
         str,
         typer.Option(
-            "--peers", metavar="PEERS", help="Peers that would join, in this order: 20*laptop@dsl,2*gpu@fibre."
+            "--peers",
+            metavar="PEERS",
+            help="Peers that would join, in this order: 20*laptop@dsl,2*gpu@fibre.",
         ),
     ] = "",
     measured: Annotated[
