@@ -242,7 +242,11 @@ def test_a_stranger_who_says_nothing_is_sent_away(
     run(talk_raw(tmp_path, talk))
 
 
-@pytest.mark.parametrize("data", [b"\xc1garbage", encode(hello_of(ALICE)), b"", "text"])
+@pytest.mark.parametrize(
+    "data",
+    [b"\xc1garbage", encode(hello_of(ALICE)), b"", "text"],
+    ids=["garbage", "hello", "empty", "text"],
+)
 def test_nonsense_after_the_door_ends_the_connection_with_a_reason(
     tmp_path: Path, data: bytes | str
 ) -> None:

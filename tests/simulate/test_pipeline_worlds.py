@@ -36,6 +36,10 @@ def test_nobody_answers_the_invitations_of_a_member_that_is_away_for_rounds():
     assert not result.invariant, result.story
 
 
+def test_nobody_answers_the_invitations_of_a_member_that_was_given_up_and_has_not_heard_of_it():
+    assert not run_seed(91305).invariant
+
+
 def test_a_peer_that_dies_on_its_way_to_another_stage_is_waited_for_until_it_is_gone():
     assert not run_seed(20767).invariant
 

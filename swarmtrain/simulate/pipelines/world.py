@@ -204,7 +204,9 @@ class World:
             self._left_s = self.now_s
         # Slots of a peer that leaves the rounds, and those kept for it, are free when all know it.
         since_s = max(self.conditions.calm_s + _CALM_S, self._left_s + _GONE_S)
-        if self._hostile is None and self.now_s > since_s:
+        member = self.coordinator.members.get(process.me.peer)
+        is_here = member is not None and member.boot == process.me.boot
+        if self._hostile is None and is_here and self.now_s > since_s:
             check_invitations(process, self.now_s)
 
     def is_spoiled(self, micro_batch: MicroBatch) -> bool:
