@@ -330,6 +330,53 @@ class PipelineReport(Message, frozen=True, tag="pipeline_report"):
     body: bytes
 
 
+class Place(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fields=True):
+    """An address at which a peer listens.
+
+    Attributes:
+        kind: ``lan``, an address of the machine itself; ``mapped``, a port that the router was
+            asked to forward; ``told``, one that the owner names.
+        host: IP address, see `link.is_dialable`.
+        port: TCP port.
+    """
+
+    kind: str
+    host: str
+    port: int
+
+
+class Places(Message, frozen=True, tag="places"):
+    """All addresses at which a peer listens, as of now: after every HELLO, and when they change."""
+
+    places: tuple[Place, ...]
+
+
+class Met(Message, frozen=True, tag="met", omit_defaults=True):
+    """The outcome of one side's part of a meeting: the sender has a connection to the receiver that
+    proved its key (`is_up`), or this side could not do its part, or what stood is gone."""
+
+    token: bytes
+    is_up: bool
+    reason: str = ""
+
+
+class Carrying(Message, frozen=True, tag="carrying"):
+    """A peer, or a process that does nothing else, relays for others: at this port, at most so many
+    bytes a second both ways together, and so many more today (-1 without a limit)."""
+
+    port: int
+    bytes_per_s: int
+    bytes_left: int
+
+
+class Carried(Message, frozen=True, tag="carried"):
+    """A relay has moved so many bytes, both ways together, since it last said so of this token."""
+
+    token: bytes
+    num_bytes: int
+    is_over: bool
+
+
 class Leaving(Message, frozen=True, tag="leaving"):
     """This peer says LEAVE when RELEASED comes: until then it may alone hold the newest state."""
 
@@ -433,6 +480,39 @@ class Unreached(Message, frozen=True, tag="unreached"):
     by_coordinator: bool = False
 
 
+class Meet(Message, frozen=True, tag="meet", omit_defaults=True):
+    """Do this side's part of a meeting: a connection by which one peer sends to another.
+
+    Attributes:
+        token: 32 bytes that both sides, and nobody else but a relay, are given, for one connection.
+        peer: the other side.
+        sends: True for the side that will send.
+        way: name of the way, see `links.ways.Way`.
+        host: address to dial; "" is the coordinator's own.
+        port: its port; 0 says to wait for the other side to dial, 0 with "" to open a fresh port
+            towards the coordinator, which sees how it looks from outside, and tells the other side.
+    """
+
+    token: bytes
+    peer: bytes
+    sends: bool
+    way: str
+    host: str = ""
+    port: int = 0
+
+
+class Part(Message, frozen=True, tag="part"):
+    """Give up the meeting of this token, and the connection that it made."""
+
+    token: bytes
+
+
+class Carry(Message, frozen=True, tag="carry"):
+    """To a relay: join the two connections that bring this token, both within seconds."""
+
+    token: bytes
+
+
 class Finished(Message, frozen=True, tag="finished", omit_defaults=True):
     """The run's last op is committed; apply it, save, leave. `loss` is that of the validation text
     after it, where somebody has measured it."""
@@ -465,11 +545,11 @@ class Refused(Message, frozen=True, tag="refused"):
 PeerMessage = (
     Knock | Hello | Offer | Ready | Roots | Got | SliceDone | Have | Withdraw | Applied
     | Kept | Stranded | Accuse | History | Older | Progress | CheckpointWritten | Evaluated
-    | LeaseRequest | PipelineReport | Leaving | Leave
+    | LeaseRequest | PipelineReport | Places | Met | Carrying | Carried | Leaving | Leave
 )  # fmt: skip
 CoordinatorMessage = (
     Challenge | Welcome | Tell | Keep | Records | Image | Hashes | Accused | LeaseGrant | Waiting
-    | Unreached | Finished | Released | PipelineOrder | Refused
+    | Unreached | Meet | Part | Carry | Finished | Released | PipelineOrder | Refused
 )  # fmt: skip
 
 
