@@ -161,7 +161,7 @@ def join(
             "--name",
             metavar="NAME", parser=check_name, show_default="drawn from the key",
             help="Name shown to others.",
-        ),  # fmt: skip
+        ),
     ] = "",
     listen: Listen = None,
     advertise: Advertise = None,
