@@ -489,8 +489,8 @@ class Meet(Message, frozen=True, tag="meet", omit_defaults=True):
         sends: True for the side that will send.
         way: name of the way, see `links.ways.Way`.
         host: address to dial; "" is the coordinator's own.
-        port: its port; 0 says to wait for the other side to dial, 0 with "" to open a fresh port
-            towards the coordinator, which sees how it looks from outside, and tells the other side.
+        port: port at that address; 0 for a side that is dialled, or that shows the coordinator a
+            fresh port, whose outside the other side is then told.
     """
 
     token: bytes
