@@ -705,6 +705,20 @@ REFUSED_RETRY_MAX_S = 2.0
 HANDSHAKE_S = 10.0
 """A connection that has not proved its key by then is closed."""
 
+PREAMBLE_S = 5.0
+"""A connection whose first bytes have not come by then is closed."""
+
+MEET_S = 5.0
+"""Time for one try of one way between two peers: a connection that is not there by then is of no
+use, and there is another way to try."""
+
+MEETINGS_MAX = 4 * PEERS_MAX
+"""Meetings that a peer has under way at once: two directions with everybody, and one more try."""
+
+DIAL_AGAIN_S = 0.1
+"""Pause between two dials of one try that was refused: where two dial each other the first SYN
+that comes too early is refused, or dropped."""
+
 NEAR_RTT_S = 0.005
 """A round trip below this is within a house or a town."""
 

@@ -1,5 +1,8 @@
 """The connections to one peer: one for all, or several where one TCP flow cannot fill the way.
 
+They are plainly dialled while that can be done. Where it cannot, frames go by the best of the ways
+that were made in a meeting (ways.py).
+
 Small frames keep to the first, so that they keep their order. Large frames go to the connection
 that has the least under way. `parallel_flows` says how many there should be; here they are opened.
 """
@@ -7,7 +10,9 @@ that has the least under way. `parallel_flows` says how many there should be; he
 from swarmtrain_transport.links.link import Address
 from swarmtrain_transport.links.parallel_flows import Path
 from swarmtrain_transport.links.tcp import acknowledged, path_of
+from swarmtrain_transport.links.ways import Way
 from swarmtrain_transport.links.zmq_sockets import Ground, Route
+from swarmtrain_transport.links.zmq_turned import TurnedRoute
 
 
 class Bundle:
@@ -21,54 +26,93 @@ class Bundle:
     def __init__(self, ground: Ground, address: Address) -> None:
         self._ground = ground
         self.address = address
-        self._flows = [_Flow(Route(ground, address))]
+        self._dialled = [_Flow(Route(ground, address))]
+        self._met: dict[bytes, tuple[Way, _Flow]] = {}
 
     @property
     def width(self) -> int:
-        """Number of connections."""
+        """Number of connections by which large frames go."""
         return len(self._flows)
 
+    @property
+    def way(self) -> Way | None:
+        """Way by which frames go now, None if none stands."""
+        if self._dialled[0].route.is_up:
+            return Way.DIALLED
+        return min((way for way, _ in self._standing()), key=lambda way: way.rank, default=None)
+
+    def redial(self, host: str, port: int) -> None:
+        """Dial another address of the peer from now on."""
+        self.narrow()
+        self._dialled[0].route.redial(host, port)
+
+    def narrow(self) -> None:
+        """Close all but one of the dialled connections."""
+        for flow in self._dialled[1:]:
+            flow.route.close()
+        del self._dialled[1:]
+
+    def met(self, token: bytes, way: Way, route: TurnedRoute) -> None:
+        """Have one more connection, made in the meeting of this token."""
+        self._met[token] = way, _Flow(route)
+
+    def stands(self) -> None:
+        """A way of a meeting stands: what waits for a plain dial would come late, or never."""
+        if not self._dialled[0].route.is_up:
+            self.narrow()
+            self._dialled[0].route.reopen()
+
+    def part(self, token: bytes) -> bool:
+        """Close the connection of this token; False if there is none."""
+        if token not in self._met:
+            return False
+        self._met.pop(token)[1].route.close()
+        return True
+
     def widen(self, width: int) -> None:
-        """Open connections until there are so many; those that there are stay."""
-        while len(self._flows) < width:
-            self._flows.append(_Flow(Route(self._ground, self.address)))
+        """Open connections until there are so many; those that there are stay. Those of a meeting
+        are not multiplied."""
+        while self.way is Way.DIALLED and len(self._dialled) < width:
+            self._dialled.append(_Flow(Route(self._ground, self.address)))
 
     def cut_talkers(self) -> int:
         """Make those anew by which the peer has talked back; returns how many there were."""
-        routes = [flow.route for flow in self._flows if flow.route.is_talked_back()]
+        routes = [flow.route for flow in self._all() if flow.route.is_talked_back()]
         for route in routes:
             route.reopen()
         return len(routes)
 
     def close(self) -> None:
         """Close all of them; queued frames are lost."""
-        for flow in self._flows:
+        for flow in self._all():
             flow.route.close()
+        self._met.clear()
 
     def route_for(self, num_bytes: int, *, is_large: bool) -> Route:
         """Choose the connection that a frame of so many bytes takes."""
-        if not is_large or len(self._flows) == 1:
-            return self._flows[0].route
-        for flow in self._flows:
+        flows = self._flows
+        if not is_large or len(flows) == 1:
+            return flows[0].route
+        for flow in flows:
             flow.look()
         # A connection that is being made waits until there is nothing better.
-        best = min(self._flows, key=lambda flow: (flow.route.descriptor < 0, flow.under_way))
+        best = min(flows, key=lambda flow: (flow.route.descriptor < 0, flow.under_way))
         best.handed += num_bytes
         return best.route
 
     @property
     def down_since_s(self) -> float | None:
-        """Time since which the first connection cannot be made, None while it stands."""
-        return self._flows[0].route.down_since_s
+        """Time since which no connection can be made, None while one stands."""
+        return None if self.way is not None else self._dialled[0].route.down_since_s
 
     def suit(self) -> None:
         """Let each connection choose what suits its way, see `suit_to_path`."""
-        for flow in self._flows:
+        for flow in self._all():
             flow.route.suit()
 
     def connections(self) -> list[tuple[int, int]]:
         """Descriptor and remote port of each."""
-        return [(flow.route.descriptor, flow.route.port) for flow in self._flows]
+        return [(flow.route.descriptor, flow.route.port) for flow in self._all()]
 
     def acked(self) -> int | None:
         """Bytes acknowledged on those that stand, None without any. Asked a hundred times a
@@ -81,6 +125,20 @@ class Bundle:
         """Return TCP's counts of the connections that stand."""
         found = (path_of(descriptor, port) for descriptor, port in self.connections())
         return [path for path in found if path is not None]
+
+    @property
+    def _flows(self) -> "list[_Flow]":
+        """Connections by which frames go: of a meeting only while no plain dial succeeds."""
+        if not self._met or self._dialled[0].route.is_up:
+            return self._dialled
+        best = min(self._standing(), key=lambda met: met[0].rank, default=None)
+        return self._dialled if best is None else [best[1]]
+
+    def _standing(self) -> "list[tuple[Way, _Flow]]":
+        return [met for met in self._met.values() if met[1].route.is_up]
+
+    def _all(self) -> "list[_Flow]":
+        return [*self._dialled, *(flow for _, flow in self._met.values())]
 
 
 class _Flow:

@@ -27,6 +27,9 @@ libzmq resolves names on its one I/O thread, which stalls it: only IP addresses 
 """
 
 import asyncio
+import functools
+import socket as sockets
+from collections.abc import Callable
 from typing import Self
 
 import zmq
@@ -41,6 +44,7 @@ from swarmtrain_transport.links.outbox import TokenBucket
 from swarmtrain_transport.links.parallel_flows import Path
 from swarmtrain_transport.links.reception import Reception
 from swarmtrain_transport.links.tcp import Connections, Moved, can_tell
+from swarmtrain_transport.links.ways import Preamble, Way
 from swarmtrain_transport.links.zmq_bundle import Bundle
 from swarmtrain_transport.links.zmq_proxy import Local, Proxy, is_ours
 from swarmtrain_transport.links.zmq_sockets import (
@@ -51,6 +55,7 @@ from swarmtrain_transport.links.zmq_sockets import (
     make_receiver,
     resolve,
 )
+from swarmtrain_transport.links.zmq_turned import TurnedRoute
 from swarmtrain_transport.wire.frames import Frame, Packer
 
 
@@ -63,7 +68,8 @@ class ZmqLink:
         address: Address,
         handler: LinkHandler,
         receiver: Socket,
-        proxy: Proxy,
+        public: sockets.socket,
+        local: Local,
         gate: TokenBucket | None,
     ) -> None:
         """For `open`, which made the sockets."""
@@ -76,7 +82,9 @@ class ZmqLink:
         self._is_open = True
         self._look_timer = ground.loop.call_later(limits.LINK_LOOK_S, self._look)
         self._packer = Packer()
-        self._proxy = proxy
+        hold = limits.CAPPED_RECEIVE_BYTES if gate else limits.LINK_HOLD_BYTES
+        self._proxy = Proxy(ground.loop, public, local, hold, self._greeted, self._refused_preamble)
+        self.greet: Callable[[Preamble, sockets.socket], bool] = lambda preamble, far: False
         self._zap = Reader(ground.loop, ground.zap, self._on_zap)
         self._receiver = Reader(ground.loop, receiver, self._on_message, gate)
 
@@ -113,8 +121,7 @@ class ZmqLink:
             try:
                 receiver = make_receiver(ground, local.endpoint, is_capped=gate is not None)
                 real = Address(identity.peer_id, identity.curve_key, host, public.getsockname()[1])
-                hold = limits.CAPPED_RECEIVE_BYTES if gate else limits.LINK_HOLD_BYTES
-                return cls(ground, real, handler, receiver, Proxy(loop, public, local, hold), gate)
+                return cls(ground, real, handler, receiver, public, local, gate)
             except BaseException:
                 ground.context.destroy(linger=0)
                 raise
@@ -170,6 +177,51 @@ class ZmqLink:
         """Send what is large to this peer by so many connections, if it is known."""
         if peer in self._routes:
             self._routes[peer].widen(width)
+
+    def ways(self) -> dict[PeerId, Way | None]:
+        """Return by which way frames go to each peer now, None where none stands."""
+        return {peer: bundle.way for peer, bundle in self._routes.items()}
+
+    def redial(self, peer: PeerId, host: str, port: int) -> None:
+        """Dial a peer at another of its addresses from now on, if it is known."""
+        if peer in self._routes:
+            self._routes[peer].redial(host, port)
+
+    def adopt(self, far: sockets.socket) -> None:
+        """Hear by a connection that this side, or both, have dialled; the link owns it then."""
+        self._proxy.adopt(far)
+
+    def send_by(
+        self, peer: PeerId, far: sockets.socket, way: Way, token: bytes,
+        told: Callable[[bool], None],
+    ) -> None:  # fmt: skip
+        """Send by a connection that the peer has dialled, or both; it is the link's from now on.
+
+        Args:
+            peer: receiver; closed if it is not known.
+            far: the connection.
+            way: kind of the way.
+            token: token of the meeting.
+            told: hears True once the peer has proved its key on it, and False when it is gone.
+        """
+        bundle = self._routes.get(peer)
+        if bundle is None:
+            far.close()
+            self._ground.loop.call_soon(told, False)
+            return
+        hears = functools.partial(self._met, bundle, token, told)
+        try:
+            route = TurnedRoute(self._ground, bundle.address, far, self._proxy.pool, hears)
+        except OSError:  # it has just ended
+            far.close()
+            self._ground.loop.call_soon(told, False)
+            return
+        bundle.met(token, way, route)
+
+    def part(self, token: bytes) -> None:
+        """Close the connection of a meeting, if there is one to send by."""
+        for bundle in self._routes.values():
+            bundle.part(token)
 
     def allow(self, address: Address) -> None:
         """Admit a peer and be ready to send to it; a changed address replaces the old one.
@@ -249,6 +301,20 @@ class ZmqLink:
             self._shut.add((key, descriptor))
             connection.cut()
         self._reception.refuse(None, not_allowed(key))
+
+    def _met(self, bundle: Bundle, token: bytes, told: Callable[[bool], None], is_up: bool) -> None:
+        if is_up:
+            bundle.stands()
+        else:
+            bundle.part(token)
+        told(is_up)
+
+    def _greeted(self, preamble: Preamble, far: sockets.socket) -> bool:
+        return self.greet(preamble, far)
+
+    def _refused_preamble(self) -> None:
+        fault = RemoteFault("preamble", "a connection that did not say whose it is")
+        self._reception.refuse_handshake(fault, self._ground.loop.time())
 
     def _look(self) -> None:
         """Name and cut off whoever talks back, or does not end a message."""

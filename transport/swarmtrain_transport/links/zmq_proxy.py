@@ -6,6 +6,9 @@ who is admitted could bring that about, so strangers' connections end here. Thei
 local socket, whose end libzmq learns of only by reading it: it is half closed, and closed when
 libzmq has closed it. Bytes that libzmq does not read wait in the network, as before.
 
+A connection that begins with a preamble (ways.py) is no plainly dialled one, and `greet` says what
+becomes of it. Nobody is answered before its first bytes are here.
+
 Everything runs on the loop. While that is blocked nothing passes, so nothing grows.
 """
 
@@ -18,8 +21,10 @@ import shutil
 import socket as sockets
 import sys
 import tempfile
+from collections.abc import Callable
 
 from swarmtrain_transport import limits
+from swarmtrain_transport.links.doorway import Doorway, Greet
 from swarmtrain_transport.links.zmq_pump import BufferPool, Pump
 
 _ACCEPT_AT_ONCE = 16
@@ -30,6 +35,20 @@ _KEEPALIVE = (
     ("TCP_KEEPCNT", round(limits.LINK_SILENCE_S / limits.LINK_KEEPALIVE_S)),
     ("TCP_USER_TIMEOUT", round(limits.LINK_SILENCE_S * 1000)),
 )
+
+
+def watch(far: sockets.socket) -> None:
+    """Have TCP find out that this connection is dead, and send what is small at once.
+
+    Raises:
+        OSError: it has just ended.
+    """
+    far.setblocking(False)
+    far.setsockopt(sockets.IPPROTO_TCP, sockets.TCP_NODELAY, 1)
+    far.setsockopt(sockets.SOL_SOCKET, sockets.SO_KEEPALIVE, 1)
+    for name, value in _KEEPALIVE:
+        if hasattr(sockets, name):
+            far.setsockopt(sockets.IPPROTO_TCP, getattr(sockets, name), value)
 
 
 class Local:
@@ -69,6 +88,18 @@ class Local:
             raise
         return one
 
+    def listen(self) -> sockets.socket:
+        """A socket that listens at `endpoint`, for one connection of libzmq's."""
+        one = sockets.socket(sockets.AF_UNIX, sockets.SOCK_STREAM)
+        try:
+            one.setblocking(False)
+            one.bind(self._listener)
+            one.listen(1)
+        except OSError:
+            one.close()
+            raise
+        return one
+
     def close(self) -> None:
         """Remove the directory, where there is one."""
         if not self._is_abstract:
@@ -91,6 +122,8 @@ class Proxy:
         public: the listening socket, closed with this.
         local: socket on which libzmq listens, closed with this.
         hold_bytes: bytes that the local socket of a connection may hold.
+        greet: says what becomes of a connection that begins with a preamble.
+        refused: hears that one was closed for its first bytes.
 
     Attributes:
         bytes_in: bytes passed on to libzmq.
@@ -103,6 +136,8 @@ class Proxy:
         public: sockets.socket,
         local: Local,
         hold_bytes: int,
+        greet: Greet = lambda preamble, far: False,
+        refused: Callable[[], None] = lambda: None,
     ) -> None:
         self.loop = loop
         self.pool = BufferPool()
@@ -114,6 +149,7 @@ class Proxy:
         self._hold_bytes = hold_bytes
         self._connections: dict[object, Connection] = {}
         self._pause: asyncio.TimerHandle | None = None
+        self._doorway = Doorway(loop, self.adopt, greet, refused)
         public.setblocking(False)
         loop.add_reader(public, self._accept)
 
@@ -145,6 +181,7 @@ class Proxy:
             self._pause.cancel()
         self.loop.remove_reader(self._public)
         self._public.close()
+        self._doorway.close()
         for connection in list(self._connections.values()):
             connection.end()
         self.pool.close()
@@ -176,21 +213,20 @@ class Proxy:
                 self.loop.remove_reader(self._public)
                 self._pause = self.loop.call_later(_ACCEPT_PAUSE_S, self._go_on)
                 return
-            try:
-                self._begin(far)
-            except OSError:
-                far.close()
+            self._doorway.enter(far)
+
+    def adopt(self, far: sockets.socket) -> None:
+        """Pass on what comes by a connection, whoever has dialled it; closed if that fails."""
+        try:
+            self._begin(far)
+        except OSError:
+            far.close()
 
     def _go_on(self) -> None:
         self.loop.add_reader(self._public, self._accept)
 
     def _begin(self, far: sockets.socket) -> None:
-        far.setblocking(False)
-        far.setsockopt(sockets.IPPROTO_TCP, sockets.TCP_NODELAY, 1)
-        far.setsockopt(sockets.SOL_SOCKET, sockets.SO_KEEPALIVE, 1)
-        for name, value in _KEEPALIVE:
-            if hasattr(sockets, name):
-                far.setsockopt(sockets.IPPROTO_TCP, getattr(sockets, name), value)
+        watch(far)
         near = self._local.connect()
         near.setsockopt(sockets.SOL_SOCKET, sockets.SO_SNDBUF, self._hold_bytes)
         connection = Connection(self, far, near)

@@ -7,6 +7,8 @@ import socket as sockets
 import sys
 from collections.abc import Callable
 
+from swarmtrain_transport.links.outbox import TokenBucket
+
 if sys.platform == "linux":
     import fcntl
 
@@ -122,6 +124,7 @@ class Pump:
         took: hears how much was read.
         on_end: the source has ended, or failed, and all of it was passed on.
         on_broken: the sink takes no more.
+        gate: while it is shut nothing is read, and TCP holds the sender back.
     """
 
     def __init__(
@@ -133,6 +136,7 @@ class Pump:
         took: Callable[[int], None],
         on_end: Callable[[], None],
         on_broken: Callable[[], None],
+        gate: TokenBucket | None = None,
     ) -> None:
         self._loop = loop
         self._pool = pool
@@ -141,6 +145,7 @@ class Pump:
         self._took = took
         self._on_end = on_end
         self._on_broken = on_broken
+        self._gate = gate
         self._is_bulk = False
         self._read_s = 0.0
         self._rest: asyncio.TimerHandle | None = None
@@ -169,6 +174,10 @@ class Pump:
             self._loop.add_reader(self._source, self._read)
 
     def _read(self) -> None:
+        if self._gate is not None and not self._gate.is_open(self._loop.time()):
+            self._loop.remove_reader(self._source)
+            self._rest = self._loop.call_at(self._gate.opens_s, self._go_on)
+            return
         try:
             buffer = self._pool.get(in_kernel=self._is_bulk)
         except OSError:  # no descriptor is left for a pipe
@@ -188,6 +197,8 @@ class Pump:
         self._is_bulk = count >= _COPIED_BYTES
         self._waiting = buffer
         self._took(count)
+        if self._gate is not None:
+            self._gate.spend(count)
         rest_s = self._time_to_rest(count)
         if not self._pass_on():
             self._loop.remove_reader(self._source)

@@ -4,6 +4,7 @@ Why each is as it is stands in zmq_link.
 """
 
 import asyncio
+import dataclasses
 import errno
 import itertools
 import socket as sockets
@@ -144,6 +145,18 @@ class Route:
         self.descriptor = -1
         self._connect()
 
+    @property
+    def is_up(self) -> bool:
+        """True while a connection stands that has proved the peer's key."""
+        return self.down_since_s is None
+
+    def redial(self, host: str, port: int) -> None:
+        """Dial another address of the peer from now on; queued frames are lost."""
+        self._address = dataclasses.replace(self._address, host=host, port=port)
+        self.port = port
+        self.down_since_s = self.down_since_s or self._ground.loop.time()
+        self.reopen()
+
     def close(self) -> None:
         """Close the sockets; queued frames are lost."""
         if self._retry is not None:
@@ -175,14 +188,21 @@ class Route:
     def _connect(self) -> None:
         self._retry = None
         endpoint = f"inproc://route-{next(self._ground.monitor_numbers)}"
-        self.socket = _make_sender(self._ground, self._address)
+        self.socket = self._make_socket()
         self.socket.monitor(endpoint, _WATCHED)
         events = self._ground.context.socket(zmq.PAIR)
         events.setsockopt(zmq.LINGER, 0)
         events.setsockopt(zmq.RCVHWM, 0)
         events.connect(endpoint)
         self._monitor = Reader(self._ground.loop, events, self._on_event)
-        self.socket.connect(_endpoint(self._address.host, self._address.port))
+        self.socket.connect(self._endpoint())
+
+    def _make_socket(self) -> Socket:
+        return _make_sender(self._ground, self._address)
+
+    def _endpoint(self) -> str:
+        host, port = self._address.host, self._address.port
+        return f"tcp://[{host}]:{port}" if ":" in host else f"tcp://{host}:{port}"
 
     def _disconnect(self) -> None:
         self.descriptor = -1
@@ -301,10 +321,6 @@ def _make_socket(ground: Ground) -> Socket:
     socket.setsockopt(zmq.CURVE_SECRETKEY, ground.identity.curve_secret)
     socket.setsockopt(zmq.HANDSHAKE_IVL, _milliseconds(limits.HANDSHAKE_S))
     return socket
-
-
-def _endpoint(host: str, port: int) -> str:
-    return f"tcp://[{host}]:{port}" if ":" in host else f"tcp://{host}:{port}"
 
 
 def _milliseconds(seconds: float) -> int:

@@ -1,0 +1,305 @@
+"""Makes the ways that the coordinator arranges: this side's part of each meeting.
+
+The coordinator gives both sides a token for one connection (MEET). Nothing is dialled here but what
+it names, each for MEET_S at most, and few at a time. How the sender's end fares is told as MET.
+"""
+
+import asyncio
+import contextlib
+import socket as sockets
+from collections.abc import Callable, Coroutine
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+from swarmtrain_transport import limits
+from swarmtrain_transport.links.link import PeerId, is_dialable
+from swarmtrain_transport.links.ways import PREAMBLE_BYTES, Preamble, Side, Way
+from swarmtrain_transport.wire.messages import Meet, Met
+
+Endpoint = tuple[str, int]
+
+
+class Ends(Protocol):
+    """The link's part: what it does with a connection that is there."""
+
+    def adopt(self, far: sockets.socket) -> None:
+        """Hear by it."""
+
+    def send_by(
+        self, peer: PeerId, far: sockets.socket, way: Way, token: bytes,
+        told: Callable[[bool], None],
+    ) -> None:  # fmt: skip
+        """Send by it."""
+
+    def redial(self, peer: PeerId, host: str, port: int) -> None:
+        """Dial a peer at another address."""
+
+    def part(self, token: bytes) -> None:
+        """Close the connection of a token."""
+
+
+@dataclass(slots=True)
+class _Meeting:
+    """One token's: what was asked, and what is under way."""
+
+    asked: Meet
+    task: asyncio.Task[None] | None = None
+    ends: asyncio.TimerHandle | None = None
+    mirror: sockets.socket | None = None
+
+    def stop(self) -> None:
+        if self.task is not None:
+            self.task.cancel()
+        if self.ends is not None:
+            self.ends.cancel()
+        if self.mirror is not None:
+            self.mirror.close()
+
+
+class Dialler:
+    """One peer's part in meetings.
+
+    Args:
+        loop: event loop that it runs on.
+        link: takes the connections.
+        coordinator: tells the address of the coordinator, as this side reaches it; None if it does
+            not.
+        tell: sends a MET.
+        connect: opens a connection to an address, from a local port (0 for any).
+    """
+
+    def __init__(
+        self,
+        loop: asyncio.AbstractEventLoop,
+        link: Ends,
+        coordinator: Callable[[], Endpoint | None],
+        tell: Callable[[Met], None],
+    ) -> None:
+        self._loop, self._link, self._coordinator, self._tell = loop, link, coordinator, tell
+        self._meetings: dict[bytes, _Meeting] = {}
+
+    def __len__(self) -> int:
+        """Meetings that are under way."""
+        return len(self._meetings)
+
+    def meet(self, asked: Meet) -> None:
+        """Do this side's part of a meeting."""
+        known = self._meetings.get(asked.token)
+        if known is None and len(self._meetings) >= limits.MEETINGS_MAX:
+            self._tell(Met(asked.token, False, "too many at once"))
+            return
+        if asked.host and not (is_dialable(asked.host) and 0 < asked.port < 1 << 16):
+            self._tell(Met(asked.token, False, "no address that could be dialled"))
+            return
+        meeting = known or _Meeting(asked)
+        mirror, meeting.mirror = meeting.mirror, None
+        meeting.stop()
+        meeting.asked = asked
+        self._meetings[asked.token] = meeting
+        meeting.ends = self._loop.call_later(limits.MEET_S, self._fail, asked.token, "timeout")
+        match asked.way, bool(asked.host):
+            case (Way.DIALLED, True) if asked.sends:
+                self._link.redial(asked.peer, asked.host, asked.port)
+                self._over(asked.token)  # how it fares is told by PROGRESS
+            case (Way.TURNED, False) if asked.sends:
+                pass  # `greeted` hears of the other side
+            case (Way.TURNED, True) if not asked.sends:
+                self._do(meeting, self._dial((asked.host, asked.port), asked))
+            case (Way.PUNCHED, False):
+                self._do(meeting, self._show(meeting))
+            case (Way.PUNCHED, True) if mirror is not None:
+                self._do(meeting, self._punch(mirror, asked))
+            case (Way.RELAYED, _):
+                there = (asked.host, asked.port) if asked.host else self._coordinator()
+                if there is None:
+                    self._fail(asked.token, "no coordinator")
+                else:
+                    self._do(meeting, self._dial(there, asked))
+            case _:
+                if mirror is not None:
+                    mirror.close()
+                self._fail(asked.token, "no part to do")
+
+    def part(self, token: bytes) -> None:
+        """Give up a meeting, and the connection that it made."""
+        self._over(token)
+        self._link.part(token)
+
+    def greeted(self, preamble: Preamble, far: sockets.socket) -> bool:
+        """A connection to our port has brought this preamble; True if it is a meeting's."""
+        meeting = self._meetings.get(preamble.token)
+        if meeting is None or preamble.side is not Side.RECEIVER:
+            return False
+        asked = meeting.asked
+        if not (asked.way == Way.TURNED and asked.sends):
+            return False
+        self._take(asked, far)
+        return True
+
+    def close(self) -> None:
+        """Give up all meetings; connections that were made are the link's."""
+        for token in list(self._meetings):
+            self._over(token)
+
+    # ---- what a meeting takes
+
+    def _do(self, meeting: _Meeting, part: Coroutine[Any, Any, None]) -> None:
+        meeting.task = self._loop.create_task(self._guarded(meeting.asked, part))
+
+    async def _guarded(self, asked: Meet, part: Coroutine[Any, Any, None]) -> None:
+        try:
+            await part
+        except OSError as exc:
+            self._fail(asked.token, exc.strerror or type(exc).__name__)
+
+    async def _dial(self, there: Endpoint, asked: Meet) -> None:
+        """Dial the other side, or a relay, and say whose connection it is."""
+        far = await _connect(self._loop, there)
+        try:
+            await self._loop.sock_sendall(far, _preamble(asked))
+        except BaseException:
+            far.close()
+            raise
+        self._take(asked, far)
+
+    async def _show(self, meeting: _Meeting) -> None:
+        """Show the coordinator a fresh port from outside, and keep the connection: it keeps the
+        router's mapping."""
+        there = self._coordinator()
+        if there is None:
+            raise ConnectionError("no coordinator")
+        far = await _connect(self._loop, there)
+        try:
+            await self._loop.sock_sendall(far, _preamble(meeting.asked))
+        except BaseException:
+            far.close()
+            raise
+        meeting.mirror = far
+
+    async def _punch(self, mirror: sockets.socket, asked: Meet) -> None:
+        """Dial the other side's outside port from the port that was shown, while it does the same.
+
+        The first SYN may be dropped, or refused, by a router that has not seen the other side dial
+        yet. A listener on that port takes the connection where a SYN comes between two dials.
+        """
+        family, local = mirror.family, mirror.getsockname()
+        there = (asked.host, asked.port)
+        listener = _shared(family, local)
+        try:
+            listener.listen(4)
+            far = await self._either(family, local, there, listener)
+            await self._recognise(far, asked)
+        finally:
+            listener.close()
+            mirror.close()
+        self._take(asked, far)
+
+    async def _either(
+        self, family: int, local: Any, there: Endpoint, listener: sockets.socket
+    ) -> sockets.socket:
+        accepting = self._loop.create_task(self._accept_from(listener, there))
+        try:
+            while True:
+                dialling = self._loop.create_task(self._dial_once(family, local, there))
+                done, _ = await asyncio.wait(
+                    (accepting, dialling), return_when=asyncio.FIRST_COMPLETED
+                )
+                if accepting in done:
+                    dialling.cancel()
+                    with contextlib.suppress(OSError, asyncio.CancelledError):
+                        (await dialling).close()
+                    return accepting.result()
+                with contextlib.suppress(OSError):
+                    return dialling.result()
+                await asyncio.sleep(limits.DIAL_AGAIN_S)
+        finally:
+            accepting.cancel()
+
+    async def _dial_once(self, family: int, local: Any, there: Endpoint) -> sockets.socket:
+        one = _shared(family, local)
+        try:
+            await self._loop.sock_connect(one, there)
+        except BaseException:
+            one.close()
+            raise
+        return one
+
+    async def _accept_from(self, listener: sockets.socket, there: Endpoint) -> sockets.socket:
+        while True:
+            far, remote = await self._loop.sock_accept(listener)
+            if remote[0] == there[0]:
+                return far
+            far.close()
+
+    async def _recognise(self, far: sockets.socket, asked: Meet) -> None:
+        """Say the token, and hear it: by chance somebody else may sit at that port."""
+        try:
+            await self._loop.sock_sendall(far, _preamble(asked))
+            said = b""
+            while len(said) < PREAMBLE_BYTES:
+                more = await self._loop.sock_recv(far, PREAMBLE_BYTES - len(said))
+                if not more:
+                    raise ConnectionError("closed")
+                said += more
+            other = Side.RECEIVER if asked.sends else Side.SENDER
+            if said != Preamble(other, asked.token).encode():
+                raise ConnectionError("somebody else")
+        except BaseException:
+            far.close()
+            raise
+
+    # ---- outcomes
+
+    def _take(self, asked: Meet, far: sockets.socket) -> None:
+        """The connection is there: hear by it, or send by it."""
+        self._over(asked.token)
+        if asked.sends:
+            way, token = Way(asked.way), asked.token
+            self._link.send_by(
+                asked.peer, far, way, token,
+                lambda is_up: self._tell(Met(token, is_up, "" if is_up else "lost")),
+            )  # fmt: skip
+        else:
+            self._link.adopt(far)
+
+    def _fail(self, token: bytes, reason: str) -> None:
+        self._over(token)
+        self._tell(Met(token, False, reason))
+
+    def _over(self, token: bytes) -> None:
+        meeting = self._meetings.pop(token, None)
+        if meeting is None:
+            return
+        if meeting.task is asyncio.current_task(self._loop):
+            meeting.task = None
+        meeting.stop()
+
+
+def _preamble(asked: Meet) -> bytes:
+    return Preamble(Side.SENDER if asked.sends else Side.RECEIVER, asked.token).encode()
+
+
+async def _connect(loop: asyncio.AbstractEventLoop, there: Endpoint) -> sockets.socket:
+    """A connection whose local port others of ours may share, so that it can be punched from."""
+    family = sockets.AF_INET6 if ":" in there[0] else sockets.AF_INET
+    one = _shared(family, ("::" if family == sockets.AF_INET6 else "0.0.0.0", 0))
+    try:
+        await loop.sock_connect(one, there)
+    except BaseException:
+        one.close()
+        raise
+    return one
+
+
+def _shared(family: int, local: Any) -> sockets.socket:
+    one = sockets.socket(family, sockets.SOCK_STREAM)
+    try:
+        one.setblocking(False)
+        one.setsockopt(sockets.SOL_SOCKET, sockets.SO_REUSEADDR, 1)
+        if hasattr(sockets, "SO_REUSEPORT"):
+            one.setsockopt(sockets.SOL_SOCKET, sockets.SO_REUSEPORT, 1)
+        one.bind(local)
+    except BaseException:
+        one.close()
+        raise
+    return one
