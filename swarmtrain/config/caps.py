@@ -30,11 +30,15 @@ class Caps:
         up: bytes per second that are sent.
         down: bytes per second that are taken in.
         daily: bytes per calendar day, both directions together.
+        relay: bytes per second that are passed on for others, 0 for not at all.
+        relay_daily: bytes per calendar day that are.
     """
 
     up: int = 0
     down: int = 0
     daily: int = 0
+    relay: int = 0
+    relay_daily: int = 0
 
     def in_words(self) -> str:
         """Return what is limited, "" for nothing."""

@@ -57,8 +57,11 @@ PARTS = {
 
 TRANSPORT_SHELLS = frozenset(
     f"links.{name}"
-    for name in ("zmq_link", "zmq_bundle", "zmq_proxy", "zmq_pump", "zmq_sockets", "tcp")
-)
+    for name in (
+        "zmq_link", "zmq_bundle", "zmq_proxy", "zmq_pump", "zmq_sockets", "zmq_turned", "tcp",
+        "doorway", "dialler", "relay",
+    )
+)  # fmt: skip
 """Within transport these alone open sockets and know of event loops."""
 
 STRANGERS = (

@@ -85,6 +85,7 @@ def test_zmq_is_imported_in_zmq_link_its_sockets_and_what_attacks_them_alone():
         "swarmtrain.chaos.siege.libzmq_attack",
         "swarmtrain_transport.links.zmq_link",
         "swarmtrain_transport.links.zmq_sockets",
+        "swarmtrain_transport.links.zmq_turned",
     }
 
 

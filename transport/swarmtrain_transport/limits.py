@@ -712,6 +712,9 @@ MEET_S = 5.0
 """Time for one try of one way between two peers: a connection that is not there by then is of no
 use, and there is another way to try."""
 
+PLACES_MAX = 8
+"""Addresses that a peer tells."""
+
 MEETINGS_MAX = 4 * PEERS_MAX
 """Meetings that a peer has under way at once: two directions with everybody, and one more try."""
 

@@ -33,6 +33,7 @@ from swarmtrain.peer.network.control import (
     CoordinatorUnreachable,
     DoorRefused,
 )
+from swarmtrain.peer.network.meetings import Meetings
 from swarmtrain.peer.network.stage_lane import MakePeer, StageLane
 from swarmtrain.peer.network.staged_death import FreezingLink
 from swarmtrain.peer.network.whereabouts import Unreachable, Whereabouts
@@ -134,6 +135,7 @@ class PeerShell:
         self._waiting = (Waiting(""), 0.0)
         self._link: Link | None = None
         self._zmq: ZmqLink | None = None
+        self._meetings: Meetings | None = None
         self._participant: Participant | None = None
         self._control: ControlClient | None = None
         self._status: StatusServer | None = None
@@ -164,6 +166,10 @@ class PeerShell:
         try:
             where = Whereabouts(self._advertise, Endpoint(host, zmq_link.address.port))
             self._start_machine(zmq_link, where.port)
+            self._meetings = Meetings(
+                self._loop, zmq_link, self._coordinator_s_end, self.send, told=where.places,
+                relay_bytes_per_s=self._caps.relay, relay_daily=self._caps.relay_daily,
+            )  # fmt: skip
             self._status = StatusServer(self._storage.directory, self._view)
             await self._status.open()
             assert self._participant is not None
@@ -196,6 +202,8 @@ class PeerShell:
                 task.cancel()
             if self._status is not None:
                 await self._status.close(keeps_answering=self._has_left or bool(self._note.result))
+            if self._meetings is not None:
+                self._meetings.close()
             zmq_link.close()
             self._participant = None
             self._spill.close()
@@ -348,6 +356,9 @@ class PeerShell:
         """True if the control lane is up."""
         return self._control is not None and self._control.is_up
 
+    def _coordinator_s_end(self) -> tuple[str, int] | None:
+        return None if self._control is None else self._control.other_end
+
     @property
     def listening_port(self) -> int:
         """TCP port of the data lane, 0 before it is open."""
@@ -382,8 +393,12 @@ class PeerShell:
         if isinstance(message, Unreached):
             self._unreached.told(message)
             return
+        if self._meetings is not None and self._meetings.heard(message):
+            return
         if isinstance(message, Welcome):
             self._config_hash = hashlib.sha256(message.run).digest()
+            if self._meetings is not None:
+                self._meetings.welcomed()
             self._to_trainer(message)
         if isinstance(message, PipelineOrder):
             stages = self._stages

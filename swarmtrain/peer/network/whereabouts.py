@@ -15,7 +15,7 @@ from swarmtrain.config.options import Endpoint
 from swarmtrain.foundation.errors import UserError, cleaned
 from swarmtrain_transport.links.link import is_dialable
 from swarmtrain_transport.peer.participant import Participant
-from swarmtrain_transport.wire.messages import Unreached
+from swarmtrain_transport.wire.messages import Place, Unreached
 
 logger = logging.getLogger(__name__)
 
@@ -74,6 +74,10 @@ class Whereabouts:
         self.port = chosen.port
         self._name = "" if chosen.host in _EVERYWHERE else chosen.host
         self._known = self._name if is_dialable(self._name) else ""
+
+    def places(self) -> tuple[Place, ...]:
+        """The address that the owner names, if it names one."""
+        return (Place("told", self._known, self.port),) if self._known else ()
 
     async def tell(self, participant: Participant) -> None:
         """Put the address as of now into the participant's card. The coordinator fills in an empty

@@ -50,7 +50,7 @@ class Home:
         return self.link.address.host, self.link.address.port
 
     def is_up(self, token: bytes) -> bool:
-        return Met(token, True) in self.met
+        return any(met.token == token and met.is_up for met in self.met)
 
 
 class Town:
@@ -168,10 +168,12 @@ def test_tcp_s_counts_are_those_of_the_connection_to_the_network(way: Way) -> No
         for number in range(10):
             ada.link.send(ben.station.id, part(number, noise(100_000, number)))
         await town.world.until(lambda: len(ben.station.heard.frames) == 10)
-        counts = ada.link.acknowledged()
-        if counts is not None:
-            assert 1_000_000 < counts[ben.station.id] < 1_100_000
-            assert ada.link.paths()[ben.station.id]
+        if ada.link.acknowledged() is None:
+            return  # this system does not tell
+        peer, count = ben.station.id, 1_000_000
+        await town.world.repeat(lambda: None, lambda: ada.link.acknowledged().get(peer, 0) > count)
+        assert ada.link.acknowledged()[peer] < 1.1 * count
+        assert ada.link.paths()[peer]
 
     between_two(story)
 

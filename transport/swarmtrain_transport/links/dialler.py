@@ -6,6 +6,7 @@ it names, each for MEET_S at most, and few at a time. How the sender's end fares
 
 import asyncio
 import contextlib
+import functools
 import socket as sockets
 from collections.abc import Callable, Coroutine
 from dataclasses import dataclass
@@ -37,6 +38,9 @@ class Ends(Protocol):
     def part(self, token: bytes) -> None:
         """Close the connection of a token."""
 
+    def ways(self) -> dict[PeerId, Way | None]:
+        """Return by which way frames go to each peer now."""
+
 
 @dataclass(slots=True)
 class _Meeting:
@@ -65,7 +69,6 @@ class Dialler:
         coordinator: tells the address of the coordinator, as this side reaches it; None if it does
             not.
         tell: sends a MET.
-        connect: opens a connection to an address, from a local port (0 for any).
     """
 
     def __init__(
@@ -77,13 +80,21 @@ class Dialler:
     ) -> None:
         self._loop, self._link, self._coordinator, self._tell = loop, link, coordinator, tell
         self._meetings: dict[bytes, _Meeting] = {}
+        self._standing: dict[bytes, Met] = {}
 
     def __len__(self) -> int:
         """Meetings that are under way."""
         return len(self._meetings)
 
+    def standing(self) -> tuple[Met, ...]:
+        """Return what stands to send by, for a coordinator that may know of nothing."""
+        return tuple(self._standing.values())
+
     def meet(self, asked: Meet) -> None:
         """Do this side's part of a meeting."""
+        if asked.sends and self._link.ways().get(asked.peer) is Way.DIALLED:
+            self._tell(Met(asked.token, True, peer=asked.peer, way=Way.DIALLED))
+            return
         known = self._meetings.get(asked.token)
         if known is None and len(self._meetings) >= limits.MEETINGS_MAX:
             self._tell(Met(asked.token, False, "too many at once"))
@@ -123,6 +134,7 @@ class Dialler:
     def part(self, token: bytes) -> None:
         """Give up a meeting, and the connection that it made."""
         self._over(token)
+        self._standing.pop(token, None)
         self._link.part(token)
 
     def greeted(self, preamble: Preamble, far: sockets.socket) -> bool:
@@ -254,13 +266,20 @@ class Dialler:
         """The connection is there: hear by it, or send by it."""
         self._over(asked.token)
         if asked.sends:
-            way, token = Way(asked.way), asked.token
-            self._link.send_by(
-                asked.peer, far, way, token,
-                lambda is_up: self._tell(Met(token, is_up, "" if is_up else "lost")),
-            )  # fmt: skip
+            stands = functools.partial(self._stands, asked)
+            self._link.send_by(asked.peer, far, Way(asked.way), asked.token, stands)
         else:
             self._link.adopt(far)
+
+    def _stands(self, asked: Meet, is_up: bool) -> None:
+        """Tell that what is sent by stands, or is gone."""
+        if is_up:
+            met = Met(asked.token, True, peer=asked.peer, way=asked.way)
+            self._standing[asked.token] = met
+        else:
+            self._standing.pop(asked.token, None)
+            met = Met(asked.token, False, "lost")
+        self._tell(met)
 
     def _fail(self, token: bytes, reason: str) -> None:
         self._over(token)

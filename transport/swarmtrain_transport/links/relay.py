@@ -41,9 +41,11 @@ class Relay:
         return len(self._carried)
 
     def expect(self, token: bytes) -> None:
-        """Join the connections that bring this token, both within MEET_S."""
+        """Join the connections that bring this token, both within MEET_S; told at once that this is
+        ready for them."""
         if token not in self._carried:
             self._carried[token] = _Pair(self._loop, self._pool, self._gate, self._over_for(token))
+            self._told(token, 0, False)
 
     def greeted(self, preamble: Preamble, far: sockets.socket) -> bool:
         """A connection has brought this preamble; True if its token is expected from that side."""

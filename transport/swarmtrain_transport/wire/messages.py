@@ -353,11 +353,16 @@ class Places(Message, frozen=True, tag="places"):
 
 class Met(Message, frozen=True, tag="met", omit_defaults=True):
     """The outcome of one side's part of a meeting: the sender has a connection to the receiver that
-    proved its key (`is_up`), or this side could not do its part, or what stood is gone."""
+    proved its key (`is_up`), or this side could not do its part, or what stood is gone. After HELLO
+    a sender says so again of all that stands, with the receiver and the way: a restarted
+    coordinator knows of none. A sender whose plain connection stands answers MEET with ``dialled``
+    as the way, and does nothing."""
 
     token: bytes
     is_up: bool
     reason: str = ""
+    peer: bytes = b""
+    way: str = ""
 
 
 class Carrying(Message, frozen=True, tag="carrying"):
@@ -370,7 +375,8 @@ class Carrying(Message, frozen=True, tag="carrying"):
 
 
 class Carried(Message, frozen=True, tag="carried"):
-    """A relay has moved so many bytes, both ways together, since it last said so of this token."""
+    """A relay has moved so many bytes, both ways together, since it last said so of this token; 0
+    at first, as the answer to CARRY: it is ready for the two."""
 
     token: bytes
     num_bytes: int
