@@ -33,6 +33,8 @@ from swarmtrain_transport.wire.messages import (
     FIRST_GROUP,
     Accuse,
     Applied,
+    Carried,
+    Carrying,
     CheckpointWritten,
     Evaluated,
     Finished,
@@ -43,10 +45,12 @@ from swarmtrain_transport.wire.messages import (
     Kept,
     Leave,
     Leaving,
+    Met,
     Offer,
     Older,
     PeerMessage,
     PipelineReport,
+    Places,
     Progress,
     Ready,
     Released,
@@ -444,6 +448,8 @@ class Rendezvous:
                     for known in self.groups.values():
                         known.chronicle.gauges.hear(peer, message.gauged, known.view)
                 self.holdings.progressed(peer, line, message, self._now_s)
+            case Places() | Met() | Carrying() | Carried():
+                pass
             case Offer() | CheckpointWritten() | Accuse() if not self._has_place_for(message.group):
                 pass  # or as many messages would be held as somebody invents groups
             case Offer() | CheckpointWritten() | Accuse() | Leave() if self.recovery.is_open:
