@@ -94,6 +94,26 @@ _ROWS = (
         "address that the router forwards with --advertise HOST:PORT.",
     ),
     ErrorKind(
+        "SWT-E207", "A proxy stands in the way", EXIT_UNREACHABLE,
+        "HTTPS_PROXY, or the system's settings, name a proxy for connections to other networks.\n"
+        "It does not answer, wants a password (HTTP 407), or allows no connection to that port\n"
+        "(HTTP 403): many allow 443 alone. NO_PROXY excepts hosts, names, and networks such as\n"
+        "10.0.0.0/8. Proxies are asked in plain HTTP; SOCKS is not spoken.",
+    ),
+    ErrorKind(
+        "SWT-E208", "Something else than the coordinator answers", EXIT_UNREACHABLE,
+        "A login page of the network (hotel, train, guest Wi-Fi) answers for every address until\n"
+        "somebody logs in; or a virus scanner or a company's filter opens encrypted connections\n"
+        "and shows a certificate of its own; or the port is a web server's. Nothing was sent.\n"
+        "Open any page in a browser and log in, or have the filter leave the coordinator alone.",
+    ),
+    ErrorKind(
+        "SWT-E209", "The coordinator's name has no address", EXIT_UNREACHABLE,
+        "The invite names the coordinator's host, and no name server knows it, or none answers.\n"
+        "Does a browser find other sites? If so, ask the organiser for the name, or for an invite\n"
+        "with the IP address.",
+    ),
+    ErrorKind(
         "SWT-E301", "This is not the coordinator of the invite", EXIT_NOT_ALLOWED,
         "The invite holds the hash of the coordinator's certificate, and whoever answered showed\n"
         "another one. Either the organiser has begun another run there (`up --new-run`), or\n"
@@ -192,6 +212,18 @@ _ROWS = (
         "or one is a copy of the other. A key is one peer. Stop one of the two, or remove\n"
         "identity.json from the copy, which then is a peer of its own. If this peer was ended a\n"
         "moment ago, without its machine's saying so, join again in ten seconds.",
+    ),
+    ErrorKind(
+        "SWT-E409", "Too few open files are allowed", EXIT_MUST_CHANGE,
+        "A peer holds a few connections to each of the others and the files of its state. The\n"
+        "system, or a limit on this process (`ulimit -n`), allows fewer than that takes. Allow\n"
+        "more in the shell that starts it: ulimit -n 4096.",
+    ),
+    ErrorKind(
+        "SWT-E410", "This machine's clock is off", EXIT_MUST_CHANGE,
+        "A warning; a run does not go by the time of day. Logs and the daily amount of --daily\n"
+        "do, and lines of several machines can only be compared by it. Let the system set it by\n"
+        "itself (NTP).",
     ),
     ErrorKind(
         "SWT-E450", "The model cannot be built here", EXIT_MUST_CHANGE,

@@ -11,8 +11,8 @@ import contextlib
 import logging
 import random
 from asyncio.trsock import TransportSocket
-from collections.abc import Awaitable, Callable
-from typing import Protocol
+from collections.abc import Awaitable, Callable, Mapping
+from typing import Any, Protocol
 
 import aiohttp
 
@@ -37,6 +37,8 @@ from swarmtrain.foundation.errors import (
     wrong_key,
 )
 from swarmtrain.peer.network.patience import AskedToWait, Patience, in_words, pause_s
+from swarmtrain.peer.network.probe import probe
+from swarmtrain.peer.network.proxy import Proxy, ProxyFailed, proxy_for
 from swarmtrain.peer.network.text_download import not_given, read_bounded, unpack_piece
 from swarmtrain_transport import limits
 from swarmtrain_transport.credentials.identity import Identity, knock_payload
@@ -130,7 +132,7 @@ class ControlClient:
         rng: source of the pauses' jitter.
         prepare: awaited before every connection; what it raises ends `run`.
         pause: waits for so many seconds.
-        uses_proxy: True to honour HTTPS_PROXY of the environment.
+        find_proxy: finds the proxy by which a host and port are reached, None for directly.
         waits: True to try the first connection as long as it takes.
         holding: see Patience.
     """
@@ -145,7 +147,7 @@ class ControlClient:
         rng: random.Random,
         prepare: Callable[[], Awaitable[None]] | None = None,
         pause: Callable[[float], Awaitable[None]] = asyncio.sleep,
-        uses_proxy: bool = False,
+        find_proxy: Callable[[str, int], Proxy | None] = proxy_for,
         waits: bool = False,
         holding: Callable[[], str] = str,
     ) -> None:
@@ -155,7 +157,8 @@ class ControlClient:
         self._handler = handler
         self._rng, self._prepare = rng, prepare
         self._pause = pause
-        self._uses_proxy = uses_proxy
+        self._find_proxy = find_proxy
+        self._proxy: Proxy | None = None
         self._trying = Patience(invite.host, invite.port, rng, is_endless=waits, holding=holding)
         host = f"[{invite.host}]" if ":" in invite.host else invite.host
         self._base_url = f"https://{host}:{invite.port}"
@@ -224,7 +227,11 @@ class ControlClient:
         async with (
             asyncio.timeout(PIECE_TIMEOUT_S),
             self._session.get(
-                url, headers=headers, ssl=self._fingerprint, allow_redirects=False
+                url,
+                headers=headers,
+                ssl=self._fingerprint,
+                allow_redirects=False,
+                **_by(self._proxy),
             ) as answer,
         ):
             if answer.status in (401, 403, 404):
@@ -245,12 +252,15 @@ class ControlClient:
             WrongKey: not the coordinator of the invite.
             DoorRefused: the coordinator refused this peer, at the door or later.
             RemoteFault: the coordinator broke the protocol.
+            UserError: SWT-E207, the environment names a proxy that cannot be used.
         """
         connector = aiohttp.TCPConnector(ssl=self._fingerprint)
         self._is_running = True
         try:
+            self._proxy = self._find_proxy(self._invite.host, self._invite.port)
+            # The environment is not trusted to aiohttp: it would send passwords of .netrc too.
             async with aiohttp.ClientSession(
-                connector=connector, trust_env=self._uses_proxy, cookie_jar=aiohttp.DummyCookieJar()
+                connector=connector, trust_env=False, cookie_jar=aiohttp.DummyCookieJar()
             ) as session:
                 self._session = session
                 await self._stay_connected(session)
@@ -279,12 +289,18 @@ class ControlClient:
                 wrong_keys += 1
                 if not self._has_been_up or wrong_keys >= WRONG_KEY_TRIES:
                     base = wrong_key(self._invite.host, self._invite.port)
-                    raise WrongKey(base.code, base.what, base.meaning, base.remedy) from exc
-                self._trying.failure(exc)
+                    raise WrongKey(*await self._seen(base)) from exc
+                self._trying.failure(ConnectionError("it shows another key, as login pages do"))
             except (aiohttp.ClientError, OSError, TimeoutError) as exc:
-                if self._trying.failure(exc):
+                failed = self._by_proxy(exc)
+                if self._trying.failure(failed):
                     seconds = asyncio.get_running_loop().time() - began_s
-                    raise self._unreachable(self._trying.failed, seconds) from exc
+                    error = self._unreachable(self._trying.failed, seconds)
+                    if isinstance(failed, TimeoutError):
+                        raise error from exc
+                    # What the proxy's error holds may be its password.
+                    cause = None if isinstance(failed, ProxyFailed) else exc
+                    raise CoordinatorUnreachable(*await self._seen(error)) from cause
             await self._unless_closing(self._pause(self._trying.pause_s()))
 
     async def _one_connection(self, session: aiohttp.ClientSession) -> None:
@@ -293,7 +309,7 @@ class ControlClient:
             socket = await session.ws_connect(
                 self._base_url + CONTROL_PATH, ssl=self._fingerprint, compress=0,
                 max_msg_size=limits.CONTROL_BYTES_MAX, heartbeat=HEARTBEAT_S,
-                timeout=aiohttp.ClientWSTimeout(ws_close=CLOSE_TIMEOUT_S),
+                timeout=aiohttp.ClientWSTimeout(ws_close=CLOSE_TIMEOUT_S), **_by(self._proxy),
             )  # fmt: skip
         line: TransportSocket | None = socket.get_extra_info("socket")
         try:
@@ -404,6 +420,27 @@ class ControlClient:
                 wait.cancel()
             await asyncio.gather(*waits, return_exceptions=True)
 
+    def _by_proxy(self, error: Exception) -> Exception:
+        """The error as the proxy's, if it is."""
+        if self._proxy is None:
+            return error
+        if isinstance(error, aiohttp.ClientHttpProxyError):
+            return ProxyFailed.refused(self._proxy, error.status)
+        if isinstance(error, aiohttp.ClientProxyConnectionError):
+            return ProxyFailed(self._proxy, f"does not answer ({in_words(error)})")
+        return error
+
+    async def _seen(self, known: UserError) -> tuple[str, str, str, str]:
+        """Parts of an error that says why, if a last look at who answers there can tell."""
+        fault = (await probe(self._invite, self._proxy)).fault
+        error = known if fault is None or fault.code == "SWT-E203" else fault
+        return error.code, error.what, error.meaning, error.remedy
+
     def _unreachable(self, tries: int, seconds: float) -> CoordinatorUnreachable:
         base = coordinator_unreachable(self._invite.host, self._invite.port, tries, seconds)
         return CoordinatorUnreachable(base.code, base.what, base.meaning, base.remedy)
+
+
+def _by(proxy: Proxy | None) -> Mapping[str, Any]:
+    """Options of a request that goes by a proxy."""
+    return {} if proxy is None else {"proxy": f"http://{proxy}", "proxy_headers": proxy.headers}
