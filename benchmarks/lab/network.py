@@ -8,6 +8,7 @@ the namespaces is ended and the namespaces are removed. After `kill -9` of the d
 with it, and the next `up` removes what is left. One net at a time: a second driver waits.
 """
 
+import abc
 import contextlib
 import ctypes
 import fcntl
@@ -21,7 +22,7 @@ import threading
 import time
 from collections.abc import Iterable, Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, Self
 
 HERE = Path(__file__).resolve().parent
 HOME = Path(os.environ.get("LAB_HOME", Path.home() / ".cache/swarmtrain-lab"))
@@ -34,7 +35,50 @@ class Failed(Exception):
     """A system under test did not do what was asked; the row says so."""
 
 
-class Net:
+class Lab(abc.ABC):
+    """Namespaces that a script makes, for as long as a block lasts.
+
+    Args:
+        name: first word of their names; labs of the same name wait for each other.
+    """
+
+    def __init__(self, name: str) -> None:
+        self._name = name
+
+    @abc.abstractmethod
+    def _make(self) -> None:
+        """Make them, in place of what is left of earlier ones."""
+
+    @abc.abstractmethod
+    def _remove(self) -> None:
+        """End all that runs in them, and remove them."""
+
+    def __enter__(self) -> Self:
+        if os.geteuid():
+            raise SystemExit("The lab makes network namespaces, which only root may.")
+        HOME.mkdir(parents=True, exist_ok=True)
+        for number in (signal.SIGTERM, signal.SIGHUP):
+            signal.signal(number, _as_interrupt)
+        self._lock = (HOME / f"lock-{self._name}").open("w")
+        try:
+            fcntl.flock(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            print("Another lab runs on this machine; waiting for its end.", file=sys.stderr)
+            fcntl.flock(self._lock, fcntl.LOCK_EX)
+        try:
+            self._make()
+        except BaseException:
+            self.__exit__()
+            raise
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        with _undisturbed():
+            self._remove()
+            self._lock.close()
+
+
+class Net(Lab):
     """Namespaces with shaped links.
 
     Args:
@@ -48,6 +92,7 @@ class Net:
     def __init__(
         self, peers: int, net: str = "0:0", rates: Iterable[str] = (), congestion: str = ""
     ) -> None:
+        super().__init__(NAME)
         self._peers = peers
         self._net = ([*net.split(":"), "0", "0"])[:3]
         self._rates = tuple(rates)
@@ -55,40 +100,22 @@ class Net:
         self._started: dict[int, subprocess.Popen[bytes]] = {}
         self._is_watching = False
 
-    def __enter__(self) -> "Net":
-        if os.geteuid():
-            raise SystemExit("The lab makes network namespaces, which only root may.")
-        HOME.mkdir(parents=True, exist_ok=True)
-        for number in (signal.SIGTERM, signal.SIGHUP):
-            signal.signal(number, _as_interrupt)
-        self._lock = (HOME / f"lock-{NAME}").open("w")
-        try:
-            fcntl.flock(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            print("Another lab runs on this machine; waiting for its end.", file=sys.stderr)
-            fcntl.flock(self._lock, fcntl.LOCK_EX)
-        try:
-            if self._rates:
-                netlab("up", self._peers, 0, 0)
-                for index, rate in enumerate(self._rates):
-                    up, _, down = rate.partition("/")
-                    netlab("limit", index, up, down or up)
-            else:
-                netlab("up", self._peers, *self._net)
-            if self._congestion:
-                netlab("congestion", self._congestion)
-        except BaseException:
-            self.__exit__()
-            raise
-        return self
+    def _make(self) -> None:
+        if self._rates:
+            netlab("up", self._peers, 0, 0)
+            for index, rate in enumerate(self._rates):
+                up, _, down = rate.partition("/")
+                netlab("limit", index, up, down or up)
+        else:
+            netlab("up", self._peers, *self._net)
+        if self._congestion:
+            netlab("congestion", self._congestion)
 
-    def __exit__(self, *_: object) -> None:
-        with _undisturbed():
-            self._is_watching = False
-            netlab("down")
-            for process in self._started.values():
-                process.wait()
-            self._lock.close()
+    def _remove(self) -> None:
+        self._is_watching = False
+        netlab("down")
+        for process in self._started.values():
+            process.wait()
 
     def start(
         self, rank: int, command: Iterable[str], environment: Mapping[str, str], log: Any
@@ -200,16 +227,16 @@ class Meeting:
         self._server.close()
 
 
-def netlab(*words: object) -> None:
-    """netlab.sh; a Ctrl+C does not reach it.
+def netlab(*words: object, script: str = "netlab.sh") -> None:
+    """netlab.sh, or a script beside it; a Ctrl+C does not reach it.
 
     Raises:
         SystemExit: it failed, and has said why.
     """
-    command = [str(HERE / "netlab.sh"), *map(str, words)]
+    command = [str(HERE / script), *map(str, words)]
     status = subprocess.run(command, start_new_session=True, check=False).returncode
     if status:
-        raise SystemExit(f"netlab.sh {words[0]} failed ({status})")
+        raise SystemExit(f"{script} {words[0]} failed ({status})")
 
 
 def die_with_parent() -> None:

@@ -1,0 +1,365 @@
+#!/usr/bin/env python3
+"""Peers behind routers of every kind: by what ways they meet, and whether they train.
+
+    nat.py --nats cone,restricted,symmetric,none[,mapped]     # all pairs of these kinds
+    nat.py --scenario four|ipv6|together|home-coordinator|stages|churn
+
+For each pair a coordinator on the public internet of natlab.sh and two peers behind routers of
+these kinds, started by `swarmtrain up` and `swarmtrain join` as volunteers do. Told: the way of
+each direction, seconds from when both were in the run until the first round with both in it,
+whether their state roots are equal after every round. Asked: direct (dialled or turned) where one
+end is open or maps its port, restricted to restricted punched, symmetric to symmetric relayed.
+
+Scenarios: `four` peers each behind its own router; `ipv6` alone; two `together` behind one router;
+`home-coordinator` behind a router that maps; `stages`, a pipeline of three behind routers; `churn`,
+four peers whose routers restart or get other addresses, and relays that are killed, every 10 s
+(`--every`) for `--minutes`, after two undisturbed ones.
+
+Linux only; as root; nftables, and miniupnpd for mapped. Exit status 1 if anything asked is missed.
+"""
+
+import argparse
+import contextlib
+import itertools
+import json
+import random
+import shutil
+import sys
+import tempfile
+import time
+from collections import Counter
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any
+
+import nat_bars
+from nat_bars import ROUNDS, UNTOLD, Fact, Row
+from nat_swarm import NatLab, Swarm, has_command
+from network import Failed
+
+from swarmtrain.local_run.place import COORDINATOR
+
+HUB = "hub"
+REFUSING_NET = "0:40"
+"""On a net without any delay the SYNs of two who dial at once never cross: one is refused first."""
+
+CALM_MINUTES = 2.0
+RATE_BAR = 0.7
+RELAYS = 2
+STAGED = """\
+[pipeline]
+stages = 3
+"""
+
+
+@dataclass(frozen=True)
+class Setting:
+    """A scenario's net and run.
+
+    Attributes:
+        sites: KIND[:PEERS] of each site.
+        places: SITE[.PEER] of each process; the coordinator's is by COORDINATOR.
+        family: 4 or 6.
+        more: end of the run file.
+        least: contributors that a round needs, 0 for all.
+        steps: inner steps of a round.
+        peer_words: more options of `join`, by peer.
+    """
+
+    sites: dict[str, str]
+    places: dict[str, str]
+    family: int = 4
+    more: str = ""
+    least: int = 0
+    steps: int = 20
+    peer_words: dict[str, Sequence[str]] = field(default_factory=dict)
+
+    @property
+    def names(self) -> list[str]:
+        """Names of the peers."""
+        return [name for name in self.places if name != COORDINATOR]
+
+    def asked(self, sender: str, receiver: str) -> tuple[str, ...]:
+        """Return the ways that are good enough between two peers."""
+        sites = [self.places[name].partition(".")[0] for name in (sender, receiver)]
+        if sites[0] == sites[1]:
+            return nat_bars.DIRECT
+        one, other = (self.sites[site].partition(":")[0] for site in sites)
+        return nat_bars.asked(one, other, self.family)
+
+
+def each_own(*kinds: str, **more: Any) -> Setting:
+    """Return a setting in which each peer has its own site, named after it."""
+    names = [f"p{index}" for index in range(len(kinds))]
+    sites = {HUB: "none", **dict(zip(names, kinds, strict=True))}
+    return Setting(sites, {COORDINATOR: HUB, **{name: name for name in names}}, **more)
+
+
+def setting_of(scenario: str) -> Setting:
+    """Return the setting of a scenario."""
+    match scenario:
+        case "four":
+            return each_own("cone", "restricted", "restricted", "symmetric")
+        case "ipv6":
+            return each_own("none", "restricted", "restricted", family=6)
+        case "together":
+            return Setting(
+                {HUB: "none", "home": "restricted:2"},
+                {COORDINATOR: HUB, "p0": "home.0", "p1": "home.1"},
+            )
+        case "home-coordinator":
+            return Setting(
+                {"home": "mapped", "p0": "restricted", "p1": "none"},
+                {COORDINATOR: "home", "p0": "p0", "p1": "p1"},
+            )
+        case "stages":
+            spans = {f"p{stage}": ("--span", str(stage)) for stage in range(3)}
+            kinds = ("restricted", "restricted", "symmetric")
+            return each_own(*kinds, more=STAGED, peer_words=spans, least=1)
+        case "churn":
+            # Who is away for a moment is no reason for the others to skip a round.
+            return each_own("restricted", "restricted", "symmetric", "mapped", least=1, steps=100)
+    raise ValueError(scenario)
+
+
+SCENARIOS = ("four", "ipv6", "together", "home-coordinator", "stages", "churn")
+
+
+def arguments(words: list[str] | None = None) -> argparse.Namespace:
+    a = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    a.add_argument("--nats", default="cone,restricted,symmetric,none", help="kinds of routers")
+    a.add_argument("--scenario", choices=SCENARIOS, help="in place of the pairs")
+    a.add_argument("--net", default="", help="RATE:RTT[:LOSS] of each line (see natlab.sh)")
+    a.add_argument("--refuse", action="store_true", help="routers answer strangers with RST")
+    a.add_argument("--seconds", type=float, default=90, help="for a pair or scenario to train")
+    a.add_argument("--minutes", type=float, default=10, help="of churn")
+    a.add_argument("--every", type=float, default=10, help="seconds from one fault to the next")
+    a.add_argument("--seed", type=int, default=7, help="of the order of faults")
+    a.add_argument("--keep", action="store_true", help="leave the last lab and all files")
+    a.add_argument("--json", action="store_true", help="print one JSON object")
+    options = a.parse_args(words)
+    options.net = options.net or (REFUSING_NET if options.refuse else "0:0")
+    try:
+        options.pairs = nat_bars.pairs_of(options.nats.split(","))
+    except ValueError as error:
+        a.error(str(error))
+    return options
+
+
+@contextlib.contextmanager
+def playing(
+    options: argparse.Namespace, setting: Setting, *, keeps: bool
+) -> Iterator[tuple[NatLab, Swarm]]:
+    """A lab, and a swarm on it that has been started.
+
+    Args:
+        options: options of the command.
+        setting: net and run.
+        keeps: namespaces and files are left.
+
+    Raises:
+        Failed: something has ended before its time.
+    """
+    folder = Path(tempfile.mkdtemp(prefix="nat-"))
+    lab = NatLab(
+        setting.sites, net=options.net, family=setting.family, refuses=options.refuse, keeps=keeps
+    )
+    try:
+        with lab, Swarm(
+            lab, folder, setting.places, more=setting.more, steps=setting.steps,
+            least=setting.least,
+        ) as swarm:  # fmt: skip
+            swarm.start(peer_words=setting.peer_words)
+            yield lab, swarm
+    finally:
+        if keeps:
+            print(f"All files: {folder}", file=sys.stderr)
+        else:
+            shutil.rmtree(folder, ignore_errors=True)
+
+
+def meet(options: argparse.Namespace, kinds: tuple[str, str], *, keeps: bool) -> Row:
+    """Try one pair."""
+    setting = each_own(*kinds)
+    row = Row(kinds, nat_bars.asked(*kinds))
+    one, other = setting.names
+    try:
+        with playing(options, setting, keeps=keeps) as (_, swarm):
+            try:
+                swarm.hear(
+                    options.seconds,
+                    lambda: len(swarm.common()) >= ROUNDS and has_met(setting, swarm),
+                )
+            finally:
+                row.there, row.back = swarm.way(one, other), swarm.way(other, one)
+                row.first_s, row.rounds = swarm.first_s(), len(swarm.common())
+                row.roots_differ = swarm.differing()
+    except Failed as problem:
+        row.failed = str(problem)
+    return row
+
+
+def has_met(setting: Setting, swarm: Swarm) -> bool:
+    """Return True once all ways are as asked; they may get better while a run goes on. Where none
+    is told, there is nothing to wait for."""
+    found = {pair: swarm.way(*pair) for pair in itertools.permutations(setting.names, 2)}
+    return all(way == UNTOLD or way in setting.asked(*pair) for pair, way in found.items())
+
+
+# ---- scenarios
+
+
+def play(options: argparse.Namespace) -> list[Fact]:
+    """Play a scenario; its facts."""
+    setting = setting_of(options.scenario)
+    try:
+        with playing(options, setting, keeps=options.keep) as (lab, swarm):
+            match options.scenario:
+                case "stages":
+                    return list(stages(options, setting, swarm))
+                case "churn":
+                    return list(churn(options, lab, swarm))
+                case _:
+                    return list(trained(options, setting, swarm))
+    except Failed as problem:
+        return [Fact("failed", str(problem), "all go on to the end", holds=False)]
+
+
+def trained(options: argparse.Namespace, setting: Setting, swarm: Swarm) -> Iterator[Fact]:
+    """All peers make some rounds together, by ways that are good enough."""
+    swarm.hear(options.seconds, lambda: len(swarm.common()) >= ROUNDS and has_met(setting, swarm))
+    first_s, rounds = swarm.first_s(), len(swarm.common())
+    yield Fact(
+        "rounds of all", f"{rounds}, the first after {first_s:.1f} s" if first_s else "none",
+        f"{ROUNDS} in {options.seconds:.0f} s", holds=rounds >= ROUNDS,
+    )  # fmt: skip
+    yield roots(swarm)
+    for sender, receiver in itertools.permutations(setting.names, 2):
+        way, asked = swarm.way(sender, receiver), setting.asked(sender, receiver)
+        places = [setting.places[name] for name in (sender, receiver)]
+        kinds = [setting.sites[place.partition(".")[0]].partition(":")[0] for place in places]
+        yield Fact(
+            f"{sender} ({kinds[0]}) to {receiver} ({kinds[1]})", way,
+            nat_bars.asked_words(asked), holds=way in asked,
+        )  # fmt: skip
+
+
+def roots(swarm: Swarm) -> Fact:
+    """State roots of all rounds that more than one peer was in."""
+    differing = swarm.differing()
+    found = f"differ after rounds {differing[:10]}" if differing else "equal"
+    if not any(swarm.rounds.values()):
+        found = "none was told"
+    return Fact("state roots", found, "equal after every round", holds=found == "equal")
+
+
+def stages(options: argparse.Namespace, setting: Setting, swarm: Swarm) -> Iterator[Fact]:
+    """Each peer serves a stage; whatever is counted has gone from one to the next and back."""
+    names = setting.names
+    swarm.hear(options.seconds, lambda: all(len(swarm.rounds[name]) >= ROUNDS for name in names))
+    rounds = min(len(swarm.rounds[name]) for name in names)
+    yield Fact(
+        "rounds of every stage", str(rounds), f"{ROUNDS} in {options.seconds:.0f} s",
+        holds=rounds >= ROUNDS,
+    )  # fmt: skip
+    pipeline = swarm.status().get("pipeline", {})
+    counts = {name: pipeline.get(name, 0) for name in ("made", "whole", "lost", "redone")}
+    yield Fact(
+        "micro-batches", ", ".join(f"{count} {name}" for name, count in counts.items()),
+        "some are whole", holds=counts["whole"] > 0,
+    )  # fmt: skip
+    for sender, receiver in itertools.pairwise(names):
+        for pair in ((sender, receiver), (receiver, sender)):
+            way = swarm.way(*pair)
+            asked = setting.asked(*pair)
+            yield Fact(" to ".join(pair), way, nat_bars.asked_words(asked), holds=way in asked)
+
+
+# ---- churn
+
+
+def churn(options: argparse.Namespace, lab: NatLab, swarm: Swarm) -> Iterator[Fact]:
+    """Two calm minutes, then faults; rounds a minute of both."""
+    chance = random.Random(options.seed)
+    routers = [name for name, kind in lab.sites.items() if kind != "none"]
+    relays = [f"relay{index}" for index in range(RELAYS)] if has_command("relay") else []
+    for name in relays:
+        swarm.begin(name, "relay", place=HUB)
+    if not swarm.hear(options.seconds, lambda: len(swarm.common()) >= ROUNDS):
+        raise Failed("the four never made rounds together")
+    calm = rounds_a_minute(swarm, CALM_MINUTES)
+    done: Counter[str] = Counter()
+
+    def break_something() -> None:
+        deed, target = chance.choice([
+            *(("restart", name) for name in routers), *(("move", name) for name in routers),
+            *(("kill", name) for name in relays),
+        ])  # fmt: skip
+        done[deed] += 1
+        if deed == "kill":
+            swarm.kill(target)
+            swarm.begin(target, "relay", place=HUB)
+        else:
+            lab.order(deed, target)
+
+    stormy = rounds_a_minute(swarm, options.minutes, options.every, break_something)
+    # Somebody may have been broken a moment ago: all shall be in a round once more.
+    ended = max(swarm.common(), default=0)
+    is_whole = swarm.hear(options.seconds, lambda: max(swarm.common(), default=0) > ended)
+    yield Fact("faults", ", ".join(f"{count} x {deed}" for deed, count in sorted(done.items())))
+    yield roots(swarm)
+    swarm.status()
+    lost = [f"{peer[:8]}: {reason}, {times} x" for (peer, reason), times in swarm.lost.items()]
+    yield Fact("given up", "; ".join(lost) or "nobody", "nobody", holds=not lost)
+    yield Fact("at the end", "all" if is_whole else "not all", "all in a round", holds=is_whole)
+    ratio = stormy / calm if calm else 0.0
+    yield Fact(
+        "rounds a minute", f"{stormy:.1f} of {calm:.1f} undisturbed, {ratio:.2f}",
+        f"at least {RATE_BAR}", holds=ratio >= RATE_BAR,
+    )  # fmt: skip
+
+
+def rounds_a_minute(
+    swarm: Swarm, minutes: float, every_s: float = 0.0, deed: Callable[[], None] | None = None
+) -> float:
+    """Count the run's rounds for so long, with a deed every so many seconds."""
+    until_s = time.monotonic() + 60 * minutes
+    before = swarm.status().get("committed", 0)
+    while (left_s := until_s - time.monotonic()) > 0:
+        if deed is not None:
+            deed()
+        swarm.hear(min(every_s or left_s, left_s))
+        swarm.status()
+    swarm.hear(1.0)
+    return float((swarm.status().get("committed", 0) - before) / minutes)
+
+
+def main(words: list[str] | None = None) -> int:
+    """Try all that was asked; the exit status."""
+    options = arguments(words)
+    if options.scenario:
+        facts = play(options)
+        holds = all(fact.holds for fact in facts)
+        told: dict[str, Any] = {"scenario": options.scenario, "facts": [asdict(f) for f in facts]}
+        lines = [fact.line for fact in facts]
+    else:
+        rows = []
+        for index, kinds in enumerate(options.pairs):
+            is_last = index == len(options.pairs) - 1
+            rows.append(meet(options, kinds, keeps=options.keep and is_last))
+            print(f"{' - '.join(kinds)}: {rows[-1].verdict}", file=sys.stderr)
+        holds = all(row.holds for row in rows)
+        told = {"pairs": [row.as_json() for row in rows]}
+        lines = nat_bars.table(rows)
+    if options.json:
+        print(json.dumps({**told, "net": options.net, "refuse": options.refuse, "holds": holds}))
+    else:
+        print(*lines, sep="\n")
+    return 0 if holds else 1
+
+
+if __name__ == "__main__":
+    sys.exit(main())
