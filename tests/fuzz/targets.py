@@ -21,6 +21,9 @@ from swarmtrain.checkpoint import CheckpointError
 from swarmtrain.config import file as config_file
 from swarmtrain.config.settings import RunConfig, RunSection
 from swarmtrain.foundation.errors import UserError
+from swarmtrain.mapping.nat_pmp import NatPmp
+from swarmtrain.mapping.pcp import Pcp
+from swarmtrain.mapping.upnp import location_in
 from swarmtrain.models.weights_file import head_bytes, places_in
 from swarmtrain.peer.arithmetic import CodecArithmetic, codec_of
 from swarmtrain.peer.disk import identity_file, ledger_file
@@ -420,6 +423,29 @@ def _file_targets() -> dict[str, Target]:
             lambda data: Invite.parse(data.decode("utf-8", "replace")),
             (InviteError,),
             (str(invite).encode(), str(dataclasses.replace(invite, host="::1")).encode()),
+        ),
+        "pcp": Target(
+            Pcp("192.168.1.5", 9000, bytes(12)).read,
+            (),
+            (
+                bytes.fromhex("0281000000000078")
+                + bytes(28)
+                + bytes.fromhex("0600000023282328")
+                + bytes(16),
+            ),
+        ),
+        "nat-pmp": Target(
+            NatPmp(9000).read,
+            (),
+            (
+                bytes.fromhex("0082000000000001232823280000003c"),
+                bytes.fromhex("0080000000000001cb007107"),
+            ),
+        ),
+        "ssdp": Target(
+            lambda data: location_in(data, "192.168.1.1"),
+            (),
+            (b"HTTP/1.1 200 OK\r\nLocation: http://192.168.1.1:49000/igd.xml\r\n\r\n",),
         ),
         "run-canonical": Target(config_file.from_canonical, (RemoteFault, UserError), (CANONICAL,)),
         "run-file": Target(

@@ -32,7 +32,7 @@ OPTIMIZERS = (
 
 SWARMTRAIN = (
     "foundation",
-    "errors config console",
+    "errors config console mapping",
     "models data checkpoint inner_optimizer",
     "pipeline",
     "strategies why",
