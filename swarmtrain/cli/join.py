@@ -10,6 +10,7 @@ import typer
 
 from swarmtrain.cli.arguments import Device, JsonEvents, StateDir, Verbose, read_by
 from swarmtrain.cli.log import say
+from swarmtrain.cli.mapping import Map, can_ask, may_map
 from swarmtrain.cli.situation import Situation
 from swarmtrain.config.caps import Caps, parse_rate, parse_size
 from swarmtrain.config.options import (
@@ -165,6 +166,7 @@ def join(
     ] = "",
     listen: Listen = None,
     advertise: Advertise = None,
+    maps: Map = None,
     up: Up = 0,
     down: Down = 0,
     daily: Daily = 0,
@@ -197,15 +199,17 @@ def join(
     situation = context.ensure_object(Situation)
     situation.begin(verbose=verbose)
     own_text = _own_text(data)
-    _introduce(parsed, own_text, Caps(up, down, daily), ask=not yes and _can_ask())
+    _introduce(parsed, own_text, Caps(up, down, daily), ask=not yes and can_ask())
+    listening = listen or default_endpoint(parsed)
+    mapped = may_map(maps, listening.host, is_useful=advertise is None, asks=not yes and can_ask())
     places = (state_dir,) if state_dir else dirs.peer_dirs(parsed.run, name, "peer")
     situation.state_dir = dirs.make_private(places[0])
     from swarmtrain.peer.run import run_peer
 
     status = run_peer(
         JoinOptions(
-            invite=parsed, name=name, listen=listen or default_endpoint(parsed),
-            advertise=advertise, state_dirs=places, threads=threads, caps=Caps(up, down, daily),
+            invite=parsed, name=name, listen=listening, advertise=advertise, maps=mapped,
+            state_dirs=places, threads=threads, caps=Caps(up, down, daily),
             freeze_in_round=freeze_in_round, json_events=json_events, waits=wait,
             span=span, memory_bytes=memory, keep_bytes=keep,
             pass_s=pass_seconds, data=own_text,
@@ -226,7 +230,7 @@ def _invite_text(argument: str, file: Path | None) -> str:
     if file is not None:
         return _piped_invite() if str(file) == "-" else _read_invite(file)
     text = os.environ.get("SWARMTRAIN_INVITE", "").strip()
-    if not text and _can_ask():
+    if not text and can_ask():
         text = str(typer.prompt("Paste the invite", err=True)).strip()
     if not text:
         raise UserError(
@@ -237,11 +241,6 @@ def _invite_text(argument: str, file: Path | None) -> str:
             "SWARMTRAIN_INVITE.",
         )
     return text
-
-
-def _can_ask() -> bool:
-    """Return True if there is a terminal at which somebody can answer."""
-    return sys.stdin.isatty() and sys.stderr.isatty()
 
 
 def _read_invite(file: Path) -> str:

@@ -1,6 +1,7 @@
 """`swarmtrain up run.toml`: the coordinator of a run, until Ctrl+C or the last round."""
 
 import sys
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -8,12 +9,14 @@ import typer
 
 from swarmtrain.cli.arguments import JsonEvents, StateDir, Verbose, read_by
 from swarmtrain.cli.log import say
+from swarmtrain.cli.mapping import Map, can_ask, may_map
 from swarmtrain.cli.situation import Situation
 from swarmtrain.config.options import Endpoint, UpOptions, check_host, parse_endpoint, parse_linger
 from swarmtrain.console.lines import stamped
 from swarmtrain.foundation import events
 from swarmtrain.foundation.errors import misuse
 from swarmtrain.foundation.signals import tell
+from swarmtrain.mapping.answers import is_private
 from swarmtrain_transport.credentials.invite import Invite, names_its_reader
 from swarmtrain_transport.limits import LINGER_LATE_S
 
@@ -40,6 +43,14 @@ def up(
             help="Name or address that invites carry.",
         ),
     ] = "",
+    public_port: Annotated[
+        int,
+        typer.Option(
+            min=0, max=65_535, metavar="PORT", show_default="the listening port",
+            help="Port that invites carry, where a router forwards another one.",
+        ),
+    ] = 0,
+    maps: Map = None,
     state_dir: StateDir = None,
     new_run: Annotated[
         bool,
@@ -87,7 +98,8 @@ def up(
         run_file=run_file, listen=listen, public_host=public_host, state_dir=state_dir,
         json_events=json_events, new_run=new_run,
         takes_changed_text=changed_text, rounds=rounds, begins_with=begins_with,
-        linger_s=linger,
+        linger_s=linger, public_port=public_port,
+        maps=maps,
     )  # fmt: skip
     situation = context.ensure_object(Situation)
     situation.at_coordinator = True
@@ -114,6 +126,7 @@ def _serve(options: UpOptions, situation: Situation) -> None:
         if _extend_running(directory, options.rounds):
             return
     from swarmtrain.cli.watching import watched
+    from swarmtrain.coordinator import outside
     from swarmtrain.coordinator.disk.run_directory import set_aside
     from swarmtrain.coordinator.service import serve
 
@@ -121,6 +134,12 @@ def _serve(options: UpOptions, situation: Situation) -> None:
         set_aside(directory, say)
 
     config, initial = _beginning(options, config, directory)
+    is_private_here = is_private(outside.reachable_host(options.listen.host))
+    maps = may_map(
+        options.maps, options.listen.host, is_useful=is_private_here and not options.public_host,
+        asks=can_ask() and not options.json_events,
+    )  # fmt: skip
+    options = replace(options, maps=maps)
     result = ""
 
     async def main(stop: asyncio.Event) -> None:
@@ -132,6 +151,7 @@ def _serve(options: UpOptions, situation: Situation) -> None:
             watched=None if options.json_events else watched,
             places=places, takes_changed_text=options.takes_changed_text, rounds=options.rounds,
             initial=initial, linger_s=options.linger_s,
+            public_port=options.public_port, maps=maps,
         )  # fmt: skip
 
     run_until_stopped(main, first_words="Stopping; Ctrl+C again to leave at once.")
@@ -146,7 +166,7 @@ def _beginning(
 ) -> tuple["RunConfig", "Initial | None"]:
     """The settings with the name of the weights that the run begins with, and these; known from the
     directory where the run has begun."""
-    from msgspec.structs import replace
+    from msgspec import structs
 
     from swarmtrain.coordinator import initial as weights
 
@@ -168,8 +188,8 @@ def _beginning(
             )
     if found is None:
         return config, None
-    model = replace(config.model, initial=found.name)
-    return replace(config, model=model), found
+    model = structs.replace(config.model, initial=found.name)
+    return structs.replace(config, model=model), found
 
 
 def _extend_running(directory: Path, rounds: int) -> bool:
@@ -205,6 +225,16 @@ def for_others(options: UpOptions, invite: Invite) -> str:
     return f"For others give {public}."
 
 
+def from_elsewhere(options: UpOptions, invite: Invite) -> str:
+    """Say what an invite with a private address takes to work in other networks."""
+    by_itself = "" if options.maps else "by itself with --map, or by hand: "
+    return (
+        f"This invite names {invite.host}, which only machines of this network reach. For others "
+        f"let the router forward a port to this machine, {by_itself}then give its address and port "
+        "with --public-host and --public-port."
+    )
+
+
 def _announce(options: UpOptions, directory: Path, invite: Invite) -> None:
     """The invite alone on stdout, so that a script can take it; everything else on stderr."""
     if options.json_events:
@@ -215,6 +245,8 @@ def _announce(options: UpOptions, directory: Path, invite: Invite) -> None:
     if invite.is_loopback:
         say("This invite names the machine that reads it, so it works on this machine only.")
         say(for_others(options, invite))
+    elif is_private(invite.host):
+        say(from_elsewhere(options, invite))
     if sys.stdout.isatty():
         say(
             "Send this invite to those who shall join; whoever has it can come in. They run "

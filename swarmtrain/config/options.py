@@ -47,6 +47,8 @@ class UpOptions:
         run_file: path of the run file.
         listen: address of the control port.
         public_host: the name that invites carry, or "" for the listening host.
+        public_port: the port that invites carry, 0 for the one found.
+        maps: ask the router to forward a port to the control port; None to ask its owner.
         state_dir: folder of log, keys and certificate, or None for the run's default.
         json_events: print events as JSON lines on stdout.
         new_run: set an earlier run of the state directory aside.
@@ -66,6 +68,8 @@ class UpOptions:
     rounds: int = 0
     begins_with: Path | None = None
     linger_s: float = LINGER_LATE_S
+    public_port: int = 0
+    maps: bool | None = None
 
 
 MICRO_BATCH_AUTO = -1
@@ -118,6 +122,7 @@ class JoinOptions:
         pass_s: rehearsal of a slow machine: a pass through a stage takes so long; 0 for none.
         ways: the peer's way to compute.
         data: text of this peer's own, "" for none: an absolute path, or "hf:NAME".
+        maps: ask the router to forward a port to the data lane.
     """
 
     invite: Invite
@@ -136,6 +141,7 @@ class JoinOptions:
     pass_s: float = 0.0
     ways: Ways = AS_WRITTEN
     data: str = ""
+    maps: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -392,7 +398,7 @@ def check_host(host: str) -> str:
             "SWT-E611",
             f"{cleaned(host)!r} is neither an IP address nor a host name.",
             "Peers would not find the coordinator by it.",
-            "For instance --public-host train.example.org; the port is that of --listen.",
+            "For instance --public-host train.example.org; another port is --public-port's.",
         ) from error
     return host
 

@@ -8,9 +8,7 @@ the next one goes on from the last durable record with the same keys and the sam
 import asyncio
 import contextlib
 import errno
-import ipaddress
 import logging
-import socket
 import time
 from collections.abc import Callable, Coroutine, Sequence
 from dataclasses import replace
@@ -45,6 +43,7 @@ from swarmtrain.coordinator.door.listener import Porch
 from swarmtrain.coordinator.initial import Initial, keep
 from swarmtrain.coordinator.organiser import notices
 from swarmtrain.coordinator.organiser.orders import Desk, check_more
+from swarmtrain.coordinator.outside import Outside
 from swarmtrain.coordinator.shell import Shell
 from swarmtrain.data.corpus import CorpusMissing, build_corpus
 from swarmtrain.data.places import NOWHERE, Places
@@ -73,9 +72,6 @@ logger = logging.getLogger(__name__)
 
 Watched = Callable[[Rendezvous], contextlib.AbstractAsyncContextManager[None]]
 
-ROUTE_PROBE = ("192.0.2.1", 9)
-"""An address that belongs to nobody (RFC 5737): asking for the route to it sends nothing."""
-
 
 async def serve(
     config: RunConfig,
@@ -93,13 +89,16 @@ async def serve(
     rounds: int = 0,
     initial: Initial | None = None,
     linger_s: float = 0.0,
+    public_port: int = 0,
+    maps: bool = False,
     clock: Callable[[], float] = time.monotonic,
     wall_clock: Callable[[], float] = time.time,
 ) -> str:
     """Coordinate one run until `stop` is set, or the run is finished and everybody has left. Return
     its result in words, "" if it is not finished. `rounds` moves the end of a run that has begun;
     0 leaves it. `initial` are the weights that the settings name; a member that was here lately and
-    slept as the run ended is waited for until it has been away for `linger_s`."""
+    slept as the run ended is waited for until it has been away for `linger_s`. Invites name
+    `public_host` and `public_port`; with `maps` the router is asked for what is left out."""
     with contextlib.closing(Store.open(state_dir)) as store:
         groups = group_terms(config)
         if initial is not None:
@@ -117,7 +116,8 @@ async def serve(
         app = CoordinatorApp(shell, door, texts, keys.cert_sha256, machine.note)
         runner = app.runner()
         porch = await _porch(runner, keys)
-        invite_with = _invites(porch, public_host or reachable_host(host), config, keys)
+        outside = Outside(host, public_host, public_port, tell, maps=maps)
+        invite_with = _invites(outside, config, keys)
         desk = Desk(
             machine, shell, store, config.admission, invite_with, wall_clock,
             lambda: texts.progress,
@@ -125,6 +125,7 @@ async def serve(
         status = _status(state_dir, machine, desk)
         try:
             await _listen(porch, host, port)
+            outside.begin(porch.port)
             await status.open()
             shell.start()
             if not shell.has_failed:
@@ -132,6 +133,7 @@ async def serve(
                 if initial is not None:
                     keep(state_dir, initial)
                 app.is_ready = True
+            await outside.settle(stop)
             if app.is_ready and not machine.is_finished:
                 secret = standing_invite(store, keys, config.admission, wall_clock())
                 on_ready(invite_with(secret))
@@ -140,6 +142,7 @@ async def serve(
         finally:
             app.is_ready = False
             shell.stop()
+            await outside.close()
             await status.close(keeps_answering=machine.is_finished)
             await porch.close()
             await runner.cleanup()
@@ -214,28 +217,9 @@ async def _listen(porch: Porch, host: str, port: int) -> None:
         raise _cannot_listen(host, port, exc) from exc
 
 
-def _invites(
-    porch: Porch, host: str, config: RunConfig, keys: RunKeys
-) -> Callable[[bytes], Invite]:
+def _invites(outside: Outside, config: RunConfig, keys: RunKeys) -> Callable[[bytes], Invite]:
     """The run's invite with any secret, once the port is known."""
-    return lambda secret: Invite(host, porch.port, config.run.name, keys.cert_sha256, secret)
-
-
-def reachable_host(host: str) -> str:
-    """Choose the host that an invite names when no public host is given.
-
-    A listening address as it is; for "everywhere" the address by which this machine reaches
-    other networks, or its name when it reaches none.
-    """
-    if host not in ("", "0.0.0.0", "::", "*"):
-        return host
-    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
-        try:
-            probe.connect(ROUTE_PROBE)
-            found: str = probe.getsockname()[0]
-        except OSError:
-            return socket.gethostname()
-    return socket.gethostname() if ipaddress.ip_address(found).is_unspecified else found
+    return lambda secret: Invite(*outside.address, config.run.name, keys.cert_sha256, secret)
 
 
 # ---- the parts

@@ -32,6 +32,11 @@ def peer_dirs(run: str, name: str, usual: str) -> tuple[Path, ...]:
     return (peers / name,) if name else (peers / usual, *(peers / f"{usual}-{n}" for n in copies))
 
 
+def mapping_consent() -> Path:
+    """Return the file that keeps the answer whether this user's router may be asked for a port."""
+    return Path(platformdirs.user_config_dir("swarmtrain", appauthor=False)) / "map-ports"
+
+
 def reports_dir() -> Path:
     """Return the folder for reports of unexpected faults when no state directory is known yet."""
     return Path(platformdirs.user_state_dir("swarmtrain", appauthor=False)) / "reports"

@@ -89,9 +89,9 @@ _ROWS = (
         "A warning; the peer goes on. Peers open connections to each other, at the address and\n"
         "port that each tells. Most of the others could not open one to this peer for 12 s, or\n"
         "the coordinator, which tries once, could not. So nothing that others send comes here: no\n"
-        "first weights, no results. The run goes on without it. Let the port through the router\n"
-        "and the firewall (--listen 0.0.0.0:PORT makes it always the same one), or name the\n"
-        "address that the router forwards with --advertise HOST:PORT.",
+        "first weights, no results. The run goes on without it. Have the router forward the port\n"
+        "(--map asks it to; --listen 0.0.0.0:PORT makes it always the same) and let it through\n"
+        "the firewall, or name the address that the router forwards with --advertise HOST:PORT.",
     ),
     ErrorKind(
         "SWT-E207", "A proxy stands in the way", EXIT_UNREACHABLE,

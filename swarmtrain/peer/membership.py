@@ -61,6 +61,7 @@ class Membership:
         port: int,
         *,
         advertise: Endpoint | None = None,
+        maps: bool = False,
         caps: Caps = NO_CAPS,
         freeze: tuple[int, Frozen] | None = None,
         waits: bool = False,
@@ -76,6 +77,7 @@ class Membership:
             host: address of the data lane.
             port: port of that host, 0 for a free one.
             advertise: address that the other peers dial, None for the listening address.
+            maps: True to ask the router to forward a port.
             caps: limits that the link's owner sets.
             freeze: rehearsal of a death: in which round, and who is told.
             waits: True to wait for a coordinator that does not answer as long as it takes.
@@ -97,8 +99,8 @@ class Membership:
             identity = storage.identity()
             shown = name or identity.default_name
             thread = PeerThread(
-                invite, storage, identity, shown, host, port, advertise=advertise, caps=caps,
-                freeze=freeze, waits=waits, brings=brings, make_shell=make_shell,
+                invite, storage, identity, shown, host, port, advertise=advertise, maps=maps,
+                caps=caps, freeze=freeze, waits=waits, brings=brings, make_shell=make_shell,
             )  # fmt: skip
             thread.start()
             welcome = _first_word(thread)

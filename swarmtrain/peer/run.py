@@ -118,8 +118,8 @@ def live(
     enter = partial(
         Membership.enter,
         options.invite, options.state_dirs, options.name, options.listen.host, options.listen.port,
-        advertise=options.advertise, caps=options.caps, freeze=freeze, waits=options.waits,
-        brings=_brings(options, own), make_shell=make_shell,
+        advertise=options.advertise, maps=options.maps, caps=options.caps, freeze=freeze,
+        waits=options.waits, brings=_brings(options, own), make_shell=make_shell,
     )  # fmt: skip
     while isinstance(end := _lived(enter(), options, events, rehearsal, own), str):
         events.say(f"{end} The peer begins anew.")

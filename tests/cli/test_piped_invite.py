@@ -32,7 +32,7 @@ def test_an_input_that_ends_without_an_invite_is_a_clear_error(capsys, monkeypat
 
 def test_in_a_terminal_an_invite_is_asked_for(capsys, monkeypatch):
     monkeypatch.delenv("SWARMTRAIN_INVITE", raising=False)
-    monkeypatch.setattr(command, "_can_ask", lambda: True)
+    monkeypatch.setattr(command, "can_ask", lambda: True)
     monkeypatch.setattr(command.typer, "prompt", lambda text, err: " hello ")
     assert main(["join"]) == 77
     assert "SWT-E312" in capsys.readouterr().err

@@ -16,7 +16,8 @@ from swarmtrain.coordinator import service
 from swarmtrain.coordinator.disk.certificate import RUN_KEY_FILE
 from swarmtrain.coordinator.disk.store import Store
 from swarmtrain.coordinator.disk.store_errors import StoreFull, StoreLocked
-from swarmtrain.coordinator.service import reachable_host, serve
+from swarmtrain.coordinator.outside import reachable_host
+from swarmtrain.coordinator.service import serve
 from swarmtrain.data.corpus import CorpusMissing
 from swarmtrain.foundation.errors import UserError
 from swarmtrain.peer.network.control import DoorRefused

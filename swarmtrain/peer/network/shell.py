@@ -19,6 +19,7 @@ import msgspec
 from swarmtrain.config.caps import NO_CAPS, Caps
 from swarmtrain.config.options import Endpoint
 from swarmtrain.foundation.errors import UserError, cleaned, refused, run_over, translate
+from swarmtrain.mapping.mapper import Mapper, families
 from swarmtrain.peer.arithmetic import CodecArithmetic
 from swarmtrain.peer.disk.recall import recall
 from swarmtrain.peer.disk.shelf import DiskShelf
@@ -95,6 +96,7 @@ class PeerShell:
         to_trainer: hears of what concerns training; called on this loop, must not block.
         rng: source of pauses and of the choice among equal donors.
         advertise: address that the other peers dial, None for the listening address.
+        maps: True to ask the router to forward a port.
         caps: limits that the link's owner sets.
         freeze: rehearsal of a death: in which round, and who is told.
         waits: True to wait for a coordinator that does not answer. A peer that was in the run
@@ -113,6 +115,7 @@ class PeerShell:
         to_trainer: Callable[[ForTrainer], None],
         rng: random.Random,
         advertise: Endpoint | None = None,
+        maps: bool = False,
         caps: Caps = NO_CAPS,
         freeze: tuple[int, Callable[[int, int], None]] | None = None,
         waits: bool = False,
@@ -126,6 +129,8 @@ class PeerShell:
         self._to_trainer = to_trainer
         self._rng = rng
         self._advertise = advertise
+        self._maps = maps
+        self._mapper: Mapper | None = None
         self._caps = caps
         self._freeze = freeze
         self._waits = waits
@@ -167,9 +172,16 @@ class PeerShell:
             where = Whereabouts(self._advertise, Endpoint(host, zmq_link.address.port))
             self._start_machine(zmq_link, where.port)
             self._meetings = Meetings(
-                self._loop, zmq_link, self._coordinator_s_end, self.send, told=where.places,
+                self._loop, zmq_link, self._coordinator_s_end, self.send,
+                told=lambda: (*where.places(), *(self._mapper.places() if self._mapper else ())),
                 relay_bytes_per_s=self._caps.relay, relay_daily=self._caps.relay_daily,
             )  # fmt: skip
+            if self._maps:
+                self._mapper = Mapper(
+                    zmq_link.address.port, self._meetings.tell_places,
+                    versions=families(host, ("", "::")),
+                )  # fmt: skip
+                self._mapper.start()
             self._status = StatusServer(self._storage.directory, self._view)
             await self._status.open()
             assert self._participant is not None
@@ -202,6 +214,8 @@ class PeerShell:
                 task.cancel()
             if self._status is not None:
                 await self._status.close(keeps_answering=self._has_left or bool(self._note.result))
+            if self._mapper is not None:
+                await self._mapper.close()
             if self._meetings is not None:
                 self._meetings.close()
             zmq_link.close()

@@ -59,7 +59,7 @@ class PeerThread:
         name: shown to others.
         host: address of the data lane.
         port: port of that host, 0 for a free one.
-        advertise: address that the other peers dial, see PeerShell.
+        advertise, maps: see PeerShell.
         caps: see PeerShell.
         freeze: rehearsal of a death, see PeerShell.
         waits, brings: see PeerShell.
@@ -79,6 +79,7 @@ class PeerThread:
         port: int,
         *,
         advertise: Endpoint | None = None,
+        maps: bool = False,
         caps: Caps = NO_CAPS,
         freeze: tuple[int, Callable[[int, int], None]] | None = None,
         waits: bool = False,
@@ -93,6 +94,7 @@ class PeerThread:
         self._host = host
         self._port = port
         self._advertise = advertise
+        self._maps = maps
         self._caps = caps
         self._freeze = freeze
         self._waits = waits
@@ -127,7 +129,8 @@ class PeerThread:
         self._shell = self._make_shell(
             self._invite, self._storage, self._identity, self._name,
             to_trainer=self.inbox.put, rng=random.Random(), advertise=self._advertise,
-            caps=self._caps, freeze=self._freeze, waits=self._waits, brings=self._brings,
+            maps=self._maps, caps=self._caps, freeze=self._freeze, waits=self._waits,
+            brings=self._brings,
         )  # fmt: skip
         self._up.set()
         try:

@@ -44,8 +44,8 @@ class Unreachable:
         may = "Nobody can reach this peer" if news.peers else "Others may not reach this peer"
         logger.warning(
             "%s: %s. It gets nothing while that is so: peers open connections to each other. Let "
-            "that port through the router or firewall, or name another address with "
-            "--advertise HOST:PORT; `swarmtrain explain SWT-E206` says more.",
+            "that port through router (--map asks it to) and firewall, or name another address "
+            "with --advertise HOST:PORT; `swarmtrain explain SWT-E206` says more.",
             may, self.words,
         )  # fmt: skip
 
