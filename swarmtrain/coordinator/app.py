@@ -274,7 +274,7 @@ class CoordinatorApp:
         hello = msgspec.structs.replace(admitted.hello, host=host)
         _welcome(request, admitted.peer)
         outlet = Outlet(transport.abort if transport is not None else lambda: None)
-        self._shell.connect(admitted.peer, outlet, hello, admitted.invite_id)
+        self._shell.connect(admitted.peer, outlet, hello, admitted.invite_id, remote)
         place = Place(hello.boot, hello.host, hello.port)
         if self._dialler.wants(admitted.peer, place, remote):
             task = asyncio.create_task(self._dial(admitted.peer, place))

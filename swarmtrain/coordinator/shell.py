@@ -21,6 +21,7 @@ from swarmtrain.foundation.errors import cleaned
 from swarmtrain_transport.actions import Adopt, Append, CoordinatorAction, SendToPeer
 from swarmtrain_transport.errors import RemoteFault
 from swarmtrain_transport.links.link import PeerId
+from swarmtrain_transport.links.ways import Side, Way
 from swarmtrain_transport.wire.messages import Hello, PeerMessage, Refused, Waiting, encode
 from swarmtrain_transport.wire.records import Record
 from swarmtrain_transport.wire.text_place import TextPlace
@@ -53,9 +54,9 @@ class Machine(Protocol):
         """Begin, or go on after a restart."""
 
     def connected(
-        self, peer: PeerId, hello: Hello, now_s: float, *, invite_id: str
+        self, peer: PeerId, hello: Hello, now_s: float, *, invite_id: str, remote: str
     ) -> tuple[CoordinatorAction, ...]:
-        """The door let the peer in, for the first time or again."""
+        """The door let the peer in, for the first time or again, from this address."""
 
     def received(
         self, peer: PeerId, message: PeerMessage, now_s: float
@@ -69,6 +70,14 @@ class Machine(Protocol):
         self, peer: PeerId, *, is_open: bool, now_s: float
     ) -> tuple[CoordinatorAction, ...]:
         """A connection to the address that a peer tells was tried."""
+
+    def takes(self, token: bytes, side: Side) -> Way | None:
+        """Say what a connection that begins with this token is for."""
+
+    def mirrored(
+        self, token: bytes, side: Side, host: str, port: int, now_s: float
+    ) -> tuple[CoordinatorAction, ...]:
+        """A side of a meeting came to our own port, from this address."""
 
     def tick(self, now_s: float) -> tuple[CoordinatorAction, ...]:
         """Time has passed."""
@@ -184,14 +193,19 @@ class Shell:
         """Begin the machine's life."""
         self._step(lambda now_s: self.machine.start(now_s))
 
-    def connect(self, peer: PeerId, outlet: Outlet, hello: Hello, invite_id: str) -> None:
+    def connect(
+        self, peer: PeerId, outlet: Outlet, hello: Hello, invite_id: str, remote: str = ""
+    ) -> None:
         """The peer came through the door; an older connection of it is cut."""
         older = self._outlets.get(peer)
         self._outlets[peer], outlet.was_in = outlet, not invite_id
         if older is not None:
             older.abort()
         self._step(
-            lambda now_s: self.machine.connected(peer, hello, now_s, invite_id=invite_id), peer
+            lambda now_s: self.machine.connected(
+                peer, hello, now_s, invite_id=invite_id, remote=remote
+            ),
+            peer,
         )
 
     def is_elsewhere(self, peer: PeerId, boot: bytes) -> bool:
@@ -218,6 +232,10 @@ class Shell:
     def dialled(self, peer: PeerId, *, is_open: bool) -> None:
         """A connection to the address that a peer tells was tried from here."""
         self._step(lambda now_s: self.machine.dialled(peer, is_open=is_open, now_s=now_s))
+
+    def mirrored(self, token: bytes, side: Side, host: str, port: int) -> None:
+        """A side of a meeting came to our own port, from this address."""
+        self._step(lambda now_s: self.machine.mirrored(token, side, host, port, now_s))
 
     def obey(self, decide: Callable[[float], tuple[CoordinatorAction, ...]]) -> None:
         """Have the machine carry out an order that somebody gives on this computer."""

@@ -110,7 +110,9 @@ class FakeMachine:
     def start(self, now_s: float) -> Actions:
         return (Append(self.chain.next(run_body())),)
 
-    def connected(self, peer: bytes, hello: Hello, now_s: float, *, invite_id: str) -> Actions:
+    def connected(
+        self, peer: bytes, hello: Hello, now_s: float, *, invite_id: str, remote: str
+    ) -> Actions:
         self.heard.put_nowait(("connected", peer, hello, invite_id))
         welcome = SendToPeer(peer, Welcome(self.term, "demo", bytes(32), b"", 0))
         if peer in self.members:

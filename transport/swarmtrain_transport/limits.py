@@ -450,6 +450,50 @@ UNREACHED_S = 12.0
 """A peer is told to be unreachable when no connection to it could be made for so long: a try takes
 up to HANDSHAKE_S where a machine is busy."""
 
+PLACES_MAX = 8
+"""Addresses of one peer: two families on two interfaces, a mapped port, and what its owner says."""
+
+MEET_S = 5.0
+"""Time of two peers to make a connection: TCP, CURVE and a lost packet at 300 ms take three."""
+
+MEET_SLACK_S = 2.0
+"""The coordinator waits so much longer: its words have to reach both, and theirs it."""
+
+MEET_AT_ONCE = 16
+"""Meetings of one peer that are under way: each is a socket that dials."""
+
+MEET_PLACES = 3
+"""Addresses of one peer that are tried in one way; the best ones come first."""
+
+MEET_DIALS = 4 * PEERS_MAX
+MEET_DIALS_PER_S = 1.0
+"""Times that one peer can make others dial, at once and for long: as many as meet everybody of a
+full run by two addresses."""
+
+MEET_AGAIN_S = 30.0
+MEET_AGAIN_MAX_S = 1800.0
+"""Pause before ways that failed are tried again, doubling: two behind routers that let nobody
+through would else dial each other for ever."""
+
+MEET_STOOD_S = 60.0
+"""A way that stood for so long was good, and is tried first once it is lost. One that is lost
+earlier counts as one that failed."""
+
+MEET_DIALLERS_KEPT = 16 * PEERS_MAX
+"""Peers whose spent dials are remembered, gone ones too."""
+
+RELAY_BELIEVED = 4
+RELAY_UNSEEN_BYTES_PER_S = 1_250_000
+"""What a relay says of its rate counts up to so many times of what it was seen to carry, or for a
+line of 10 Mbit/s: a boast must not draw everybody."""
+
+RELAY_WINDOW_S = 2.0
+"""Its rate is taken over as much, the interval of PROGRESS."""
+
+RELAY_COMPLAINT_S = 600.0
+"""For so long each sender that has lost its way over a relay halves what the relay is reckoned to
+carry."""
+
 EVICT_S = 30.0
 """Silence after which a peer leaves the roster; it may come back with the same key."""
 

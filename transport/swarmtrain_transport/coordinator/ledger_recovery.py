@@ -39,6 +39,7 @@ class Guest:
 
     hello: Hello
     invite_id: str
+    remote: str = ""
 
 
 class LedgerRecovery:

@@ -16,6 +16,7 @@ from swarmtrain_transport.coordinator.ledger_recovery import FORK, Guest, Ledger
 from swarmtrain_transport.coordinator.ledger_writer import LedgerWriter
 from swarmtrain_transport.coordinator.members.departures import Departures, Order
 from swarmtrain_transport.coordinator.members.holdings import Holdings
+from swarmtrain_transport.coordinator.members.meetings import Means, Meetings
 from swarmtrain_transport.coordinator.members.reach import Reach
 from swarmtrain_transport.coordinator.members.roster import LiveRoster, PeerLine
 from swarmtrain_transport.coordinator.members.validation import check_claim, check_hello, shown
@@ -28,6 +29,7 @@ from swarmtrain_transport.coordinator.status_view import describe, result_of
 from swarmtrain_transport.errors import RemoteFault
 from swarmtrain_transport.ledger.chain import Archive
 from swarmtrain_transport.links.link import PeerId
+from swarmtrain_transport.links.ways import Side, Way
 from swarmtrain_transport.pipeline.coordinator.assignment import StageNeed
 from swarmtrain_transport.wire.messages import (
     FIRST_GROUP,
@@ -97,6 +99,7 @@ class Rendezvous:
         rounds: rounds after which the run shall be over, if they are more than they were.
         places: peers that may be in the roster at once.
         linger_s: wait for a member that went without a word, at the run's end.
+        means: what the coordinator can do for two peers of which one cannot dial the other.
 
     Attributes:
         groups: coordinators of the groups, by the groups' numbers.
@@ -124,6 +127,7 @@ class Rendezvous:
         rounds: int = 0,
         places: int = limits.PIPELINE_MEMBERS_MAX,
         linger_s: float = 0.0,
+        means: Means | None = None,
     ) -> None:
         self._places = places
         self.terms = terms
@@ -154,7 +158,8 @@ class Rendezvous:
         self.recovery = LedgerRecovery(
             self.writer, self.live_roster, now_s, verify, run_key if is_lost else None
         )
-        self.reach = Reach(self.live_roster, self.writer, self.note)
+        self.meetings = Meetings(means, self.writer.send, self.note)
+        self.reach = Reach(self.live_roster, self.writer, self.meetings, self.note)
         self.departures = Departures(
             self.writer, self.live_roster, self.first.chronicle, self._lost
         )
@@ -172,9 +177,10 @@ class Rendezvous:
         return self._settle()
 
     def connected(
-        self, peer: PeerId, hello: Hello, now_s: float, *, invite_id: str = ""
+        self, peer: PeerId, hello: Hello, now_s: float, *, invite_id: str = "", remote: str = ""
     ) -> Actions:
-        """The door has let a peer in, or again. RemoteFault: a false HELLO, nothing changed."""
+        """The door has let a peer in, or again, that comes from this address. RemoteFault: a false
+        HELLO, nothing changed."""
         self._at(now_s)
         check_hello(hello)
         if self.view.curve_holders.get(hello.curve_key, peer) != peer:
@@ -183,7 +189,7 @@ class Rendezvous:
         if hello.curve_key not in keys and len(keys) >= limits.CURVE_KEYS_MAX:
             raise RemoteFault("hello", f"it has come with {len(keys)} other curve_keys before")
         self.recovery.gone(peer)
-        self._let_in(peer, Guest(hello, invite_id))
+        self._let_in(peer, Guest(hello, invite_id, remote or hello.host))
         return self._settle()
 
     def _let_in(self, peer: PeerId, guest: Guest) -> None:
@@ -200,7 +206,7 @@ class Rendezvous:
         ):
             self.writer.refuse(peer, "SWT-E705", f"The run is finished: {result_of(self)}.")
         elif self.writer.has_card(peer, hello):
-            self._welcome(peer, hello)
+            self._welcome(peer, guest)
         elif self.recovery.is_open:
             self.recovery.wait(peer, guest)
         elif join is None and len(self.view.roster) >= self._places:
@@ -218,16 +224,18 @@ class Rendezvous:
                 choice = self._stages.choose(peer, hello, is_new=is_new)
                 self._move(peer, tuple(choice.span), choice.why)
                 why = choice.why
-            self._welcome(peer, hello, why)
+            self._welcome(peer, guest, why)
 
-    def _welcome(self, peer: PeerId, hello: Hello, why: str = "") -> None:
+    def _welcome(self, peer: PeerId, guest: Guest, why: str = "") -> None:
+        hello = guest.hello
         line = self.live_roster.enter(peer, hello, self._now_s)
         self.reach.is_due = True
         self.writer.send(
             peer,
             Welcome(self.writer.term, self.terms.run_id, self._run_key, self.terms.config,
-                    self.writer.ledger.head_index, why),
+                    self.writer.ledger.head_index, why, guest.remote),
         )  # fmt: skip
+        self.meetings.came(peer, guest.remote, hello, self._now_s)
         self.writer.send_image(peer, line, self._now_s)
         self.writer.send_records(peer, line, self._now_s)
         for number in (*self.view.groups_of(peer), *self.view.keeps_of(peer)):
@@ -259,6 +267,7 @@ class Rendezvous:
         self._dispatch(peer, line, message)
         is_idle = line.life.idle_s is not None
         is_news = is_idle or not was_alive or line.acked_index != acked_index or self.reach.is_due
+        is_news = is_news or self.meetings.has_news or now_s >= self.meetings.next_wakeup_s
         if isinstance(message, Progress) and not is_news and now_s < self._due_s:
             return self.writer.take()
         is_timeless = isinstance(message, _TIMELESS) and not is_idle
@@ -272,12 +281,13 @@ class Rendezvous:
         if (line := self.lines.get(peer)) is not None and line.connected:
             line.connected = False
             line.life.closed(now_s)
+            self.meetings.away(peer, now_s)
         return self._settle()
 
     def tick(self, now_s: float) -> Actions:
         """The time that `next_wakeup_s` asked for has come."""
         self._at(now_s)
-        if now_s < self._due_s:
+        if now_s < min(self._due_s, self.meetings.next_wakeup_s):
             return ()
         self.recovery.tick(now_s)
         return self._settle()
@@ -305,7 +315,23 @@ class Rendezvous:
         self._at(now_s)
         if (line := self.lines.get(peer)) is not None:
             line.is_dialled, self.reach.is_due = is_open, True
+            self.meetings.dialled(peer, now_s, is_open=is_open)
         return self._settle()
+
+    def takes(self, token: bytes, side: Side) -> Way | None:
+        """Return what a connection to our own port that begins with this token is for, see
+        Meetings."""
+        return self.meetings.takes(token, side)
+
+    def mirrored(self, token: bytes, side: Side, host: str, port: int, now_s: float) -> Actions:
+        """A side of a meeting came to our own port, from this address."""
+        self._at(now_s)
+        self.meetings.mirrored(token, side, host, port, now_s)
+        return self._settle()
+
+    def carried(self, num_bytes: int) -> None:
+        """We have passed on so many bytes ourselves since this was last said."""
+        self.meetings.own_carried += num_bytes
 
     def reads(self, place: TextPlace | None) -> None:
         """Hear where the run is in the text that is leased to its peers: PLANs say so."""
@@ -338,7 +364,7 @@ class Rendezvous:
     @property
     def next_wakeup_s(self) -> float:
         """Time at which `tick` wants to be called; at most half a second late is harmless."""
-        return min(self._due_s, self._now_s + limits.LOOK_S)
+        return min(self._due_s, self.meetings.next_wakeup_s, self._now_s + limits.LOOK_S)
 
     def _at(self, now_s: float) -> None:
         """An event. Time in which this process was stopped is nobody else's silence."""
@@ -442,6 +468,8 @@ class Rendezvous:
                 line.acknowledged(min(message.index, self.writer.head), self._now_s)
                 is_idle = line.is_still(message) and self._owes(peer)
                 self.reach.progressed(line, message)
+                self.meetings.unreached(peer, message.unreached, self._now_s)
+                self.meetings.relays.moved(peer, message.bytes_in + message.bytes_out)
                 line.progress = message
                 line.life.moved(self._now_s, message.up_bytes_per_s, is_idle=is_idle)
                 if message.gauged is not None:
@@ -467,6 +495,14 @@ class Rendezvous:
             case Kept():
                 if message.group in self.groups:
                     self.groups[message.group].keepers.heard(peer, message, self._now_s)
+            case Met():
+                self.meetings.met(peer, message, self._now_s)
+            case Places():
+                self.meetings.places(peer, message, self._now_s)
+            case Carrying():
+                self.meetings.carrying(peer, message, self._now_s)
+            case Carried():
+                self.meetings.carried(peer, message, self._now_s)
             case PipelineReport() if self.stage_rounds is not None:
                 self.stage_rounds.received(peer, line.hello.boot, message, self._now_s)
             case Offer() | Ready() | Applied() | Stranded() | Accuse() | Evaluated():
@@ -507,6 +543,8 @@ class Rendezvous:
             head = self.writer.head
             guest = self.recovery.hear(peer, message, self._now_s)
             if self.writer.head != head:  # else what was reported of an op counts on
+                for gone in self.lines.keys() - self.view.roster.keys():
+                    self.meetings.left(gone, self._now_s)
                 self.live_roster.adopted(self._now_s)
                 self._begin_known_groups()
                 for group in self.groups.values():
@@ -552,6 +590,7 @@ class Rendezvous:
         if self.is_finished:
             self._dismiss()
         self._release()
+        self.meetings.tick(self._now_s)  # after the JOINs of those who are to meet
         if shifts_timers or newest != head or self._now_s >= self._due_s:
             self._due_s = self._next_due_s()
         return self.writer.take()
@@ -617,6 +656,7 @@ class Rendezvous:
                 self.writer.append(move)
 
     def _lost(self, peer: PeerId) -> None:
+        self.meetings.left(peer, self._now_s)
         for group in self.groups.values():
             group.depart(peer)
         if self.stage_rounds is not None:

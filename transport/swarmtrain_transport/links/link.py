@@ -46,6 +46,28 @@ def is_dialable(host: str) -> bool:
     return not (parsed.is_unspecified or parsed.is_multicast or host == "255.255.255.255")
 
 
+_LOCAL = [
+    ipaddress.ip_network(net)
+    for net in (
+        "10.0.0.0/8", "172.16.0.0/12", "192.168.0.0/16", "169.254.0.0/16", "100.64.0.0/10",
+        "127.0.0.0/8", "fc00::/7", "fe80::/10", "::1/128",
+    )
+]  # fmt: skip
+"""Addresses that many networks have; 100.64.0.0/10 is between providers and their customers."""
+
+
+@lru_cache(maxsize=1024)
+def is_local(host: str) -> bool:
+    """Return True if a dialable address means something on its own network only."""
+    parsed = ipaddress.ip_address(host)
+    return any(parsed in net for net in _LOCAL if net.version == parsed.version)
+
+
+def is_loopback(host: str) -> bool:
+    """Return True if this is the address by which a machine knows itself."""
+    return is_dialable(host) and ipaddress.ip_address(host).is_loopback
+
+
 @dataclass(slots=True)
 class LinkStats:
     """Counters of one link since it was opened. Bytes include the 48-byte headers."""

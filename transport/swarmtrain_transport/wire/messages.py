@@ -398,7 +398,8 @@ class Leave(Message, frozen=True, tag="leave"):
 
 class Welcome(Message, frozen=True, tag="welcome", omit_defaults=True):
     """Answer to HELLO. `run` is the run file's canonical msgpack, hashed in the RUN record; `why`
-    says to a newcomer in words why it serves the stages that MOVE gives it."""
+    says to a newcomer in words why it serves the stages that MOVE gives it; `seen` is the address
+    that it comes from. One that is seen at a public address dials no private one of a JOIN."""
 
     term: int
     run_id: str
@@ -406,6 +407,7 @@ class Welcome(Message, frozen=True, tag="welcome", omit_defaults=True):
     run: bytes
     now_index: int
     why: str = ""
+    seen: str = ""
 
 
 class Tell(Message, frozen=True, tag="tell"):

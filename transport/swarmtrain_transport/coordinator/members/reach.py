@@ -1,14 +1,15 @@
 """Peers that the others cannot reach: whose word counts, and for how much (protocol.md T20).
 
-A peer that nobody can dial hears nothing: what others send goes by connections that they open. So
-it never gets a state, and what it alone holds is lost. Nobody's word alone is believed on that: a
-peer that reaches few others may be the one with the broken line.
+A peer to which no way leads hears nothing. So it never gets a state, and what it alone holds is
+lost. Nobody's word alone is believed on that: a peer that reaches few others may be the one with
+the broken line. A word counts once meetings have found no way between the two.
 """
 
 from collections import defaultdict
 from collections.abc import Callable
 
 from swarmtrain_transport.coordinator.ledger_writer import LedgerWriter
+from swarmtrain_transport.coordinator.members.meetings import Meetings
 from swarmtrain_transport.coordinator.members.roster import LiveRoster, PeerLine
 from swarmtrain_transport.links.link import PeerId
 from swarmtrain_transport.wire.messages import Progress, Unreached
@@ -20,6 +21,7 @@ class Reach:
     Args:
         live_roster: The peers that are here.
         writer: Sends peers what they hear of themselves.
+        meetings: Knows which ways there are.
         note: Hears, for people, what is found of a peer.
 
     Attributes:
@@ -30,10 +32,12 @@ class Reach:
         self,
         live_roster: LiveRoster,
         writer: LedgerWriter,
+        meetings: Meetings,
         note: Callable[[PeerId, str, str], None],
     ) -> None:
         self.is_due = False
         self._live_roster, self._writer, self._note = live_roster, writer, note
+        self._meetings = meetings
         self._is_watching = False
         self._told: dict[PeerId, tuple[PeerLine, Unreached]] = {}
 
@@ -44,9 +48,9 @@ class Reach:
 
     def settle(self, now_s: float) -> None:
         """Judge, if anything may have changed, and tell those whom it concerns."""
-        if not (self.is_due or self._is_watching):
+        if not (self.is_due or self._is_watching or self._meetings.has_news):
             return
-        self.is_due = False
+        self.is_due = self._meetings.has_news = False
         for peer, told in self._judge(now_s):
             self._writer.send(peer, told)
             if told.peers:
@@ -72,9 +76,11 @@ class Reach:
                 line.life.unreached_s = None
             elif line.life.unreached_s is None:
                 line.life.unreached_s = now_s
+            # Who takes part in meetings need not be dialled, so a try from here says nothing yet.
+            is_refused = line.is_dialled is False
             told = Unreached(
                 line.hello.host, line.hello.port, by if is_marked else 0,
-                by_coordinator=line.is_dialled is False,
+                by_coordinator=is_refused and (is_marked or not self._meetings.knows(peer)),
             )  # fmt: skip
             before_on, before = self._told.get(peer, (line, None))
             if before_on is not line:
@@ -93,7 +99,7 @@ class Reach:
         is no witness, unless the coordinator could not reach these either."""
         words = defaultdict[PeerId, int](int)
         for peer, line in here.items():
-            said = line.progress.unreached if line.progress is not None else ()
+            said = self._meetings.misses(peer) if line.progress is not None else ()
             named = {other for other in said if other in here and other != peer}
             if not named:
                 continue

@@ -10,14 +10,20 @@ import math
 from swarmtrain_transport import limits
 from swarmtrain_transport.errors import RemoteFault
 from swarmtrain_transport.links.link import is_dialable
+from swarmtrain_transport.links.ways import TOKEN_BYTES, Way
 from swarmtrain_transport.wire.messages import (
     Accuse,
     Applied,
     Brings,
+    Carried,
+    Carrying,
     CheckpointWritten,
     Hello,
+    Met,
     Offer,
     PeerMessage,
+    Place,
+    Places,
     Progress,
     Ready,
 )
@@ -28,6 +34,7 @@ _STATES_MAX = 64
 _PORT_MAX = 65_535
 _HINTS = {"host": ": it must be an IP address that others can dial, not a name"}
 _VALUES_MAX = 1 << 40
+_PLACES = frozenset({"lan", "mapped", "told"})
 _WITH_STATE = (Ready, Applied)
 _WITH_HASHES = (*_WITH_STATE, Offer, Accuse, CheckpointWritten)
 
@@ -74,6 +81,8 @@ def check_claim(message: PeerMessage) -> None:
     """
     if isinstance(message, Progress) and len(message.unreached) > limits.PEERS_MAX:
         raise RemoteFault("progress", f"{len(message.unreached)} peers that it cannot reach")
+    if isinstance(message, Places | Met | Carrying | Carried):
+        _check_ways(message)
     if not isinstance(message, _WITH_HASHES):
         return
     if isinstance(message, Offer):
@@ -92,6 +101,37 @@ def check_claim(message: PeerMessage) -> None:
         hashes = [message.manifest_hash]
     if any(len(digest) != limits.HASH_BYTES for digest in hashes):
         raise RemoteFault("hash", f"{type(message).__name__} with a hash that is none")
+
+
+def _check_ways(message: Places | Met | Carrying | Carried) -> None:
+    """Check what a peer says of addresses and ways. Addresses that are good in one house only are
+    told to nobody else (whereabouts.py)."""
+    match message:
+        case Places():
+            is_well = len(message.places) <= limits.PLACES_MAX and all(
+                map(_is_place, message.places)
+            )
+        case Met():
+            is_well = len(message.token) == TOKEN_BYTES and (
+                not message.way
+                or (message.way in set(Way) and len(message.peer) == limits.KEY_BYTES)
+            )
+        case Carrying():
+            counts = (message.bytes_per_s, message.bytes_left + 1)
+            is_well = 1 <= message.port <= _PORT_MAX and all(map(_is_count, counts))
+        case Carried():
+            is_well = _is_count(message.num_bytes)
+    if not is_well:
+        raise RemoteFault("ways", f"{type(message).__name__} that cannot be one")
+
+
+def _is_place(place: Place) -> bool:
+    is_known = place.kind in _PLACES
+    return is_known and is_dialable(place.host) and 1 <= place.port <= _PORT_MAX
+
+
+def _is_count(number: int) -> bool:
+    return 0 <= number <= limits.COUNT_MAX
 
 
 def genesis_of(offer: Offer, block: int, layout: bytes = b"", root: bytes = b"") -> Attest:

@@ -1,0 +1,628 @@
+"""Who meets whom, and how: ways for each ordered pair of peers of which one cannot plainly dial.
+
+A pair is left alone until there is evidence that its sender cannot dial its receiver. Then the
+routes are tried one after another, best first; the sender's word ends a try, as it is the one whose
+connection has proved the receiver's key or has not. What stands is kept, and better routes are
+tried again after pauses that double. Nobody's word counts for more than its own ways: a sender that
+lies loses what it sends itself, a receiver can have another way looked for and take none down
+(protocol.md T21). Pure: time, tokens and what is sent are arguments.
+"""
+
+import math
+from collections.abc import Callable, Collection, Iterator
+from dataclasses import dataclass, field
+
+from swarmtrain_transport import limits
+from swarmtrain_transport.coordinator.members.relays import Relays
+from swarmtrain_transport.coordinator.members.whereabouts import (
+    Route,
+    Whereabouts,
+    direct_routes,
+)
+from swarmtrain_transport.links.link import PeerId, is_local
+from swarmtrain_transport.links.outbox import TokenBucket
+from swarmtrain_transport.links.ways import Side, Way
+from swarmtrain_transport.wire.messages import (
+    Carried,
+    Carry,
+    Carrying,
+    CoordinatorMessage,
+    Hello,
+    Meet,
+    Met,
+    Part,
+    Places,
+)
+
+_TRY_S = limits.MEET_S + limits.MEET_SLACK_S
+_PLAIN = Route(Way.DIALLED)
+
+
+@dataclass(frozen=True, slots=True)
+class Means:
+    """What the coordinator can do for two peers.
+
+    Attributes:
+        draw_token: draws 32 bytes that nobody guesses.
+        mirror: True if it can tell peers how they look from outside.
+        relay_bytes_per_s: rate at which it passes bytes on itself, 0 if it does not.
+    """
+
+    draw_token: Callable[[], bytes]
+    mirror: bool = False
+    relay_bytes_per_s: int = 0
+
+
+@dataclass(slots=True)
+class _Member:
+    """One peer: where it is, and what it may still make others do."""
+
+    boot: bytes
+    at: Whereabouts
+    dials: TokenBucket
+    is_here: bool = True
+    unreached: frozenset[PeerId] = frozenset()
+    busy: int = 0
+
+
+@dataclass(slots=True, eq=False)
+class _Meeting:
+    """A try, and then the way that it made."""
+
+    token: bytes
+    sender: PeerId
+    receiver: PeerId
+    route: Route
+    ends_s: float
+    seen: dict[Side, tuple[str, int]] = field(default_factory=dict)
+    is_told: bool = False
+
+    def side_of(self, peer: PeerId) -> Side | None:
+        """The side that a peer is, None for anybody else."""
+        return {self.sender: Side.SENDER, self.receiver: Side.RECEIVER}.get(peer)
+
+
+@dataclass(slots=True, eq=False)
+class _Pair:
+    """An ordered pair that does not plainly dial, or is thought not to.
+
+    Attributes:
+        is_named: True if the sender has said that it cannot reach the receiver.
+        standing: way that stands.
+        trying: try that is under way.
+        tried: routes that have failed in this round of tries.
+        is_lost: True once all routes have failed and none stands.
+        is_doubted: True if a way as good as the standing one is looked for.
+        first_rank: rank of the way that was lost; better ones wait.
+        due_s: time of the next try.
+        pause_s: pause after the next round of tries.
+    """
+
+    sender: PeerId
+    receiver: PeerId
+    due_s: float
+    is_named: bool = False
+    standing: _Meeting | None = None
+    stood_s: float = -math.inf
+    trying: _Meeting | None = None
+    tried_s: float = -math.inf
+    tried: set[Route] = field(default_factory=set)
+    is_lost: bool = False
+    is_doubted: bool = False
+    first_rank: int = 0
+    pause_s: float = limits.MEET_AGAIN_S
+
+    def refresh(self, now_s: float) -> None:
+        """Something has changed: what failed before may work."""
+        self.tried.clear()
+        self.first_rank = 0
+        self.due_s, self.pause_s = now_s, limits.MEET_AGAIN_S
+
+
+class Meetings:
+    """Bring peers together.
+
+    Args:
+        means: what the coordinator can do; None if nobody is to meet.
+        send: sends a peer a message.
+        note: hears, for people, what a peer did.
+
+    Attributes:
+        relays: peers that pass bytes on.
+        own_carried: bytes that the coordinator itself has passed on.
+        has_news: True if ways have changed since this was last set to False.
+    """
+
+    def __init__(
+        self,
+        means: Means | None,
+        send: Callable[[PeerId, CoordinatorMessage], None],
+        note: Callable[[PeerId, str, str], None],
+    ) -> None:
+        self._means, self._send, self._note = means, send, note
+        self.relays = Relays()
+        self.own_carried = 0
+        self.has_news = False
+        self._members: dict[PeerId, _Member] = {}
+        self._pairs: dict[PeerId, dict[PeerId, _Pair]] = {}
+        self._dials: dict[PeerId, TokenBucket] = {}
+        self._by_token: dict[bytes, _Meeting] = {}
+        self._due_s = math.inf
+
+    # ---- who is here, and where
+
+    def came(self, peer: PeerId, remote: str, hello: Hello, now_s: float) -> None:
+        """A peer's control connection stands. What is known of another process of it is void."""
+        known = self._members.get(peer)
+        if known is not None and known.boot != hello.boot:
+            self._forget(peer, now_s)
+            known = None
+        at = Whereabouts(remote, hello.host, hello.port)
+        if known is None:
+            self._members[peer] = _Member(hello.boot, at, self._dials_of(peer, now_s))
+            self._look_at(peer, now_s)
+            return
+        has_moved = known.at.remote != remote
+        if (known.at.host, known.at.port, known.at.remote) == (at.host, at.port, remote):
+            at.is_dialled = known.at.is_dialled
+        at.places = known.at.places
+        known.at, known.is_here = at, True
+        for pair in self._pairs_of(peer):
+            pair.is_doubted = pair.is_doubted or has_moved
+            if has_moved or pair.standing is None:
+                pair.refresh(now_s)
+        self._look_at(peer, now_s)
+
+    def away(self, peer: PeerId, now_s: float) -> None:
+        """A peer's control connection has closed. Ways stand on their own; tries do not."""
+        if (member := self._members.get(peer)) is None:
+            return
+        member.is_here = False
+        for pair in self._pairs_of(peer):
+            if pair.trying is not None:
+                self._end_try(pair, now_s)
+                pair.due_s = now_s
+        self._wake(now_s)
+
+    def left(self, peer: PeerId, now_s: float) -> None:
+        """A peer is in the roster no longer: nothing of it is kept."""
+        self._forget(peer, now_s)
+        self.relays.left(peer)
+        self._wake(now_s)
+
+    def places(self, peer: PeerId, message: Places, now_s: float) -> None:
+        """A peer tells its addresses."""
+        if (member := self._members.get(peer)) is None or member.at.places == message.places:
+            return
+        member.at.places = message.places
+        for pair in self._pairs_of(peer):
+            pair.refresh(now_s)
+        self._look_at(peer, now_s)
+
+    def dialled(self, peer: PeerId, now_s: float, *, is_open: bool) -> None:
+        """The coordinator has tried to open a connection to a peer."""
+        if (member := self._members.get(peer)) is None or member.at.is_dialled is is_open:
+            return
+        member.at.is_dialled = is_open
+        if is_open:
+            for pair in self._pairs_of(peer):
+                pair.refresh(now_s)
+        self._look_at(peer, now_s)
+
+    def unreached(self, peer: PeerId, others: Collection[PeerId], now_s: float) -> None:
+        """A sender says whom it could not reach for UNREACHED_S."""
+        if (member := self._members.get(peer)) is None:
+            return
+        member.unreached = now_named = frozenset(others)
+        for other in now_named:
+            self._look(peer, other, now_s)
+            pair = self._pair(peer, other)
+            if pair is not None and pair.standing is not None and pair.trying is None:
+                self._check_standing(pair, now_s)
+        # A try takes a receiver out of what its sender names, for a while.
+        quiet_s = now_s - 2 * limits.UNREACHED_S
+        for pair in self._pairs_by(peer):
+            is_quiet = pair.trying is None and pair.tried_s < quiet_s
+            if pair.is_named and pair.receiver not in now_named and is_quiet:
+                pair.is_named = pair.is_lost = False
+                self._look(peer, pair.receiver, now_s)
+
+    def carrying(self, peer: PeerId, message: Carrying, now_s: float) -> None:
+        """A peer relays for others, or how it does has changed."""
+        if peer not in self._members:
+            return
+        is_new = peer not in self.relays
+        self.relays.carrying(peer, message)
+        if is_new:
+            for pair in self._every_pair():
+                if pair.standing is None:
+                    pair.due_s = min(pair.due_s, now_s)
+            self._wake(now_s)
+
+    # ---- what comes of a meeting
+
+    def met(self, peer: PeerId, message: Met, now_s: float) -> None:
+        """A side says what has come of its part."""
+        meeting = self._by_token.get(message.token)
+        if meeting is None:
+            if message.is_up and message.way and message.peer != peer:
+                self._adopt(peer, message, now_s)
+            return
+        side, pair = meeting.side_of(peer), self._pairs[meeting.sender][meeting.receiver]
+        is_tried = meeting is pair.trying
+        if side is Side.SENDER and message.is_up:
+            if is_tried and message.way == Way.DIALLED != meeting.route.way:
+                self._plain(pair, now_s)
+            elif is_tried:
+                self._stand(pair, now_s)
+        elif message.is_up or side is None:
+            return
+        elif is_tried:
+            self._fail(pair, now_s)
+        elif side is Side.SENDER:
+            self._lose(pair, message.reason, now_s)
+        elif pair.trying is None and not pair.is_doubted:
+            # Only its sender takes a way down; but it may not have noticed yet.
+            pair.is_doubted = True
+            pair.due_s = max(now_s, pair.tried_s + pair.pause_s)
+            pair.pause_s = min(2 * pair.pause_s, limits.MEET_AGAIN_MAX_S)
+        self._wake(now_s)
+
+    def takes(self, token: bytes, side: Side) -> Way | None:
+        """Return what a connection to the coordinator's own port that brings this token is for:
+        PUNCHED, it wants to see how it looks; RELAYED, it wants to be passed on; None, it is
+        nobody's. Each side of a token is taken once."""
+        meeting = self._by_token.get(token)
+        if meeting is None or side in meeting.seen or not meeting.is_told:
+            return None
+        pair, route = self._pairs[meeting.sender][meeting.receiver], meeting.route
+        if pair.trying is not meeting or route.relay is not None:
+            return None
+        if route.way not in (Way.PUNCHED, Way.RELAYED):
+            return None
+        if route.way is Way.RELAYED:
+            meeting.seen[side] = ("", 0)
+        return route.way
+
+    def mirrored(self, token: bytes, side: Side, host: str, port: int, now_s: float) -> None:
+        """A side of a meeting has shown itself at the coordinator's port."""
+        if self.takes(token, side) is not Way.PUNCHED:
+            return
+        meeting = self._by_token[token]
+        meeting.seen[side] = (host, port)
+        if len(meeting.seen) < len(Side):
+            return
+        ends = meeting.seen[Side.SENDER], meeting.seen[Side.RECEIVER]
+        pair = self._pairs[meeting.sender][meeting.receiver]
+        if len({":" in at[0] for at in ends}) > 1 or len({is_local(at[0]) for at in ends}) > 1:
+            self._fail(pair, now_s)  # nobody dials from one family, or network, into another
+        else:
+            meeting.ends_s = now_s + _TRY_S
+            self._tell(meeting, *ends)
+        self._wake(now_s)
+
+    def carried(self, peer: PeerId, message: Carried, now_s: float) -> None:
+        """A relay says what it has moved, or at first that it is ready."""
+        meeting = self._by_token.get(message.token)
+        if meeting is None or meeting.route.relay != peer:
+            return
+        if not meeting.is_told:
+            relay = self._members[peer].at
+            ends = [self._members[end].at for end in (meeting.sender, meeting.receiver)]
+            hosts = [_relay_host(relay, end) for end in ends]
+            port = meeting.route.port
+            self._tell(meeting, (hosts[1], port), (hosts[0], port))
+        self.relays.credit(peer, message.num_bytes, (meeting.sender, meeting.receiver), now_s)
+
+    # ---- what others ask
+
+    def misses(self, sender: PeerId) -> set[PeerId]:
+        """Return those whom a peer says it cannot reach, and to whom no way was found."""
+        member = self._members.get(sender)
+        pairs = self._pairs.get(sender, {})
+        lost = {peer for peer, pair in pairs.items() if pair.is_lost and pair.is_named}
+        return lost | ((member.unreached if member is not None else set()) - pairs.keys())
+
+    def knows(self, peer: PeerId) -> bool:
+        """Return True if a peer takes part in meetings."""
+        member = self._members.get(peer)
+        return self._means is not None and member is not None and member.at.places is not None
+
+    def ways(self) -> dict[tuple[PeerId, PeerId], Way | None]:
+        """The way by which each peer that is here sends to each other one, None for no way."""
+        here = [peer for peer, member in self._members.items() if member.is_here]
+        return {(a, b): self._way(a, b) for a in here for b in here if a != b}
+
+    def _way(self, sender: PeerId, receiver: PeerId) -> Way | None:
+        pair = self._pair(sender, receiver)
+        if pair is not None:
+            return pair.standing.route.way if pair.standing is not None else None
+        return None if receiver in self._members[sender].unreached else Way.DIALLED
+
+    @property
+    def next_wakeup_s(self) -> float:
+        """Time at which `tick` wants to be called."""
+        return self._due_s
+
+    def tick(self, now_s: float) -> None:
+        """End tries that took too long, and begin those that are due."""
+        if now_s < self._due_s:
+            return
+        self._due_s = math.inf
+        for pair in list(self._every_pair()):
+            if pair.trying is not None and pair.trying.ends_s <= now_s:
+                self._fail(pair, now_s)
+            if pair.trying is None and pair.due_s <= now_s:
+                self._begin(pair, now_s)
+            self._wake(pair.due_s if pair.trying is None else pair.trying.ends_s)
+
+    # ---- evidence
+
+    def _look_at(self, peer: PeerId, now_s: float) -> None:
+        for other in self._members:
+            if other != peer:
+                self._look(peer, other, now_s)
+                self._look(other, peer, now_s)
+        self._wake(now_s)
+
+    def _look(self, sender: PeerId, receiver: PeerId, now_s: float) -> None:
+        """Begin to bring two together, or cease to, as the evidence is now."""
+        if not (self.knows(sender) and self.knows(receiver)):
+            return
+        source, target = self._members[sender], self._members[receiver]
+        pair = self._pair(sender, receiver)
+        is_named = receiver in source.unreached
+        if pair is not None and pair.standing is None and pair.trying is None:
+            pair.is_named = pair.is_named or is_named
+            if not pair.is_named and not source.at.fails_to_dial(target.at):
+                self._drop(pair)
+        elif pair is None and (is_named or source.at.fails_to_dial(target.at)):
+            self._add(sender, receiver, now_s).is_named = is_named
+
+    def _check_standing(self, pair: _Pair, now_s: float) -> None:
+        """A sender names a receiver to which a way stands: that has ended without a word."""
+        if now_s >= pair.stood_s + limits.UNREACHED_S:
+            self._lose(pair, "no connection for long", now_s)
+            pair.is_named = True
+            self._wake(now_s)
+
+    def _adopt(self, sender: PeerId, message: Met, now_s: float) -> None:
+        """A way stands since before this coordinator did."""
+        ends = (sender, message.peer)
+        if not self.knows(sender) or len(self._pairs.get(sender, ())) > limits.PEERS_MAX:
+            return
+        pair = self._pair(*ends) or self._add(*ends, now_s)
+        self._end_try(pair, now_s)
+        self._release(pair.standing)
+        route = Route(Way(message.way))
+        pair.standing = _Meeting(message.token, *ends, route, math.inf, is_told=True)
+        self._by_token[message.token] = pair.standing
+        self._stood(pair, now_s)
+
+    # ---- tries
+
+    def _begin(self, pair: _Pair, now_s: float) -> None:
+        """Begin the next try of a pair, if it may."""
+        pair.due_s = math.inf
+        ends = [self._members.get(end) for end in (pair.sender, pair.receiver)]
+        if self._means is None or not all(end is not None and end.is_here for end in ends):
+            return  # they are due when both are here
+        if pair.standing is not None and pair.standing.route.way.rank == 0 and not pair.is_doubted:
+            return
+        route = next(self._untried(pair, now_s), None)
+        if route is None:
+            self._rest(pair, now_s)
+            return
+        payers = [self._members[peer] for peer in self._payers(pair, route)]
+        if any(end is not None and end.busy >= limits.MEET_AT_ONCE for end in ends):
+            pair.due_s = now_s + 1.0
+        elif not all([payer.dials.is_open(now_s) for payer in payers]):
+            pair.due_s = max(payer.dials.opens_s for payer in payers) + 1.0
+        else:
+            for payer in payers:
+                payer.dials.spend(1)
+            self._try(pair, route, now_s)
+
+    def _untried(self, pair: _Pair, now_s: float) -> Iterator[Route]:
+        """Routes that may be tried next, best first; after a loss, those that are no better than
+        what was lost."""
+        routes = [route for route in self._routes(pair, now_s) if route not in pair.tried]
+        if pair.standing is not None:
+            rank = pair.standing.route.way.rank + pair.is_doubted
+            return iter([route for route in routes if route.way.rank < rank])
+        routes.sort(key=lambda route: route.way.rank < pair.first_rank)
+        return iter(routes)
+
+    def _routes(self, pair: _Pair, now_s: float) -> Iterator[Route]:
+        means, ends = self._means, (pair.sender, pair.receiver)
+        if means is None:
+            return
+        at = [self._members[end].at for end in ends]
+        yield from direct_routes(at[0], at[1], mirror=means.mirror)
+        for relay, port in self.relays.ranked(now_s):
+            member = self._members[relay]
+            can_meet = all(_relay_host(member.at, end) for end in at)
+            if relay not in ends and member.is_here and can_meet:
+                yield Route(Way.RELAYED, port=port, relay=relay)
+        if means.relay_bytes_per_s > 0:
+            yield Route(Way.RELAYED)
+
+    def _payers(self, pair: _Pair, route: Route) -> set[PeerId]:
+        """Peers on whose word others dial: who cannot dial itself, and whose address is told."""
+        dialled = {
+            Way.DIALLED: {pair.receiver}, Way.TURNED: set[PeerId](), Way.PUNCHED: {pair.receiver},
+            Way.RELAYED: set[PeerId](),
+        }[route.way]  # fmt: skip
+        return {pair.sender} | dialled | ({route.relay} if route.relay else set())
+
+    def _try(self, pair: _Pair, route: Route, now_s: float) -> None:
+        assert self._means is not None
+        ends = (pair.sender, pair.receiver)
+        meeting = _Meeting(self._means.draw_token(), *ends, route, now_s + _TRY_S)
+        self._by_token[meeting.token], pair.trying = meeting, meeting
+        for end in ends:
+            self._members[end].busy += 1
+        if route.relay is not None:
+            self.relays.takes(route.relay, meeting.token)
+            self._send(route.relay, Carry(meeting.token))
+        elif route.way is Way.DIALLED:
+            self._tell(meeting, (route.host, route.port), None)
+        elif route.way is Way.TURNED:
+            self._tell(meeting, ("", 0), (route.host, route.port))
+        else:
+            self._tell(meeting, ("", 0), ("", 0))
+
+    def _tell(
+        self, meeting: _Meeting, receiver_at: tuple[str, int], sender_at: tuple[str, int] | None
+    ) -> None:
+        """Send MEET.
+
+        Args:
+            receiver_at: address that the sender is told.
+            sender_at: address that the receiver is told; None if it has no part.
+        """
+        meeting.is_told = True
+        token, way = meeting.token, meeting.route.way.value
+        self._send(meeting.sender, Meet(token, meeting.receiver, True, way, *receiver_at))
+        if sender_at is not None:
+            self._send(meeting.receiver, Meet(token, meeting.sender, False, way, *sender_at))
+
+    def _end_try(self, pair: _Pair, now_s: float) -> _Meeting | None:
+        """Whatever came of it, the try is over."""
+        meeting, pair.trying = pair.trying, None
+        if meeting is not None:
+            pair.tried_s = now_s
+            for end in (pair.sender, pair.receiver):
+                if end in self._members:
+                    self._members[end].busy -= 1
+            self._release(meeting)
+        return meeting
+
+    def _release(self, meeting: _Meeting | None) -> None:
+        """Tell everybody whom it concerns that a meeting is void."""
+        if meeting is None or self._by_token.pop(meeting.token, None) is None:
+            return
+        told = {meeting.sender, meeting.receiver} if meeting.is_told else set[PeerId]()
+        if meeting.route.relay is not None:
+            self.relays.ends(meeting.route.relay, meeting.token)
+            told.add(meeting.route.relay)
+        for peer in sorted(told):
+            if peer in self._members and self._members[peer].is_here:
+                self._send(peer, Part(meeting.token))
+
+    def _fail(self, pair: _Pair, now_s: float) -> None:
+        """The try has failed: the next one."""
+        if (meeting := self._end_try(pair, now_s)) is not None:
+            pair.tried.add(meeting.route)
+            pair.due_s = now_s
+
+    def _rest(self, pair: _Pair, now_s: float) -> None:
+        """All routes have failed, or no better one has been found."""
+        pair.tried.clear()
+        pair.first_rank, pair.is_doubted = 0, False
+        if pair.standing is None and not pair.is_lost:
+            pair.is_lost = self.has_news = True
+        pair.due_s = now_s + pair.pause_s
+        pair.pause_s = min(2 * pair.pause_s, limits.MEET_AGAIN_MAX_S)
+
+    # ---- ways that stand
+
+    def _stand(self, pair: _Pair, now_s: float) -> None:
+        """The try has made a way; what stood before may go."""
+        meeting, pair.trying = pair.trying, None
+        assert meeting is not None
+        for end in (pair.sender, pair.receiver):
+            self._members[end].busy -= 1
+        self._release(pair.standing)
+        pair.standing = meeting
+        self._stood(pair, now_s)
+
+    def _plain(self, pair: _Pair, now_s: float) -> None:
+        """The sender's plain connection stands after all."""
+        self._end_try(pair, now_s)
+        self._release(pair.standing)
+        pair.standing = _Meeting(b"", pair.sender, pair.receiver, _PLAIN, math.inf)
+        self._stood(pair, now_s)
+
+    def _stood(self, pair: _Pair, now_s: float) -> None:
+        pair.stood_s = pair.tried_s = now_s
+        pair.is_named = pair.is_lost = pair.is_doubted = False
+        pair.first_rank = 0
+        pair.due_s = now_s + pair.pause_s
+        self.has_news = True
+
+    def _lose(self, pair: _Pair, reason: str, now_s: float) -> None:
+        """A way is no more, as its sender says: another one at once."""
+        meeting, pair.standing = pair.standing, None
+        assert meeting is not None
+        self._release(meeting)
+        self.has_news = True
+        route, has_stood = meeting.route, now_s >= pair.stood_s + limits.MEET_STOOD_S
+        if has_stood:
+            pair.pause_s = limits.MEET_AGAIN_S
+            pair.tried.clear()
+        if not has_stood or route.relay is not None:
+            pair.tried.add(route)
+        pair.first_rank = route.way.rank
+        if pair.trying is None:
+            pair.due_s = now_s
+        if route.relay is not None:
+            count = self.relays.failed(route.relay, pair.sender, now_s)
+            if count > 1:
+                self._note(route.relay, "relay left", f"by {count} senders: {reason}")
+
+    # ---- the end of a peer
+
+    def _dials_of(self, peer: PeerId, now_s: float) -> TokenBucket:
+        """What a peer may make others dial: it gets no more by coming anew."""
+        if peer not in self._dials:
+            if len(self._dials) >= limits.MEET_DIALLERS_KEPT:
+                del self._dials[next(iter(self._dials))]
+            self._dials[peer] = TokenBucket(limits.MEET_DIALS_PER_S, now_s, limits.MEET_DIALS)
+        return self._dials[peer]
+
+    def _forget(self, peer: PeerId, now_s: float) -> None:
+        """Forget all that is known of a process."""
+        for pair in self._pairs_of(peer):
+            self._drop(pair)
+        for pair in self._every_pair():
+            if pair.standing is not None and pair.standing.route.relay == peer:
+                self._lose(pair, "the relay has gone", now_s)
+            if pair.trying is not None and pair.trying.route.relay == peer:
+                self._fail(pair, now_s)
+        self._members.pop(peer, None)
+        self._pairs.pop(peer, None)
+
+    def _drop(self, pair: _Pair) -> None:
+        self._end_try(pair, pair.tried_s)
+        self._release(pair.standing)
+        del self._pairs[pair.sender][pair.receiver]
+        self.has_news = True
+
+    def _add(self, sender: PeerId, receiver: PeerId, now_s: float) -> _Pair:
+        pair = _Pair(sender, receiver, now_s)
+        self._pairs.setdefault(sender, {})[receiver] = pair
+        self.has_news = True
+        self._wake(now_s)
+        return pair
+
+    def _pair(self, sender: PeerId, receiver: PeerId) -> _Pair | None:
+        return self._pairs.get(sender, {}).get(receiver)
+
+    def _pairs_of(self, peer: PeerId) -> list[_Pair]:
+        return [pair for pair in self._every_pair() if peer in (pair.sender, pair.receiver)]
+
+    def _pairs_by(self, sender: PeerId) -> list[_Pair]:
+        return list(self._pairs.get(sender, {}).values())
+
+    def _every_pair(self) -> Iterator[_Pair]:
+        return (pair for pairs in self._pairs.values() for pair in pairs.values())
+
+    def _wake(self, time_s: float) -> None:
+        self._due_s = min(self._due_s, time_s)
+
+
+def _relay_host(relay: Whereabouts, of: Whereabouts) -> str:
+    """Address at which a peer dials a relay, "" for none."""
+    hosts = [relay.host, *(host for host, _ in of.others_of(relay))]
+    return next((host for host in hosts if of.can_dial(relay, host)), "")
