@@ -9,6 +9,7 @@ import asyncio
 import contextlib
 import errno
 import logging
+import secrets
 import time
 from collections.abc import Callable, Coroutine, Sequence
 from dataclasses import replace
@@ -58,6 +59,7 @@ from swarmtrain.why.story import story_of
 from swarmtrain_optimizers.codec_facts import facts_of
 from swarmtrain_optimizers.strategies.facts import OpKind
 from swarmtrain_transport import limits
+from swarmtrain_transport.coordinator.members.meetings import Means
 from swarmtrain_transport.coordinator.members.validation import shown
 from swarmtrain_transport.coordinator.ops.planning import RunTerms
 from swarmtrain_transport.coordinator.rendezvous import Rendezvous
@@ -66,6 +68,7 @@ from swarmtrain_transport.credentials.identity import verify
 from swarmtrain_transport.credentials.invite import Invite
 from swarmtrain_transport.errors import RemoteFault
 from swarmtrain_transport.kinds import PAIR, WHOLE, constant_of
+from swarmtrain_transport.links.ways import TOKEN_BYTES
 from swarmtrain_transport.wire.messages import FIRST_GROUP, Brings
 
 logger = logging.getLogger(__name__)
@@ -280,6 +283,7 @@ def _resumed(
             is_lost=keys.have_begun and first is None, more_groups=more,
             needs=stage_needs(config) if more else (), pipeline=pipeline_terms(config),
             archive=store, rounds=rounds, places=config.admission.peers_max,
+            means=Means(partial(secrets.token_bytes, TOKEN_BYTES)),
         )  # fmt: skip
     except RemoteFault as exc:
         raise damaged(LOG, str(exc)) from exc

@@ -450,12 +450,6 @@ UNREACHED_S = 12.0
 """A peer is told to be unreachable when no connection to it could be made for so long: a try takes
 up to HANDSHAKE_S where a machine is busy."""
 
-PLACES_MAX = 8
-"""Addresses of one peer: two families on two interfaces, a mapped port, and what its owner says."""
-
-MEET_S = 5.0
-"""Time of two peers to make a connection: TCP, CURVE and a lost packet at 300 ms take three."""
-
 MEET_SLACK_S = 2.0
 """The coordinator waits so much longer: its words have to reach both, and theirs it."""
 
@@ -484,8 +478,8 @@ MEET_DIALLERS_KEPT = 16 * PEERS_MAX
 
 RELAY_BELIEVED = 4
 RELAY_UNSEEN_BYTES_PER_S = 1_250_000
-"""What a relay says of its rate counts up to so many times of what it was seen to carry, or for a
-line of 10 Mbit/s: a boast must not draw everybody."""
+"""A relay's word on its rate counts up to so many times of what it was seen to carry, or for a line
+of 10 Mbit/s: a boast must not draw everybody."""
 
 RELAY_WINDOW_S = 2.0
 """Its rate is taken over as much, the interval of PROGRESS."""

@@ -262,6 +262,9 @@ FIELD_VALUES = {
     tuple[messages.Leased, ...]: st.lists(
         st.builds(messages.Leased, st.binary(max_size=40), st.integers(0, 2**32)), max_size=5
     ).map(tuple),
+    tuple[messages.Place, ...]: st.lists(
+        st.builds(messages.Place, st.text(max_size=9), st.text(max_size=20), st.integers(0, 65535))
+    ).map(tuple),
     tuple[messages.Applied, ...]: st.lists(
         st.builds(messages.Applied, st.integers(0, 99), st.binary(max_size=40)), max_size=3
     ).map(tuple),

@@ -99,7 +99,7 @@ class Rendezvous:
         rounds: rounds after which the run shall be over, if they are more than they were.
         places: peers that may be in the roster at once.
         linger_s: wait for a member that went without a word, at the run's end.
-        means: what the coordinator can do for two peers of which one cannot dial the other.
+        means: those to bring two peers together of which one cannot dial the other.
 
     Attributes:
         groups: coordinators of the groups, by the groups' numbers.
@@ -476,8 +476,6 @@ class Rendezvous:
                     for known in self.groups.values():
                         known.chronicle.gauges.hear(peer, message.gauged, known.view)
                 self.holdings.progressed(peer, line, message, self._now_s)
-            case Places() | Met() | Carrying() | Carried():
-                pass
             case Offer() | CheckpointWritten() | Accuse() if not self._has_place_for(message.group):
                 pass  # or as many messages would be held as somebody invents groups
             case Offer() | CheckpointWritten() | Accuse() | Leave() if self.recovery.is_open:

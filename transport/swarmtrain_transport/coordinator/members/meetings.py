@@ -1,4 +1,4 @@
-"""Who meets whom, and how: ways for each ordered pair of peers of which one cannot plainly dial.
+"""Meetings: ways for each ordered pair of peers of which one cannot plainly dial.
 
 A pair is left alone until there is evidence that its sender cannot dial its receiver. Then the
 routes are tried one after another, best first; the sender's word ends a try, as it is the one whose
@@ -40,7 +40,7 @@ _PLAIN = Route(Way.DIALLED)
 
 @dataclass(frozen=True, slots=True)
 class Means:
-    """What the coordinator can do for two peers.
+    """Means of the coordinator to bring two peers together.
 
     Attributes:
         draw_token: draws 32 bytes that nobody guesses.
@@ -113,7 +113,7 @@ class _Pair:
     pause_s: float = limits.MEET_AGAIN_S
 
     def refresh(self, now_s: float) -> None:
-        """Something has changed: what failed before may work."""
+        """Begin anew: something has changed, and what failed before may work."""
         self.tried.clear()
         self.first_rank = 0
         self.due_s, self.pause_s = now_s, limits.MEET_AGAIN_S
@@ -123,7 +123,7 @@ class Meetings:
     """Bring peers together.
 
     Args:
-        means: what the coordinator can do; None if nobody is to meet.
+        means: the coordinator's own; None if nobody is to meet.
         send: sends a peer a message.
         note: hears, for people, what a peer did.
 
@@ -574,7 +574,7 @@ class Meetings:
     # ---- the end of a peer
 
     def _dials_of(self, peer: PeerId, now_s: float) -> TokenBucket:
-        """What a peer may make others dial: it gets no more by coming anew."""
+        """Bucket of what a peer may make others dial: it gets no more by coming anew."""
         if peer not in self._dials:
             if len(self._dials) >= limits.MEET_DIALLERS_KEPT:
                 del self._dials[next(iter(self._dials))]

@@ -28,7 +28,8 @@ class _Relay:
         believed = max(limits.RELAY_BELIEVED * self.measured, limits.RELAY_UNSEEN_BYTES_PER_S)
         newest_s = now_s - limits.RELAY_COMPLAINT_S
         complaints = sum(said_s > newest_s for said_s in self.complaints.values())
-        return min(self.told.bytes_per_s, believed) / (1 + len(self.tokens)) / 2.0**complaints
+        rate = min(self.told.bytes_per_s, believed) / (1 + len(self.tokens))
+        return math.ldexp(rate, -complaints)
 
     @property
     def has_room(self) -> bool:

@@ -20,13 +20,13 @@ _SITE_BITS = 64
 
 @dataclass(slots=True)
 class Whereabouts:
-    """Where one process of a peer is.
+    """Place of one process of a peer in the world.
 
     Attributes:
         remote: address that its control connection comes from.
         host: address that its JOIN tells.
-        port: its data port there.
-        places: what else it has told, None while it has not: it does not know of meetings.
+        port: data port there.
+        places: other addresses that it tells, None before it has: it does not know of meetings.
         is_dialled: True if the coordinator itself reached it at `host`, None if it has not tried.
     """
 
@@ -97,7 +97,7 @@ def direct_routes(sender: Whereabouts, receiver: Whereabouts, *, mirror: bool) -
     """Yield the routes that need no relay, best first.
 
     Args:
-        sender: where the sender is.
+        sender: place of the sender.
         receiver: likewise.
         mirror: True if the coordinator can tell two peers how they look from outside.
     """
