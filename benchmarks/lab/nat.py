@@ -40,6 +40,7 @@ from network import Failed
 
 from swarmtrain.local_run.place import COORDINATOR
 
+KINDS = ("cone", "restricted", "symmetric", "none")
 HUB = "hub"
 REFUSING_NET = "0:40"
 """On a net without any delay the SYNs of two who dial at once never cross: one is refused first."""
@@ -47,9 +48,11 @@ REFUSING_NET = "0:40"
 CALM_MINUTES = 2.0
 RATE_BAR = 0.7
 RELAYS = 2
-STAGED = """\
+CHURN_STEPS = 100
+STAGES = 3
+STAGED = f"""\
 [pipeline]
-stages = 3
+stages = {STAGES}
 """
 
 
@@ -96,13 +99,18 @@ def each_own(*kinds: str, **more: Any) -> Setting:
     return Setting(sites, {COORDINATOR: HUB, **{name: name for name in names}}, **more)
 
 
-def setting_of(scenario: str) -> Setting:
-    """Return the setting of a scenario."""
+def setting_of(scenario: str, kinds: Sequence[str] = ()) -> Setting:
+    """Return the setting of a scenario.
+
+    Args:
+        scenario: name of it.
+        kinds: kinds of the peers' routers in place of its own, where each peer has one.
+    """
     match scenario:
         case "four":
-            return each_own("cone", "restricted", "restricted", "symmetric")
+            return each_own(*(kinds or ("cone", "restricted", "restricted", "symmetric")))
         case "ipv6":
-            return each_own("none", "restricted", "restricted", family=6)
+            return each_own(*(kinds or ("none", "restricted", "restricted")), family=6)
         case "together":
             return Setting(
                 {HUB: "none", "home": "restricted:2"},
@@ -114,12 +122,13 @@ def setting_of(scenario: str) -> Setting:
                 {COORDINATOR: "home", "p0": "p0", "p1": "p1"},
             )
         case "stages":
-            spans = {f"p{stage}": ("--span", str(stage)) for stage in range(3)}
-            kinds = ("restricted", "restricted", "symmetric")
+            kinds = kinds or ("restricted", "restricted", "symmetric")
+            spans = {f"p{index}": ("--span", str(index % STAGES)) for index in range(len(kinds))}
             return each_own(*kinds, more=STAGED, peer_words=spans, least=1)
         case "churn":
+            kinds = kinds or ("restricted", "restricted", "symmetric", "mapped")
             # Who is away for a moment is no reason for the others to skip a round.
-            return each_own("restricted", "restricted", "symmetric", "mapped", least=1, steps=100)
+            return each_own(*kinds, least=1, steps=CHURN_STEPS)
     raise ValueError(scenario)
 
 
@@ -130,7 +139,7 @@ def arguments(words: list[str] | None = None) -> argparse.Namespace:
     a = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    a.add_argument("--nats", default="cone,restricted,symmetric,none", help="kinds of routers")
+    a.add_argument("--nats", default="", help="kinds of routers; of a scenario's peers, one each")
     a.add_argument("--scenario", choices=SCENARIOS, help="in place of the pairs")
     a.add_argument("--net", default="", help="RATE:RTT[:LOSS] of each line (see natlab.sh)")
     a.add_argument("--refuse", action="store_true", help="routers answer strangers with RST")
@@ -142,8 +151,9 @@ def arguments(words: list[str] | None = None) -> argparse.Namespace:
     a.add_argument("--json", action="store_true", help="print one JSON object")
     options = a.parse_args(words)
     options.net = options.net or (REFUSING_NET if options.refuse else "0:0")
+    options.kinds = tuple(options.nats.split(",")) if options.nats else ()
     try:
-        options.pairs = nat_bars.pairs_of(options.nats.split(","))
+        options.pairs = nat_bars.pairs_of(options.kinds or KINDS)
     except ValueError as error:
         a.error(str(error))
     return options
@@ -214,7 +224,7 @@ def has_met(setting: Setting, swarm: Swarm) -> bool:
 
 def play(options: argparse.Namespace) -> list[Fact]:
     """Play a scenario; its facts."""
-    setting = setting_of(options.scenario)
+    setting = setting_of(options.scenario, options.kinds)
     try:
         with playing(options, setting, keeps=options.keep) as (lab, swarm):
             match options.scenario:

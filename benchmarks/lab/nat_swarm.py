@@ -21,6 +21,9 @@ from swarmtrain.local_run.place import COORDINATOR, Place
 from swarmtrain.local_run.processes import Ended, Processes
 
 SCRIPT = "natlab.sh"
+NAME = os.environ.get("LAB_NET", "na")
+"""Not the one of a lab that somebody has made by hand."""
+
 START_S = 60.0
 """For a coordinator to be ready: Python, torch and the text come first."""
 
@@ -62,7 +65,8 @@ class NatLab(Lab):
         self, sites: Mapping[str, str], *, net: str = "0:0", family: int = 4,
         refuses: bool = False, keeps: bool = False,
     ) -> None:  # fmt: skip
-        super().__init__(os.environ.get("LAB_NET", "nt"))
+        super().__init__(NAME)
+        os.environ["LAB_NET"] = NAME
         self.sites, self.family = dict(sites), family
         self._keeps = keeps
         self._words = ["--net", net, "--family", family, *(["--refuse"] if refuses else [])]
