@@ -223,13 +223,7 @@ def join(
 def _invite_text(argument: str, file: Path | None) -> str:
     """The invite from the command line, a file, the environment or whoever sits there, in this
     order."""
-    if argument and file is not None:
-        raise misuse("An invite and --invite-file were given.", "Give one of them.")
-    if argument:
-        return argument.strip()
-    if file is not None:
-        return _piped_invite() if str(file) == "-" else _read_invite(file)
-    text = os.environ.get("SWARMTRAIN_INVITE", "").strip()
+    text = given_invite(argument, file)
     if not text and can_ask():
         text = str(typer.prompt("Paste the invite", err=True)).strip()
     if not text:
@@ -241,6 +235,17 @@ def _invite_text(argument: str, file: Path | None) -> str:
             "SWARMTRAIN_INVITE.",
         )
     return text
+
+
+def given_invite(argument: str, file: Path | None) -> str:
+    """The invite from the command line, a file or the environment, "" for none."""
+    if argument and file is not None:
+        raise misuse("An invite and --invite-file were given.", "Give one of them.")
+    if argument:
+        return argument.strip()
+    if file is not None:
+        return _piped_invite() if str(file) == "-" else _read_invite(file)
+    return os.environ.get("SWARMTRAIN_INVITE", "").strip()
 
 
 def _read_invite(file: Path) -> str:

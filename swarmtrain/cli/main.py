@@ -15,6 +15,7 @@ from swarmtrain import __version__
 from swarmtrain.cli.chaos import chaos
 from swarmtrain.cli.compare import compare
 from swarmtrain.cli.demo import demo
+from swarmtrain.cli.doctor import doctor
 from swarmtrain.cli.emulate import emulate
 from swarmtrain.cli.evaluate import evaluate
 from swarmtrain.cli.explain import explain
@@ -49,6 +50,7 @@ app = typer.Typer(
 app.command()(up)
 app.command()(join)
 app.add_typer(peer_app)
+app.command()(doctor)
 app.command()(status)
 app.add_typer(invite_app)
 app.add_typer(peers_app)

@@ -2,6 +2,7 @@
 
     GET /control        one WebSocket per peer: Challenge, Knock, then msgpack messages
     GET /piece/{hex}    a piece of text for members, lz4-compressed
+    GET /check          would this peer be let in, and be reached? (door/checkup.py)
     GET /livez /readyz  for whoever supervises the process
 
 It translates between bytes and the shell's events and decides nothing. All of it is behind TLS
@@ -23,10 +24,12 @@ from swarmtrain.console.repeats import Repeats
 from swarmtrain.coordinator.corpus_service import CorpusService
 from swarmtrain.coordinator.door.admission import VERSIONS, Door, DoorClosed
 from swarmtrain.coordinator.door.budget import CONTROL_FRAME, HELLO_WAIT_MAX_S, Budgets
+from swarmtrain.coordinator.door.checkup import Checkup
 from swarmtrain.coordinator.door.dialler import Dialler, Place
 from swarmtrain.coordinator.door.listener import ServerLog, line_of
 from swarmtrain.coordinator.shell import BROKEN, Outlet, Shell
 from swarmtrain.foundation.control_lane import (
+    CHECK_PATH,
     CLOSE_TIMEOUT_S,
     CONTROL_PATH,
     HEARTBEAT_S,
@@ -127,6 +130,7 @@ class CoordinatorApp:
         self._budgets = Budgets()
         self._dialler = Dialler(shell.now_s)
         self._dialling = set[asyncio.Task[None]]()
+        self._checkup = Checkup(door, shell.now_s)
         self._repeats = Repeats(logger, shell.now_s)
         shell.machine.reads(texts.progress)
         self.is_ready = False
@@ -137,6 +141,7 @@ class CoordinatorApp:
         app = web.Application(client_max_size=limits.CONTROL_BYTES_MAX, middlewares=[self._meter])
         app.router.add_get(CONTROL_PATH, self._control)
         app.router.add_get(PIECE_PATH + "{hash:[0-9a-f]{64}}", self._piece)
+        app.router.add_get(CHECK_PATH, self._check)
         app.router.add_get("/livez", self._livez)
         app.router.add_get("/readyz", self._readyz)
         return web.AppRunner(
@@ -199,6 +204,11 @@ class CoordinatorApp:
         return web.Response(body=packed, content_type="application/octet-stream")
 
     # ---- control
+
+    async def _check(self, request: web.Request) -> web.StreamResponse:
+        if not self.is_ready:
+            return web.Response(status=503, text="try again later\n")
+        return await self._checkup.answer(request)
 
     async def _control(self, request: web.Request) -> web.StreamResponse:
         if not self.is_ready:

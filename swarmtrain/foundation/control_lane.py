@@ -10,8 +10,10 @@ import socket
 from asyncio.trsock import TransportSocket
 
 import lz4.block
+import msgspec
 
 CONTROL_PATH = "/control"
+CHECK_PATH = "/check"
 PIECE_PATH = "/piece/"
 PEER_HEADER = "X-Swarmtrain-Peer"
 SIGNATURE_HEADER = "X-Swarmtrain-Signature"
@@ -32,6 +34,15 @@ INITIAL_PIECE_BYTES = 1 << 20
 
 INITIAL_LIST_BYTES_MAX = 8 << 20
 """Their hashes are one piece too: for 256 GiB of weights at most."""
+
+CHECK_BYTES = 1 << 20
+CHECK_PART_BYTES = 16 << 10
+CHECK_S = 3.0
+"""Bytes by which whoever checks its line measures it, each way, in messages of so many, and the
+longest time that a way takes: 3 Mbit/s in that time, and some round trips on a fast line."""
+
+CHECK_AGAIN_S = 20.0
+"""Pause after which a household is dialled and measured again."""
 
 HEARTBEAT_S = 10.0
 """WebSocket ping of both ends; without an answer in half of it the connection is taken for dead."""
@@ -69,3 +80,26 @@ async def let_go(line: TransportSocket | None) -> None:
         if line.fileno() < 0:
             return
         await asyncio.sleep(0)
+
+
+class Checked(msgspec.Struct, frozen=True):
+    """The coordinator's answer to whoever asks if it would be let in, as JSON.
+
+    Attributes:
+        code: error id of the refusal, "" where there is none.
+        text: words of the refusal.
+        is_member: the key was let in before, so no invite is needed.
+        host: IP address that the question came from.
+        port: port that it came from.
+        is_reached: True if a connection to the told port of that address could be opened; None if
+            none was tried.
+        num_bytes: bytes that follow, and that may follow from the other side; 0 for none.
+    """
+
+    code: str
+    text: str
+    is_member: bool
+    host: str
+    port: int
+    is_reached: bool | None
+    num_bytes: int

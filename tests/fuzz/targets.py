@@ -28,6 +28,7 @@ from swarmtrain.models.weights_file import head_bytes, places_in
 from swarmtrain.peer.arithmetic import CodecArithmetic, codec_of
 from swarmtrain.peer.disk import identity_file, ledger_file
 from swarmtrain.peer.disk.group_storage import parse_result
+from swarmtrain.peer.network.proxy import Proxy
 from swarmtrain.pipeline.activations import ActivationCodec, Boundary
 from swarmtrain_optimizers.codecs import CODECS
 from swarmtrain_optimizers.codecs.base import IllegalPayload
@@ -446,6 +447,11 @@ def _file_targets() -> dict[str, Target]:
             lambda data: location_in(data, "192.168.1.1"),
             (),
             (b"HTTP/1.1 200 OK\r\nLocation: http://192.168.1.1:49000/igd.xml\r\n\r\n",),
+        ),
+        "proxy": Target(
+            lambda data: Proxy.parse(data.decode("utf-8", "replace")),
+            (UserError,),
+            (b"http://otter:horse%20battery@192.0.2.7:3128", b"[2001:db8::1]:80", b"a.example"),
         ),
         "run-canonical": Target(config_file.from_canonical, (RemoteFault, UserError), (CANONICAL,)),
         "run-file": Target(

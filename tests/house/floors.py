@@ -40,7 +40,7 @@ SWARMTRAIN = (
     "coordinator peer",
     "simulate verify",
     "compare",
-    "hook trained plan",
+    "hook trained plan doctor",
     "integrations",
     "local_run",
     "demo emulate",

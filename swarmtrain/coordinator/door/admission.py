@@ -96,7 +96,7 @@ class FailedKnocks:
 
     def note(self, address: str, now_s: float) -> None:
         """One more failure."""
-        key = _network_of(address)
+        key = network_of(address)
         tries = self._tries.setdefault(key, deque(maxlen=FAILED_KNOCKS_MAX))
         tries.append(now_s)
         self._tries.move_to_end(key)
@@ -105,7 +105,7 @@ class FailedKnocks:
 
     def are_too_many(self, address: str, now_s: float) -> bool:
         """Return True if the address has used up its tries for now."""
-        tries = self._tries.get(_network_of(address))
+        tries = self._tries.get(network_of(address))
         if tries is None or len(tries) < FAILED_KNOCKS_MAX:
             return False
         return now_s - tries[0] < FAILED_WINDOW_S
@@ -135,7 +135,7 @@ class Doorstep(Generic[S]):
             comes too fast, or nobody. Only the newcomer is forgotten at once; `leave` follows for
             others.
         """
-        network = _network_of(address)
+        network = network_of(address)
         recent, since_s = self._arrivals.get(network, (0.0, now_s))
         recent = max(0.0, recent - (now_s - since_s) * ARRIVALS_PER_S) + 1.0
         if recent > ARRIVALS_AT_ONCE:
@@ -214,7 +214,14 @@ class Door:
         """New keys that were let in, with their invites: until JOIN the store counts no use."""
 
     def judge(self, knock: Knock, nonce: bytes, address: str, now_s: float) -> Admitted:
-        """Let the peer in or say why not.
+        """Let the peer in or say why not. Arguments and errors are those of `ask`."""
+        admitted = self.ask(knock, nonce, address, now_s)
+        if admitted.invite_id:
+            self._promised[admitted.peer] = admitted.invite_id
+        return admitted
+
+    def ask(self, knock: Knock, nonce: bytes, address: str, now_s: float) -> Admitted:
+        """Say if the peer would be let in, which promises it nothing.
 
         Args:
             nonce: the one of this connection's Challenge.
@@ -251,8 +258,6 @@ class Door:
             raise DoorClosed(
                 "SWT-E701", f"The run has its {self._peers_max} peers. Try again later."
             )
-        if invite_id:
-            self._promised[knock.peer_id] = invite_id
         return Admitted(knock.peer_id, hello, invite_id)
 
     def forget(self, peer: PeerId) -> None:
@@ -356,7 +361,7 @@ def standing_invite(
         number += 1
 
 
-def _network_of(address: str) -> str:
+def network_of(address: str) -> str:
     """One household: an IPv4 address, or the /64 that an IPv6 customer can change within."""
     try:
         parsed = ipaddress.ip_address(address.partition("%")[0])

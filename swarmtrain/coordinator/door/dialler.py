@@ -37,13 +37,19 @@ class Dialler:
 
     Args:
         clock: Monotonic seconds.
+        again_s: shortest pause between two tries for one key.
         opens: Opens and closes a connection; raises OSError or TimeoutError if it cannot.
     """
 
     def __init__(
-        self, clock: Callable[[], float], opens: Callable[[str, int], Awaitable[None]] | None = None
+        self,
+        clock: Callable[[], float],
+        opens: Callable[[str, int], Awaitable[None]] | None = None,
+        *,
+        again_s: float = DIAL_AGAIN_S,
     ) -> None:
         self._clock = clock
+        self._again_s = again_s
         self._opens = opens or _open
         self._under_way = 0
         self._tried: dict[PeerId, tuple[Place, float]] = {}
@@ -51,8 +57,8 @@ class Dialler:
     def wants(self, peer: PeerId, place: Place, remote: str) -> bool:
         """Return True if a peer's address is to be tried now; then it counts as tried."""
         now_s = self._clock()
-        known, tried_s = self._tried.get(peer, (None, -DIAL_AGAIN_S))
-        if place.host != remote or known == place or now_s < tried_s + DIAL_AGAIN_S:
+        known, tried_s = self._tried.get(peer, (None, -self._again_s))
+        if place.host != remote or known == place or now_s < tried_s + self._again_s:
             return False
         if self._under_way >= DIALS_AT_ONCE:
             return False

@@ -89,6 +89,7 @@ class Line(asyncio.Protocol):
         self._welcomed, self._ended = welcomed, ended
         self._transport: asyncio.Transport | None = None
         self._num_bytes = 0
+        self._allowed_bytes = STRANGER_BYTES_MAX
 
     def welcome(self, member: PeerId) -> None:
         """Count it as a stranger no more: it has proved whose it is."""
@@ -96,6 +97,10 @@ class Line(asyncio.Protocol):
             self.member = member
             self.settled.set()
             self._welcomed(self, member)
+
+    def allow(self, num_bytes: int) -> None:
+        """Let a stranger send so many bytes more than others."""
+        self._allowed_bytes += num_bytes
 
     def heard(self) -> None:
         """Count a member's bytes anew: a message or a request of it was whole."""
@@ -133,7 +138,7 @@ class Line(asyncio.Protocol):
         """Bytes for the server, unless they are more than a stranger has to say, or more than a
         member's message can have."""
         self._num_bytes += len(data)
-        bytes_max = STRANGER_BYTES_MAX if self.member is None else WORDLESS_BYTES_MAX
+        bytes_max = self._allowed_bytes if self.member is None else WORDLESS_BYTES_MAX
         if self._num_bytes > bytes_max:
             self.is_wordless = self.member is not None
             self.abort()

@@ -11,8 +11,8 @@ import contextlib
 import logging
 import random
 from asyncio.trsock import TransportSocket
-from collections.abc import Awaitable, Callable, Mapping
-from typing import Any, Protocol
+from collections.abc import Awaitable, Callable
+from typing import Protocol
 
 import aiohttp
 
@@ -38,7 +38,7 @@ from swarmtrain.foundation.errors import (
 )
 from swarmtrain.peer.network.patience import AskedToWait, Patience, in_words, pause_s
 from swarmtrain.peer.network.probe import probe
-from swarmtrain.peer.network.proxy import Proxy, ProxyFailed, proxy_for
+from swarmtrain.peer.network.proxy import Proxy, ProxyFailed, options_of, proxy_for
 from swarmtrain.peer.network.text_download import not_given, read_bounded, unpack_piece
 from swarmtrain_transport import limits
 from swarmtrain_transport.credentials.identity import Identity, knock_payload
@@ -231,7 +231,7 @@ class ControlClient:
                 headers=headers,
                 ssl=self._fingerprint,
                 allow_redirects=False,
-                **_by(self._proxy),
+                **options_of(self._proxy),
             ) as answer,
         ):
             if answer.status in (401, 403, 404):
@@ -309,7 +309,8 @@ class ControlClient:
             socket = await session.ws_connect(
                 self._base_url + CONTROL_PATH, ssl=self._fingerprint, compress=0,
                 max_msg_size=limits.CONTROL_BYTES_MAX, heartbeat=HEARTBEAT_S,
-                timeout=aiohttp.ClientWSTimeout(ws_close=CLOSE_TIMEOUT_S), **_by(self._proxy),
+                timeout=aiohttp.ClientWSTimeout(ws_close=CLOSE_TIMEOUT_S),
+                **options_of(self._proxy),
             )  # fmt: skip
         line: TransportSocket | None = socket.get_extra_info("socket")
         try:
@@ -439,8 +440,3 @@ class ControlClient:
     def _unreachable(self, tries: int, seconds: float) -> CoordinatorUnreachable:
         base = coordinator_unreachable(self._invite.host, self._invite.port, tries, seconds)
         return CoordinatorUnreachable(base.code, base.what, base.meaning, base.remedy)
-
-
-def _by(proxy: Proxy | None) -> Mapping[str, Any]:
-    """Options of a request that goes by a proxy."""
-    return {} if proxy is None else {"proxy": f"http://{proxy}", "proxy_headers": proxy.headers}

@@ -13,7 +13,9 @@ import ipaddress
 import re
 import socket
 import urllib.request
+from collections.abc import Mapping
 from dataclasses import dataclass, field
+from typing import Any
 from urllib.parse import unquote, urlsplit
 
 from swarmtrain.foundation.errors import UserError, cleaned
@@ -113,6 +115,11 @@ def proxy_for(host: str, port: int) -> Proxy | None:
         urllib.request.proxy_bypass(name) for name in (_joined(host, port), host)
     )
     return None if is_excepted else Proxy.parse(text)
+
+
+def options_of(proxy: Proxy | None) -> Mapping[str, Any]:
+    """Return what an HTTP client of aiohttp's is told of a proxy, with each request."""
+    return {} if proxy is None else {"proxy": f"http://{proxy}", "proxy_headers": proxy.headers}
 
 
 async def connect_through(proxy: Proxy, host: str, port: int) -> socket.socket:
