@@ -15,6 +15,7 @@ import ipaddress
 import logging
 import secrets
 from collections.abc import Callable
+from functools import partial
 
 import msgspec
 from aiohttp import WSMessage, WSMsgType, web
@@ -27,6 +28,7 @@ from swarmtrain.coordinator.door.budget import CONTROL_FRAME, HELLO_WAIT_MAX_S, 
 from swarmtrain.coordinator.door.checkup import Checkup
 from swarmtrain.coordinator.door.dialler import Dialler, Place
 from swarmtrain.coordinator.door.listener import ServerLog, line_of
+from swarmtrain.coordinator.door.mapped import MappedPorts
 from swarmtrain.coordinator.shell import BROKEN, Outlet, Shell
 from swarmtrain.foundation.control_lane import (
     CHECK_PATH,
@@ -53,9 +55,11 @@ from swarmtrain_transport.wire.messages import (
     Leave,
     Older,
     PeerMessage,
+    Places,
     Progress,
     Ready,
     Refused,
+    Tried,
     Weight,
     decode_from_peer,
     decode_weighed,
@@ -131,6 +135,7 @@ class CoordinatorApp:
         self._dialler = Dialler(shell.now_s)
         self._dialling = set[asyncio.Task[None]]()
         self._checkup = Checkup(door, shell.now_s)
+        self._mapped = MappedPorts(self._dialler, shell.now_s)
         self._repeats = Repeats(logger, shell.now_s)
         shell.machine.reads(texts.progress)
         self.is_ready = False
@@ -286,6 +291,8 @@ class CoordinatorApp:
         outlet = Outlet(transport.abort if transport is not None else lambda: None)
         self._shell.connect(admitted.peer, outlet, hello, admitted.invite_id, remote)
         place = Place(hello.boot, hello.host, hello.port)
+        tell = partial(self._tried, admitted.peer, outlet, place)
+        self._mapped.came(admitted.peer, remote, tell)
         if self._dialler.wants(admitted.peer, place, remote):
             task = asyncio.create_task(self._dial(admitted.peer, place))
             self._dialling.add(task)
@@ -293,6 +300,12 @@ class CoordinatorApp:
         now_s = self._shell.now_s()
         self._budgets.of(admitted.peer, now_s).answer(outlet.waiting_bytes, now_s)
         return admitted.peer, outlet
+
+    def _tried(self, peer: PeerId, outlet: Outlet, told: Place, tried: Tried) -> None:
+        """Tell a peer of its mapped port. That may be what HELLO told, before the router agreed."""
+        outlet.put(encode(tried))
+        if (tried.host, tried.port) == (told.host, told.port):
+            self._shell.dialled(peer, is_open=tried.is_open)
 
     async def _dial(self, peer: PeerId, place: Place) -> None:
         """Tell the machine whether a peer can be reached from here."""
@@ -313,6 +326,7 @@ class CoordinatorApp:
         finally:
             if self._shell.disconnect(peer, outlet):
                 self._texts.release(peer)
+                self._mapped.gone(peer)
                 self._door.forget(peer)
             outlet.finish()
             _, late = await asyncio.wait([sending], timeout=CLOSE_TIMEOUT_S)
@@ -401,6 +415,8 @@ class CoordinatorApp:
             return
         if isinstance(message, Ready):
             message = self._texts.believed(peer, message)
+        if isinstance(message, Places):
+            self._mapped.heard(peer, message.places)
         waited = outlet.waiting_bytes
         if (fault := self._shell.receive(peer, outlet, message)) is not None:
             self._broke(peer, fault)

@@ -91,11 +91,11 @@ class Mapper:
         found = [line.mapping.granted for line in self._lines]
         return tuple(Place("mapped", one.host, one.port) for one in found if one is not None)
 
-    def reached(self, host: str, *, is_open: bool | None) -> None:
-        """Take in whether somebody got in through the place with this host; None says nothing."""
+    def reached(self, host: str, port: int, *, is_open: bool | None) -> None:
+        """Take in whether somebody got in through one of `places`; None says nothing."""
         for line in self._lines:
             granted = line.mapping.granted
-            if granted is not None and granted.host == host:
+            if granted is not None and (granted.host, granted.port) == (host, port):
                 line.do(lambda mapping, now_s: mapping.told(is_open, now_s))
 
     @property

@@ -25,7 +25,16 @@ from swarmtrain.status import NotRunning, ask
 from swarmtrain_transport import limits
 from swarmtrain_transport.credentials.identity import Identity
 from swarmtrain_transport.credentials.invite import Invite
-from swarmtrain_transport.wire.messages import LeaseGrant, LeaseRequest, Leave, Records, Welcome
+from swarmtrain_transport.wire.messages import (
+    LeaseGrant,
+    LeaseRequest,
+    Leave,
+    Place,
+    Places,
+    Records,
+    Tried,
+    Welcome,
+)
 from tests.coordinator.rig import Listener, client_of, connected, run
 from tests.coordinator.test_store import environment
 
@@ -388,3 +397,16 @@ def test_the_coordinator_never_loads_torch_or_numpy() -> None:
         timeout=60, check=True,
     )  # fmt: skip
     assert done.stdout == "[]\n"
+
+
+def test_a_member_hears_whether_its_mapped_port_is_open(tmp_path: Path) -> None:
+    async def scene() -> None:
+        server = await asyncio.start_server(lambda _, writer: writer.close(), "127.0.0.1", 0)
+        port = server.sockets[0].getsockname()[1]
+        async with living(tmp_path) as life, connected(life.invite, ALICE) as (client, listener):
+            client.send(Places((Place("mapped", "127.0.0.1", port),)))
+            assert await listener.hears(Tried) == Tried("127.0.0.1", port, is_open=True)
+        server.close()
+        await server.wait_closed()
+
+    run(scene())

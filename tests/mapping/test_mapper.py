@@ -54,7 +54,7 @@ def test_a_port_is_mapped_told_and_given_back():
             assert mapper.places() == (Place("mapped", PUBLIC, 9001),)
             assert told == [mapper.places()] and mapper.why == ""
             assert router.mapped == {9000: 9001}
-            mapper.reached("203.0.113.99", is_open=False)
+            mapper.reached(PUBLIC, 9002, is_open=False)
             assert told == [mapper.places()]
             await mapper.close()
             await asyncio.sleep(0.05)
@@ -78,7 +78,7 @@ def test_who_gets_in_nowhere_has_the_next_way_tried():
     async def scene() -> None:
         async with asyncio.timeout(10), home(router) as (mapper, told):
             await mapper.decided()
-            mapper.reached(PUBLIC, is_open=False)
+            mapper.reached(PUBLIC, 9000, is_open=False)
             while not mapper.places():
                 await asyncio.sleep(0.01)
             assert "nat-pmp" in router.asked and len(told) == 1

@@ -54,6 +54,11 @@ class Dialler:
         self._under_way = 0
         self._tried: dict[PeerId, tuple[Place, float]] = {}
 
+    @property
+    def num_under_way(self) -> int:
+        """Number of tries under way."""
+        return self._under_way
+
     def wants(self, peer: PeerId, place: Place, remote: str) -> bool:
         """Return True if a peer's address is to be tried now; then it counts as tried."""
         now_s = self._clock()

@@ -65,6 +65,7 @@ from swarmtrain_transport.wire.messages import (
     PeerMessage,
     PipelineOrder,
     Released,
+    Tried,
     Unreached,
     Waiting,
     Welcome,
@@ -406,6 +407,10 @@ class PeerShell:
             return
         if isinstance(message, Unreached):
             self._unreached.told(message)
+            return
+        if isinstance(message, Tried):
+            if self._mapper is not None:
+                self._mapper.reached(message.host, message.port, is_open=message.is_open)
             return
         if self._meetings is not None and self._meetings.heard(message):
             return

@@ -488,6 +488,14 @@ class Unreached(Message, frozen=True, tag="unreached"):
     by_coordinator: bool = False
 
 
+class Tried(Message, frozen=True, tag="tried"):
+    """The coordinator has tried to open a connection to a mapped address of this peer's."""
+
+    host: str
+    port: int
+    is_open: bool
+
+
 class Meet(Message, frozen=True, tag="meet", omit_defaults=True):
     """Do this side's part of a meeting: a connection by which one peer sends to another.
 
@@ -557,7 +565,7 @@ PeerMessage = (
 )  # fmt: skip
 CoordinatorMessage = (
     Challenge | Welcome | Tell | Keep | Records | Image | Hashes | Accused | LeaseGrant | Waiting
-    | Unreached | Meet | Part | Carry | Finished | Released | PipelineOrder | Refused
+    | Unreached | Tried | Meet | Part | Carry | Finished | Released | PipelineOrder | Refused
 )  # fmt: skip
 
 
