@@ -2,7 +2,8 @@
 """Peers behind routers of every kind: by what ways they meet, and whether they train.
 
     nat.py --nats cone,restricted,symmetric,none[,mapped]     # all pairs of these kinds
-    nat.py --scenario four|ipv6|together|home-coordinator|stages|churn
+    nat.py --scenario four|ipv6|together|home-coordinator|stages|planned|churn
+    nat.py --relay-only --net 100:0                           # exchanges through one relay, timed
 
 For each pair a coordinator on the public internet of natlab.sh and two peers behind routers of
 these kinds, started by `swarmtrain up` and `swarmtrain join` as volunteers do. Told: the way of
@@ -11,9 +12,10 @@ whether their state roots are equal after every round. Asked: direct (dialled or
 end is open or maps its port, restricted to restricted punched, symmetric to symmetric relayed.
 
 Scenarios: `four` peers each behind its own router; `ipv6` alone; two `together` behind one router;
-`home-coordinator` behind a router that maps; `stages`, a pipeline of three behind routers; `churn`,
-four peers whose routers restart or get other addresses, and relays that are killed, every 10 s
-(`--every`) for `--minutes`, after two undisturbed ones.
+`home-coordinator` behind a router that maps; `stages`, a pipeline of three behind routers;
+`planned`, seconds per round where two of four have but a relay between them, by those without
+routers; `churn`, four peers whose routers restart or get other addresses, and relays that are
+killed, every 10 s (`--every`) for `--minutes`, after two undisturbed ones.
 
 Linux only; as root; nftables, and miniupnpd for mapped. Exit status 1 if anything asked is missed.
 """
@@ -24,6 +26,7 @@ import itertools
 import json
 import random
 import shutil
+import statistics
 import sys
 import tempfile
 import time
@@ -34,6 +37,7 @@ from pathlib import Path
 from typing import Any
 
 import nat_bars
+import nat_relayed
 from nat_bars import ROUNDS, UNTOLD, Fact, Row
 from nat_swarm import NatLab, Swarm, has_command
 from network import Failed
@@ -44,6 +48,12 @@ KINDS = ("cone", "restricted", "symmetric", "none")
 HUB = "hub"
 REFUSING_NET = "0:40"
 """On a net without any delay the SYNs of two who dial at once never cross: one is refused first."""
+
+PLANNED_NET = "20:0"
+PLANNED_WIDTH = 384
+PLANNED_WARMUP, PLANNED_ROUNDS = 3, 12
+PLANNED_BAR = 1.1
+RELAYED_NET = "100:0"
 
 CALM_MINUTES = 2.0
 RATE_BAR = 0.7
@@ -67,6 +77,7 @@ class Setting:
         more: end of the run file.
         least: contributors that a round needs, 0 for all.
         steps: inner steps of a round.
+        width: width of the model.
         peer_words: more options of `join`, by peer.
     """
 
@@ -76,6 +87,7 @@ class Setting:
     more: str = ""
     least: int = 0
     steps: int = 20
+    width: int = 16
     peer_words: dict[str, Sequence[str]] = field(default_factory=dict)
 
     @property
@@ -125,6 +137,9 @@ def setting_of(scenario: str, kinds: Sequence[str] = ()) -> Setting:
             kinds = kinds or ("restricted", "restricted", "symmetric")
             spans = {f"p{index}": ("--span", str(index % STAGES)) for index in range(len(kinds))}
             return each_own(*kinds, more=STAGED, peer_words=spans, least=1)
+        case "planned":
+            kinds = kinds or ("none", "none", "symmetric", "symmetric")
+            return each_own(*kinds, steps=1, width=PLANNED_WIDTH)
         case "churn":
             kinds = kinds or ("restricted", "restricted", "symmetric", "mapped")
             # Who is away for a moment is no reason for the others to skip a round.
@@ -132,7 +147,7 @@ def setting_of(scenario: str, kinds: Sequence[str] = ()) -> Setting:
     raise ValueError(scenario)
 
 
-SCENARIOS = ("four", "ipv6", "together", "home-coordinator", "stages", "churn")
+SCENARIOS = ("four", "ipv6", "together", "home-coordinator", "stages", "planned", "churn")
 
 
 def arguments(words: list[str] | None = None) -> argparse.Namespace:
@@ -141,6 +156,9 @@ def arguments(words: list[str] | None = None) -> argparse.Namespace:
     )
     a.add_argument("--nats", default="", help="kinds of routers; of a scenario's peers, one each")
     a.add_argument("--scenario", choices=SCENARIOS, help="in place of the pairs")
+    a.add_argument("--relay-only", action="store_true", help="exchanges through one relay, timed")
+    a.add_argument("--peers", type=int, default=2, help="of --relay-only")
+    a.add_argument("--numel", type=float, default=5e6, help="values of a vector of --relay-only")
     a.add_argument("--net", default="", help="RATE:RTT[:LOSS] of each line (see natlab.sh)")
     a.add_argument("--refuse", action="store_true", help="routers answer strangers with RST")
     a.add_argument("--seconds", type=float, default=90, help="for a pair or scenario to train")
@@ -150,7 +168,14 @@ def arguments(words: list[str] | None = None) -> argparse.Namespace:
     a.add_argument("--keep", action="store_true", help="leave the last lab and all files")
     a.add_argument("--json", action="store_true", help="print one JSON object")
     options = a.parse_args(words)
-    options.net = options.net or (REFUSING_NET if options.refuse else "0:0")
+    usual = REFUSING_NET if options.refuse else "0:0"
+    if options.relay_only:
+        usual = RELAYED_NET
+    elif options.scenario == "planned":
+        usual = PLANNED_NET
+    options.net = options.net or usual
+    if options.relay_only and not float(options.net.partition(":")[0]):
+        a.error("--relay-only measures a rate: --net RATE:RTT")
     options.kinds = tuple(options.nats.split(",")) if options.nats else ()
     try:
         options.pairs = nat_bars.pairs_of(options.kinds or KINDS)
@@ -180,7 +205,7 @@ def playing(
     try:
         with lab, Swarm(
             lab, folder, setting.places, more=setting.more, steps=setting.steps,
-            least=setting.least,
+            width=setting.width, least=setting.least,
         ) as swarm:  # fmt: skip
             swarm.start(peer_words=setting.peer_words)
             yield lab, swarm
@@ -222,10 +247,23 @@ def has_met(setting: Setting, swarm: Swarm) -> bool:
 # ---- scenarios
 
 
+def relayed(options: argparse.Namespace) -> list[Fact]:
+    """Exchanges through one relay."""
+    with tempfile.TemporaryDirectory(prefix="nat-") as folder:
+        try:
+            return nat_relayed.measure(
+                options.net, options.peers, int(options.numel), options.seconds, Path(folder)
+            )
+        except Failed as problem:
+            return [Fact("failed", str(problem), "all go on to the end", holds=False)]
+
+
 def play(options: argparse.Namespace) -> list[Fact]:
     """Play a scenario; its facts."""
     setting = setting_of(options.scenario, options.kinds)
     try:
+        if options.scenario == "planned":
+            return list(planned(options, setting))
         with playing(options, setting, keeps=options.keep) as (lab, swarm):
             match options.scenario:
                 case "stages":
@@ -286,6 +324,24 @@ def stages(options: argparse.Namespace, setting: Setting, swarm: Swarm) -> Itera
             way = swarm.way(*pair)
             asked = setting.asked(*pair)
             yield Fact(" to ".join(pair), way, nat_bars.asked_words(asked), holds=way in asked)
+
+
+def planned(options: argparse.Namespace, setting: Setting) -> Iterator[Fact]:
+    """Seconds per round where some pairs have but a relay, by those where all meet directly."""
+    medians = {}
+    for name, tried in {
+        "without routers": each_own(*("none" for _ in setting.names), width=setting.width, steps=1),
+        "behind routers": setting,
+    }.items():
+        with playing(options, tried, keeps=False) as (_, swarm):
+            wanted = PLANNED_WARMUP + PLANNED_ROUNDS
+            if not swarm.hear(options.seconds, lambda: len(swarm.common()) >= wanted):  # noqa: B023
+                raise Failed(f"{name}: {len(swarm.common())} rounds of {wanted}")
+            ended = [at_s for _, at_s in sorted(swarm.common().items())][PLANNED_WARMUP - 1 :]
+            medians[name] = statistics.median(b - a for a, b in itertools.pairwise(ended))
+            yield Fact(f"a round {name}", f"{medians[name]:.2f} s")
+    ratio = medians["behind routers"] / medians["without routers"]
+    yield Fact("ratio", f"{ratio:.2f}", f"at most {PLANNED_BAR}", holds=ratio <= PLANNED_BAR)
 
 
 # ---- churn
@@ -350,10 +406,11 @@ def rounds_a_minute(
 def main(words: list[str] | None = None) -> int:
     """Try all that was asked; the exit status."""
     options = arguments(words)
-    if options.scenario:
-        facts = play(options)
+    if options.scenario or options.relay_only:
+        facts = relayed(options) if options.relay_only else play(options)
         holds = all(fact.holds for fact in facts)
-        told: dict[str, Any] = {"scenario": options.scenario, "facts": [asdict(f) for f in facts]}
+        name = "relay-only" if options.relay_only else options.scenario
+        told: dict[str, Any] = {"scenario": name, "facts": [asdict(fact) for fact in facts]}
         lines = [fact.line for fact in facts]
     else:
         rows = []
