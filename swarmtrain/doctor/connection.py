@@ -62,7 +62,7 @@ def of_probe(invite: Invite, proxy: Proxy | None, seen: Probe) -> Iterator[Findi
         yield clock_off("time", f"{abs(seen.ahead_s):.0f} s {side} the coordinator's clock")
 
 
-def of_answer(answer: Answer, proxy: Proxy | None, gateway: str = "") -> Iterator[Finding]:
+def of_answer(answer: Answer, proxy: Proxy | None) -> Iterator[Finding]:
     """Yield findings of what the coordinator said."""
     said = answer.checked
     if said is None:
@@ -119,7 +119,8 @@ def _of_way_back(answer: Answer, said: Checked) -> Iterator[Finding]:
             "way back", NOTE, f"the coordinator cannot open a connection to {where}",
             "Others cannot dial this machine: a router or firewall keeps them out. Peers that can "
             "be dialled are met by turning round, others by help of the coordinator or a relay.",
-            "For direct ways let the router forward a port, and join with --listen 0.0.0.0:PORT.",
+            "For direct ways join with --map, or let the router forward a port and join with "
+            "--listen 0.0.0.0:PORT.",
             "SWT-E206",
         )  # fmt: skip
     else:

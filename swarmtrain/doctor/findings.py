@@ -10,8 +10,10 @@ from pathlib import Path
 from typing import Any
 
 from swarmtrain.console.units import human_bytes
+from swarmtrain.doctor.router import Router
 from swarmtrain.foundation.error_table import EXIT_BUG, EXIT_DONE, TABLE
 from swarmtrain.foundation.errors import UserError
+from swarmtrain.mapping.answers import is_private
 from swarmtrain_transport import limits
 
 OK, NOTE, BAD = "ok", "note", "bad"
@@ -85,7 +87,7 @@ class Machine:
         files: number of files that may be open.
         ipv6: address by which IPv6 networks would be reached, "" for none.
         congestion: TCP's congestion control, "" if the system does not say.
-        gateway: address of the router, "" if it is not known.
+        router: router of this network, None if none is known.
     """
 
     python: str
@@ -106,7 +108,7 @@ class Machine:
     files: int
     ipv6: str
     congestion: str
-    gateway: str
+    router: Router | None
 
 
 def of_machine(machine: Machine) -> Iterator[Finding]:
@@ -122,8 +124,8 @@ def of_machine(machine: Machine) -> Iterator[Finding]:
     yield _of_ipv6(machine)
     if machine.congestion:
         yield Finding("congestion", OK, f"TCP goes by {machine.congestion}")
-    if machine.gateway:
-        yield Finding("router", OK, machine.gateway)
+    if machine.router is not None:
+        yield _of_router(machine.router)
 
 
 def _of_torch(machine: Machine) -> Iterator[Finding]:
@@ -219,6 +221,23 @@ def _of_ipv6(machine: Machine) -> Finding:
         "Peers with IPv6 need no help of routers to reach each other; others need it more often.",
         "Turn it on in the router, if the provider has it.",
     )  # fmt: skip
+
+
+def _of_router(router: Router) -> Finding:
+    if not router.speaks:
+        what = f"{router.host} speaks neither PCP nor NAT-PMP; join --map tries UPnP too"
+        return Finding("router", OK, what)
+    if router.external and is_private(router.external):
+        return Finding(
+            "router", NOTE, f"{router.host} has no public address itself, but {router.external}",
+            "It stands behind another router, the provider's perhaps, which forwards nothing.",
+            "Ask the provider for a public address, or for IPv6; if the other router is yours, "
+            "let it pass all on to this one.",
+        )  # fmt: skip
+    seen = f"; its public address is {router.external}" if router.external else ""
+    return Finding(
+        "router", OK, f"{router.host} forwards ports by {router.speaks}, with join --map{seen}"
+    )
 
 
 def in_words(finding: Finding) -> list[str]:

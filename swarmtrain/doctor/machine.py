@@ -1,9 +1,8 @@
 """Looking at this machine: reads, and writes nothing."""
 
+import asyncio
 import os
 import platform
-import socket
-import struct
 import time
 from contextlib import suppress
 from ipaddress import IPv6Address
@@ -13,16 +12,15 @@ import psutil
 
 from swarmtrain.config import file as config_file
 from swarmtrain.doctor.findings import Machine
+from swarmtrain.doctor.router import Router, ask
 from swarmtrain.foundation import regular_file
 from swarmtrain.foundation.errors import UserError, cleaned
 from swarmtrain.foundation.file_descriptors import raise_limit
+from swarmtrain.mapping.gateway import gateways, own_host
 from swarmtrain.peer.disk.group_storage import RUN_FILE
 from swarmtrain.peer.disk.shelf import free_bytes
 from swarmtrain_transport.errors import RemoteFault
 from swarmtrain_transport.pipeline.coordinator.assignment import memory_of
-
-_ROUTE_UP = 2
-"""RTF_GATEWAY of Linux: the route leads to a router."""
 
 
 def look(directory: Path) -> Machine:
@@ -49,7 +47,7 @@ def look(directory: Path) -> Machine:
         files=raise_limit(),
         ipv6=_ipv6(),
         congestion=_first_line("/proc/sys/net/ipv4/tcp_congestion_control"),
-        gateway=_gateway(),
+        router=_router(),
     )
 
 
@@ -106,10 +104,9 @@ def _cores() -> int:
 
 
 def _ipv6() -> str:
-    """The address that packets to IPv6 networks would carry; none is sent."""
-    with suppress(OSError), socket.socket(socket.AF_INET6, socket.SOCK_DGRAM) as probe:
-        probe.connect(("2000::1", 1))
-        address = IPv6Address(probe.getsockname()[0].partition("%")[0])
+    """The address that packets to IPv6 networks would carry, "" if it is of no use there."""
+    with suppress(ValueError):
+        address = IPv6Address(own_host(6).partition("%")[0])
         return str(address) if address.is_global else ""
     return ""
 
@@ -120,11 +117,6 @@ def _first_line(path: str) -> str:
     return ""
 
 
-def _gateway() -> str:
-    """Address of the router by Linux's table; the first row has the titles."""
-    with suppress(OSError, ValueError, IndexError, struct.error):
-        for row in Path("/proc/net/route").read_text(encoding="ascii").splitlines()[1:]:
-            _, target, router, flags = row.split()[:4]
-            if int(target, 16) == 0 and int(flags, 16) & _ROUTE_UP:
-                return socket.inet_ntoa(struct.pack("=I", int(router, 16)))
-    return ""
+def _router() -> Router | None:
+    found = [one for one in asyncio.run(gateways()) if one.version == 4]
+    return ask(found[0]) if found else None

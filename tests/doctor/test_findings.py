@@ -7,13 +7,15 @@ import pytest
 
 from swarmtrain.doctor import findings as f
 from swarmtrain.doctor.findings import BAD, NOTE, OK, Finding, Machine, of_machine
+from swarmtrain.doctor.router import Router
 from swarmtrain.foundation.error_table import TABLE
 
 WELL = Machine(
     python="3.13.1 on Linux", directory=Path("runs"), free_bytes=50 << 30, can_write=True,
     memory_bytes=8 << 30, fits="125M", needs_bytes=0, torch="2.13.0", device="cpu",
     is_cuda_idle=False, gflops=100.0, numerics="", cores=4, now_s=2e9, installed_s=1.9e9,
-    files=4096, ipv6="2001:db8::7", congestion="cubic", gateway="192.0.2.1",
+    files=4096, ipv6="2001:db8::7", congestion="cubic",
+    router=Router("192.168.1.1", "PCP", "203.0.113.7"),
 )  # fmt: skip
 
 
@@ -39,6 +41,8 @@ def test_a_machine_that_is_fit_has_a_line_for_each_fact_and_status_0() -> None:
         ({"files": 256}, "files", BAD, "SWT-E409"),
         ({"now_s": 0.0}, "clock", NOTE, "SWT-E410"),
         ({"ipv6": ""}, "IPv6", NOTE, ""),
+        ({"router": Router("192.168.1.1", "NAT-PMP", "100.64.3.4")}, "router", NOTE, ""),
+        ({"router": Router("192.168.1.1", "NAT-PMP", "192.168.178.20")}, "router", NOTE, ""),
     ],
 )
 def test_each_lack_is_named_and_says_what_it_means_and_what_to_do(
@@ -68,3 +72,10 @@ def test_looking_at_this_machine_writes_nothing(tmp_path: Path) -> None:
     assert machine.can_write and machine.free_bytes and machine.memory_bytes and machine.cores
     assert machine.device and not machine.numerics
     assert list(tmp_path.iterdir()) == []
+
+
+def test_a_router_that_is_not_known_or_forwards_nothing_is_no_fault() -> None:
+    for router in (None, Router("192.168.1.1")):
+        found = list(of_machine(replace(WELL, router=router)))
+        assert {one.level for one in found} == {OK}
+        assert ("router" in [one.name for one in found]) == (router is not None)
