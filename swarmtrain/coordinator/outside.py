@@ -14,6 +14,9 @@ from swarmtrain_transport.wire.messages import Place
 ROUTE_PROBE = ("192.0.2.1", 9)
 """An address that belongs to nobody (RFC 5737): asking for the route to it sends nothing."""
 
+SETTLE_S = 60.0
+"""Longest wait for a router; all protocols together take 45 s."""
+
 
 class Outside:
     """The address in the run's invites.
@@ -46,13 +49,13 @@ class Outside:
             self._mapper.start()
 
     async def settle(self, stop: asyncio.Event) -> None:
-        """Wait until the router has answered: 45 s at most, or until `stop` is set."""
+        """Wait until the router has answered, or `stop` is set."""
         if self._mapper is None:
             return
         self._tell("Asking the router to forward a port.")
         waits = [asyncio.ensure_future(self._mapper.decided()), asyncio.ensure_future(stop.wait())]
         try:
-            await asyncio.wait(waits, return_when=asyncio.FIRST_COMPLETED)
+            await asyncio.wait(waits, timeout=SETTLE_S, return_when=asyncio.FIRST_COMPLETED)
         finally:
             for wait in waits:
                 wait.cancel()

@@ -185,10 +185,16 @@ class Mapping:
         if left:
             return self._ask(left[0], now_s)
         self._asked, self.granted, self._by = None, None, None
-        self.why = "; ".join(f"{one}: {why}" for one, why in self._failures.items())
+        self.why = self._reasons()
         is_empty = EMPTY in self._failures.values()
         self.next_wakeup_s = now_s + (EMPTY_AGAIN_S if is_empty else AGAIN_S)
         return ()
+
+    def _reasons(self) -> str:
+        told: dict[str, list[str]] = {}
+        for protocol, why in self._failures.items():
+            told.setdefault(why, []).append(protocol)
+        return "; ".join(f"{', '.join(those)}: {why}" for why, those in told.items())
 
     def _ask(self, protocol: MappingProtocol | None, now_s: float) -> Actions:
         assert protocol is not None

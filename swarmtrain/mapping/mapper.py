@@ -103,7 +103,10 @@ class Mapper:
         """Reasons for which no port is forwarded, in words; "" if one is or it is not decided."""
         if self.places() or not self._decided.is_set():
             return ""
-        return "; ".join(line.mapping.why for line in self._lines) or NO_ROUTER
+        return (
+            "; ".join(f"IPv{line.version} by {line.mapping.why}" for line in self._lines)
+            or NO_ROUTER
+        )
 
     async def decided(self) -> None:
         """Wait until it is known whether a port is forwarded; that takes 45 s at most."""
@@ -147,6 +150,7 @@ class _Line:
     """One `Mapping`, its socket to the router, and its timer."""
 
     def __init__(self, gateway: Gateway, port: int, on_change: Callable[[], None]) -> None:
+        self.version = gateway.version
         self._loop = asyncio.get_running_loop()
         self._gateway = gateway
         self._on_change = on_change
