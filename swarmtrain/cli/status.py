@@ -2,6 +2,7 @@
 
 import sys
 import time
+from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
@@ -25,11 +26,12 @@ _COLUMNS = (
     ("norm", "norm"),
     ("cosine", "cosine"),
     ("left_out", "left out"),
+    ("reached", "reached"),
     ("state_root", "state root"),
     ("chain", "chain"),
 )
 """Columns of a peer. `norm` is the length of what it gave by the median's, `cosine` its likeness to
-what the others gave."""
+what the others gave, `reached` by which ways they send to it."""
 
 _SPARE = ("step", "tokens_per_s", "bytes_down", "bytes_up")
 """Columns that a narrow terminal goes without, in this order."""
@@ -37,7 +39,7 @@ _SPARE = ("step", "tokens_per_s", "bytes_down", "bytes_up")
 _QUARRELS = _MOVES = 3
 """Newest rounds that are shown; `swarmtrain why` tells of every round."""
 
-_NOT_SHOWN = ("waiting_seen_s", "rounds", "unit")
+_NOT_SHOWN = ("waiting_seen_s", "rounds", "unit", "relayed")
 """Facts that stand in the words of another."""
 
 _LABELS = {
@@ -47,6 +49,9 @@ _LABELS = {
     "tokens": "trained on", "bytes_up": "sent", "bytes_down": "received", "door": "newcomers",
 }  # fmt: skip
 """Labels of facts for people; --json uses the keys."""
+
+DIALLED = "dialled"
+"""The way that needs no words."""
 
 _PLACES = {"loss": 3, "tokens_per_s": 0}
 """Decimal places of facts, where they are not one."""
@@ -114,12 +119,14 @@ def describe(view: Mapping[str, Any], width: int = 0) -> Iterator[str]:
         newest = max(losses, key=int)
         yield fact("validation loss", f"{losses[newest]:.3f} nats after round {newest}")
     yield from _pipeline(view)
+    yield from _relays(view)
     yield from _floods(view)
     yield from _quarrels(view)
     peers = view.get("peers")
     if isinstance(peers, list) and peers:
         yield ""
         known = [peer for peer in peers if isinstance(peer, dict)]
+        known = [{**peer, "reached": _reached(peer, known)} for peer in known]
         yield from _table(known, width, str(view.get("unit", "tokens")))
         for peer in known:
             if peer.get("rests") and "group" not in view:  # the run tells it of all
@@ -153,6 +160,29 @@ def _pipeline(view: Mapping[str, Any]) -> Iterator[str]:
     for source, suspect in told["suspects"].items():
         text = f"{_names(view, [source])} compares routes and suspects {_names(view, [suspect])}"
         yield fact("at odds", text)
+
+
+def _reached(peer: Mapping[str, Any], known: Iterable[Mapping[str, Any]]) -> str:
+    """By which ways the others send to a peer, "" if all of them simply dial it."""
+    label = f"{peer.get('name')} ({str(peer.get('peer'))[:8]})"
+    ways = Counter(
+        way
+        for other in known
+        for name, way in (other.get("ways") or {}).items()
+        if name in (peer.get("name"), label)
+    )
+    if ways.keys() <= {DIALLED}:
+        return ""
+    return ", ".join(f"{count} {way or 'not'}" for way, count in ways.most_common())
+
+
+def _relays(view: Mapping[str, Any]) -> Iterator[str]:
+    """Yield what was passed on from peer to peer, and by whom."""
+    carried = {peer["name"]: peer.get("relayed") for peer in view.get("peers") or ()}
+    carried["the coordinator"] = view.get("relayed")
+    told = [f"{human_bytes(count)} by {name}" for name, count in carried.items() if count]
+    if told:
+        yield fact("relayed", ", ".join(told))
 
 
 def _names(view: Mapping[str, Any], peers: Iterable[str]) -> str:

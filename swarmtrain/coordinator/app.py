@@ -11,7 +11,6 @@ with the run's own certificate, which peers pin.
 
 import asyncio
 import contextlib
-import ipaddress
 import logging
 import secrets
 from collections.abc import Callable
@@ -45,7 +44,7 @@ from swarmtrain.foundation.errors import UserError, cleaned
 from swarmtrain_transport import limits
 from swarmtrain_transport.credentials.identity import verify
 from swarmtrain_transport.errors import RemoteFault
-from swarmtrain_transport.links.link import PeerId, is_dialable
+from swarmtrain_transport.links.link import PeerId, is_dialable, is_local, is_loopback
 from swarmtrain_transport.wire.messages import (
     Challenge,
     Hello,
@@ -85,7 +84,7 @@ WILDCARD_HOSTS = frozenset({"", "0.0.0.0", "::", "*"})
 
 def seen_host(host: str, remote: str, own: str) -> str:
     """Return the address at which others reach a peer: the one that it says, or the one it came
-    from when it says everywhere.
+    from when it says everywhere, or a private one of another network than this.
 
     Args:
         remote: address that the peer's connection comes from.
@@ -96,18 +95,17 @@ def seen_host(host: str, remote: str, own: str) -> str:
     """
     if host.strip() in WILDCARD_HOSTS:
         return remote
-    is_neighbour = remote == own or _is_loopback(remote)
-    if _is_loopback(host) and not is_neighbour:
+    is_neighbour = remote == own or is_loopback(remote)
+    if is_loopback(host) and not is_neighbour:
         raise DoorClosed(
             "SWT-E205",
             f"The peer listens on {host}, which is every reader's own machine. Start it with"
             " --listen 0.0.0.0:0, or with --advertise HOST:PORT as others reach it.",
         )
-    return host
-
-
-def _is_loopback(host: str) -> bool:
-    return is_dialable(host) and ipaddress.ip_address(host).is_loopback
+    # A private address means another machine wherever else it is dialled. Peers of the same house
+    # are told it as one of PLACES.
+    is_elsewhere = is_dialable(host) and is_local(host) and not (is_local(remote) or is_neighbour)
+    return remote if is_elsewhere else host
 
 
 class CoordinatorApp:

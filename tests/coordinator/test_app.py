@@ -210,6 +210,14 @@ def test_a_peer_that_listens_everywhere_is_listed_where_it_came_from(tmp_path: P
     assert seen_host("198.51.100.7", "192.0.2.1", "") == "198.51.100.7"
 
 
+@pytest.mark.parametrize("host", ["10.0.0.7", "192.168.1.7", "100.64.0.7", "fd00::7", "fe80::7"])
+def test_a_private_address_is_told_to_everybody_only_where_it_was_seen(host: str) -> None:
+    assert seen_host(host, "203.0.113.9", "203.0.113.1") == "203.0.113.9"
+    assert seen_host(host, "192.168.1.7", "192.168.1.1") == host
+    assert seen_host(host, "127.0.0.1", "127.0.0.1") == host
+    assert seen_host("", "192.168.1.7", "192.168.1.1") == "192.168.1.7"
+
+
 @pytest.mark.parametrize("host", ["127.0.0.1", "::1", "127.9.9.9"])
 def test_a_loopback_address_is_for_peers_of_the_coordinators_own_machine(host: str) -> None:
     assert seen_host(host, "127.0.0.1", "127.0.0.1") == host

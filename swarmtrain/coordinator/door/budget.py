@@ -76,7 +76,7 @@ CONTROL_FRAME = "websocket ping"
 
 _RATES = {
     **dict.fromkeys(("got", "have", "progress"), PLENTY),
-    **dict.fromkeys(("lease_request", "offer", "accuse", CONTROL_FRAME), FEW),
+    **dict.fromkeys(("lease_request", "offer", "accuse", "places", "carrying", CONTROL_FRAME), FEW),
 }
 _SIZES = {
     **dict.fromkeys(("got", "lease_request", "pipeline_report", "progress"), GOTS),

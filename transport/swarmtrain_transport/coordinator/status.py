@@ -12,7 +12,8 @@ class PeerStatus(msgspec.Struct, frozen=True):
     owners say (`gauges`) in the first of its groups where they say so, None where nobody does.
     `left_out` is how often it was in all groups, and `accused_by` on whose word how often.
     `waited_s` is for how long the others have waited for it in the last hour, in that group in
-    which it is longest."""
+    which it is longest. `ways` is by which way it sends to each other peer, by name, None for by
+    none; `relayed` are the bytes that it has passed on for others, as both ends bear out."""
 
     peer: str
     name: str
@@ -34,6 +35,8 @@ class PeerStatus(msgspec.Struct, frozen=True):
     left_out: int = 0
     accused_by: dict[str, int] = {}
     waited_s: float = 0.0
+    ways: dict[str, str | None] = {}
+    relayed: int = 0
     stages: tuple[int, ...] | msgspec.UnsetType = msgspec.UNSET
 
 
@@ -133,7 +136,8 @@ class CoordinatorStatus(msgspec.Struct, frozen=True):
     `unit` is what `tokens_per_s` of peers counts: "samples" where programs bring the model.
     `groups` are those beside the first, of which all else is told; left out where there are none.
     `pipeline` is left out where the model is not cut into stages; group s is stage s.
-    `text` is left out where peers bring their own.
+    `text` is left out where peers bring their own. `relayed` are bytes that the coordinator itself
+    has passed on from peer to peer.
     """
 
     run: str
@@ -154,6 +158,7 @@ class CoordinatorStatus(msgspec.Struct, frozen=True):
     waiting_seen_s: float | None = None
     result: str = ""
     unit: str = "tokens"
+    relayed: int = 0
     groups: tuple[GroupStatus, ...] | msgspec.UnsetType = msgspec.UNSET
     pipeline: PipelineStatus | msgspec.UnsetType = msgspec.UNSET
     text: TextStatus | msgspec.UnsetType = msgspec.UNSET

@@ -1,5 +1,6 @@
 """The coordinator's state in the words that people are shown. Pure reading, no decisions."""
 
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from typing import Protocol, TypeVar
 
@@ -10,6 +11,7 @@ from swarmtrain_transport.coordinator.group import GroupCoordinator
 from swarmtrain_transport.coordinator.ledger_recovery import LedgerRecovery
 from swarmtrain_transport.coordinator.ledger_writer import LedgerWriter
 from swarmtrain_transport.coordinator.members.group_peers import GroupPeer
+from swarmtrain_transport.coordinator.members.meetings import Meetings
 from swarmtrain_transport.coordinator.members.roster import LiveRoster, PeerLine
 from swarmtrain_transport.coordinator.members.validation import finite, shown
 from swarmtrain_transport.coordinator.ops.agreement import disputed
@@ -48,6 +50,7 @@ class Coordinator(Protocol):
     view: LedgerView
     live_roster: LiveRoster
     recovery: LedgerRecovery
+    meetings: Meetings
     groups: dict[int, GroupCoordinator]
     stage_rounds: StageRounds | None
     linger_s: float
@@ -77,6 +80,7 @@ def describe(coordinator: Coordinator, now_s: float) -> CoordinatorStatus:
     text, seen_s = _run_waits_for(coordinator, now_s)
     later = [group for group in coordinator.groups.values() if group is not coordinator.first]
     are_own = view.goes_by_pairs and view.commit_at(view.last_op) > 0
+    ways = _ways(coordinator)
     return CoordinatorStatus(
         run=coordinator.terms.run_id,
         term=coordinator.writer.term,
@@ -87,7 +91,8 @@ def describe(coordinator: Coordinator, now_s: float) -> CoordinatorStatus:
         wanted_root=root.hex() if root and not are_own else "",
         num_values=view.genesis.num_values if view.genesis else 0,
         peers=tuple(
-            _peer(peer, line, coordinator, now_s) for peer, line in coordinator.lines.items()
+            _peer(peer, line, coordinator, ways.get(peer, {}), now_s)
+            for peer, line in coordinator.lines.items()
         ),
         losses={str(op): loss for op, loss in chronicle.losses.items()},
         exclusions=tuple(
@@ -98,6 +103,7 @@ def describe(coordinator: Coordinator, now_s: float) -> CoordinatorStatus:
         waiting_for=text,
         result=result_of(coordinator) if coordinator.is_finished else "",
         unit=coordinator.terms.unit,
+        relayed=coordinator.meetings.own_carried,
         groups=tuple(_group(coordinator, group, now_s) for group in later)
         if later
         else msgspec.UNSET,
@@ -370,7 +376,30 @@ def _listed(told: Sequence[str]) -> str:
     return " and ".join([", ".join(told[:-1]), told[-1]] if len(told) > 1 else told)
 
 
-def _peer(peer: PeerId, line: PeerLine, coordinator: Coordinator, now_s: float) -> PeerStatus:
+def _ways(coordinator: Coordinator) -> dict[PeerId, dict[str, str | None]]:
+    """By which way each peer sends to each other one, by names; of two with one name, with the
+    beginning of the key."""
+    names = {
+        peer: shown(line.hello.name, limits.NAME_CHARS_MAX)
+        for peer, line in coordinator.lines.items()
+    }
+    often = Counter(names.values())
+    for peer, name in names.items():
+        names[peer] = name if often[name] == 1 else f"{name} ({peer.hex()[:8]})"
+    told = dict[PeerId, dict[str, str | None]]()
+    for (sender, receiver), way in coordinator.meetings.ways().items():
+        if sender in names and receiver in names:
+            told.setdefault(sender, {})[names[receiver]] = way and way.value
+    return told
+
+
+def _peer(
+    peer: PeerId,
+    line: PeerLine,
+    coordinator: Coordinator,
+    ways: dict[str, str | None],
+    now_s: float,
+) -> PeerStatus:
     progress = line.progress
     own = [group for group in coordinator.groups.values() if peer in group.view.members]
     first = own[0] if own else coordinator.first
@@ -403,6 +432,8 @@ def _peer(peer: PeerId, line: PeerLine, coordinator: Coordinator, now_s: float) 
         cosine=likeness.cosine if likeness else None,
         left_out=conduct.left_out.total(),
         waited_s=round(max(one.view.standing.lateness.seconds(peer) for one in own or [first]), 1),
+        ways=ways,
+        relayed=coordinator.meetings.relays.credited.get(peer, 0),
         accused_by={owner.hex(): count for owner, count in conduct.accused_by.items()},
         stages=tuple(group.view.group for group in own)
         if coordinator.stage_rounds is not None

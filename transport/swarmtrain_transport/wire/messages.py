@@ -64,6 +64,7 @@ class Knock(Message, frozen=True, tag="knock"):
 
 BUILT_IN = "built-in"
 OWN = "own"
+RELAY = "relay"
 LEASED = "leased"
 
 

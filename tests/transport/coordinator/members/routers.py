@@ -31,6 +31,10 @@ class House:
     def __init__(self, peer: PeerId, kind: str, remote: str, inside: str = "192.168.1.2") -> None:
         self.peer, self.kind, self.remote, self.inside = peer, kind, remote, inside
         self.is_on = True
+        self.hides = False
+        """Never shows itself at the coordinator's port."""
+        self.outside = ""
+        """Address by which the coordinator sees it there, if that is another one."""
         self.places: tuple[m.Place, ...] = ()
         self.relays = False
         self.heard: list[Any] = []
@@ -75,10 +79,12 @@ class Streets:
         self.machine.places(house.peer, m.Places(house.places), self.now_s)
         is_open = house.kind in ("open", "cone")
         self.machine.dialled(house.peer, self.now_s, is_open=is_open)
+        if house.relays:
+            self.machine.carrying(house.peer, m.Carrying(9000, 10**6, -1), self.now_s)
         self._tick()
 
-    def say(self, peer: PeerId, token: bytes, is_up: bool, reason: str = "", **more: Any) -> None:
-        self.machine.met(peer, m.Met(token, is_up, reason, **more), self.now_s)
+    def say(self, who: PeerId, token: bytes, is_up: bool, reason: str = "", **more: Any) -> None:
+        self.machine.met(who, m.Met(token, is_up, reason, **more), self.now_s)
         self._tick()
 
     def run(self, seconds: float) -> None:
@@ -104,10 +110,37 @@ class Streets:
     def meets(self, peer: PeerId) -> list[m.Meet]:
         return [one for one in self.houses[peer].heard if isinstance(one, m.Meet)]
 
+    def has_relay(self, *ends: PeerId) -> bool:
+        """Return True if somebody could pass bytes on between the two."""
+        means = self.machine._means
+        if means is not None and means.relay_bytes_per_s:
+            return True
+        return any(
+            house.relays and house.is_on and house.kind in ("open", "cone")
+            for peer, house in self.houses.items()
+            if peer not in ends
+        )
+
+    def check(self) -> None:
+        """Check that the machine's books agree with each other."""
+        pairs = list(self.machine._every_pair())
+        tried = [pair.trying for pair in pairs if pair.trying is not None]
+        known = [*tried, *(pair.standing for pair in pairs if pair.standing is not None)]
+        assert set(self.machine._by_token) == {one.token for one in known if one.token}
+        for peer, member in self.machine._members.items():
+            assert member.busy == sum(peer in (one.sender, one.receiver) for one in tried)
+            assert member.busy <= limits.MEET_AT_ONCE
+        for peer, relay in self.machine.relays._relays.items():
+            assert relay.tokens == {one.token for one in known if one.route.relay == peer}
+        for one in known:
+            assert one.route.relay not in (one.sender, one.receiver)
+        assert self.machine.next_wakeup_s > self.now_s
+
     # ---- the network
 
     def _tick(self) -> None:
         self.machine.tick(self.now_s)
+        self.check()
 
     def _later(self, seconds: float, event: Callable[[], None]) -> None:
         heapq.heappush(self._events, (self.now_s + seconds, next(self._count), event))
@@ -152,9 +185,9 @@ class Streets:
 
     def _show(self, house: House, meet: m.Meet) -> None:
         side = Side.SENDER if meet.sends else Side.RECEIVER
-        if self.machine.takes(meet.token, side) is Way.PUNCHED:
-            port = 40_000 + next(self._count) % 1000
-            self.machine.mirrored(meet.token, side, house.remote, port, self.now_s)
+        if not house.hides and self.machine.takes(meet.token, side) is Way.PUNCHED:
+            port, host = 40_000 + next(self._count) % 1000, house.outside or house.remote
+            self.machine.mirrored(meet.token, side, host, port, self.now_s)
 
     def _relays(self, house: House, meet: m.Meet) -> bool:
         if not meet.host:

@@ -93,6 +93,7 @@ class _Pair:
         tried: routes that have failed in this round of tries.
         is_lost: True once all routes have failed and none stands.
         is_doubted: True if a way as good as the standing one is looked for.
+        has_changed: True if a better way may have become possible while one was tried.
         first_rank: rank of the way that was lost; better ones wait.
         due_s: time of the next try.
         pause_s: pause after the next round of tries.
@@ -109,13 +110,14 @@ class _Pair:
     tried: set[Route] = field(default_factory=set)
     is_lost: bool = False
     is_doubted: bool = False
+    has_changed: bool = False
     first_rank: int = 0
     pause_s: float = limits.MEET_AGAIN_S
 
     def refresh(self, now_s: float) -> None:
         """Begin anew: something has changed, and what failed before may work."""
         self.tried.clear()
-        self.first_rank = 0
+        self.first_rank, self.has_changed = 0, self.trying is not None
         self.due_s, self.pause_s = now_s, limits.MEET_AGAIN_S
 
 
@@ -548,7 +550,8 @@ class Meetings:
         pair.stood_s = pair.tried_s = now_s
         pair.is_named = pair.is_lost = pair.is_doubted = False
         pair.first_rank = 0
-        pair.due_s = now_s + pair.pause_s
+        pair.due_s = now_s if pair.has_changed else now_s + pair.pause_s
+        pair.has_changed = False
         self.has_news = True
 
     def _lose(self, pair: _Pair, reason: str, now_s: float) -> None:
@@ -590,6 +593,7 @@ class Meetings:
                 self._lose(pair, "the relay has gone", now_s)
             if pair.trying is not None and pair.trying.route.relay == peer:
                 self._fail(pair, now_s)
+        self.relays.ceased(peer)
         self._members.pop(peer, None)
         self._pairs.pop(peer, None)
 

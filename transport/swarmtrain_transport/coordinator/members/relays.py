@@ -63,7 +63,11 @@ class Relays:
         relay = self._relays.setdefault(peer, _Relay(told))
         relay.told, relay.credited_told = told, relay.credited
         if told.bytes_per_s <= 0:
-            del self._relays[peer]
+            self.ceased(peer)
+
+    def ceased(self, peer: PeerId) -> None:
+        """A peer is no relay any more."""
+        self._relays.pop(peer, None)
 
     def left(self, peer: PeerId) -> None:
         """A peer has left."""
