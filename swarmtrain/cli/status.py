@@ -178,7 +178,7 @@ def _reached(peer: Mapping[str, Any], known: Iterable[Mapping[str, Any]]) -> str
 
 def _relays(view: Mapping[str, Any]) -> Iterator[str]:
     """Yield what was passed on from peer to peer, and by whom."""
-    carried = {peer["name"]: peer.get("relayed") for peer in view.get("peers") or ()}
+    carried = {relay["name"]: relay["carried"] for relay in view.get("relays") or ()}
     carried["the coordinator"] = view.get("relayed")
     told = [f"{human_bytes(count)} by {name}" for name, count in carried.items() if count]
     if told:

@@ -22,7 +22,14 @@ from swarmtrain_transport.actions import Adopt, Append, CoordinatorAction, SendT
 from swarmtrain_transport.errors import RemoteFault
 from swarmtrain_transport.links.link import PeerId
 from swarmtrain_transport.links.ways import Side, Way
-from swarmtrain_transport.wire.messages import Hello, PeerMessage, Refused, Waiting, encode
+from swarmtrain_transport.wire.messages import (
+    RELAY,
+    Hello,
+    PeerMessage,
+    Refused,
+    Waiting,
+    encode,
+)
 from swarmtrain_transport.wire.records import Record
 from swarmtrain_transport.wire.text_place import TextPlace
 
@@ -109,6 +116,8 @@ class Outlet:
         self._abort = abort
         self.was_in = False
         """True for a peer that needed no invite, as it was let in before."""
+        self.takes_place = True
+        """False for a process that only relays."""
         self.told = ""
         """Text last sent to this connection about what the run waits for."""
         self._waiting: asyncio.Queue[bytes | None] = asyncio.Queue()
@@ -199,6 +208,7 @@ class Shell:
         """The peer came through the door; an older connection of it is cut."""
         older = self._outlets.get(peer)
         self._outlets[peer], outlet.was_in = outlet, not invite_id
+        outlet.takes_place = hello.brings.model != RELAY
         if older is not None:
             older.abort()
         self._step(
@@ -269,7 +279,11 @@ class Shell:
         has just started lets nobody new in for some seconds. A peer of the roster has a place, and
         one that has no JOIN yet takes none of theirs."""
         roster = self._roster()
-        waiting = [one for one, outlet in self._outlets.items() if by_invite or outlet.was_in]
+        waiting = [
+            one
+            for one, outlet in self._outlets.items()
+            if outlet.takes_place and (by_invite or outlet.was_in)
+        ]
         return len({*roster} - {peer}) if peer in roster else len({*roster, *waiting} - {peer})
 
     def status(self) -> msgspec.Struct:

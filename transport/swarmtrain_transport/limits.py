@@ -476,6 +476,9 @@ earlier counts as one that failed."""
 MEET_DIALLERS_KEPT = 16 * PEERS_MAX
 """Peers whose spent dials are remembered, gone ones too."""
 
+RELAYS_MAX = PEERS_MAX
+"""Processes that do nothing but relay: one for each peer of a full run."""
+
 RELAY_BELIEVED = 4
 RELAY_UNSEEN_BYTES_PER_S = 1_250_000
 """A relay's word on its rate counts up to so many times of what it was seen to carry, or for a line

@@ -24,7 +24,7 @@ from swarmtrain_transport.coordinator.members.departures import BANNED_WORDS
 from swarmtrain_transport.credentials.identity import knock_payload, verify
 from swarmtrain_transport.errors import RemoteFault
 from swarmtrain_transport.links.link import PeerId
-from swarmtrain_transport.wire.messages import Brings, Hello, Knock, decode_from_peer
+from swarmtrain_transport.wire.messages import RELAY, Brings, Hello, Knock, decode_from_peer
 
 S = TypeVar("S", bound=Hashable)
 
@@ -254,6 +254,8 @@ class Door:
             raise
         if (why_not := self._misfit(hello.brings)) is not None:
             raise DoorClosed(*why_not)
+        if hello.brings.model == RELAY:
+            return Admitted(knock.peer_id, hello, invite_id)  # it has no place, and uses none up
         if self._others_in(knock.peer_id, bool(invite_id)) >= self._peers_max:
             raise DoorClosed(
                 "SWT-E701", f"The run has its {self._peers_max} peers. Try again later."

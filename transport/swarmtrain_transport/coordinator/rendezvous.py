@@ -33,6 +33,7 @@ from swarmtrain_transport.links.ways import Side, Way
 from swarmtrain_transport.pipeline.coordinator.assignment import StageNeed
 from swarmtrain_transport.wire.messages import (
     FIRST_GROUP,
+    RELAY,
     Accuse,
     Applied,
     Carried,
@@ -158,6 +159,7 @@ class Rendezvous:
         self.recovery = LedgerRecovery(
             self.writer, self.live_roster, now_s, verify, run_key if is_lost else None
         )
+        self._relays = set[PeerId]()
         self.meetings = Meetings(means, self.writer.send, self.note)
         self.reach = Reach(self.live_roster, self.writer, self.meetings, self.note)
         self.departures = Departures(
@@ -189,8 +191,31 @@ class Rendezvous:
         if hello.curve_key not in keys and len(keys) >= limits.CURVE_KEYS_MAX:
             raise RemoteFault("hello", f"it has come with {len(keys)} other curve_keys before")
         self.recovery.gone(peer)
-        self._let_in(peer, Guest(hello, invite_id, remote or hello.host))
+        if hello.brings.model == RELAY:
+            self._admit_relay(peer, hello, remote or hello.host)
+        else:
+            self._let_in(peer, Guest(hello, invite_id, remote or hello.host))
         return self._settle()
+
+    def _admit_relay(self, peer: PeerId, hello: Hello, remote: str) -> None:
+        """Let a process in that passes bytes on: it is in no roster, and hears no records."""
+        if peer in self.view.roster or peer in self.lines:
+            raise RemoteFault("hello", "a relay with a member's key")
+        if refusal := self.departures.refusal(peer):
+            self.writer.refuse(peer, *refusal)
+        elif len(self._relays - {peer}) >= limits.RELAYS_MAX:
+            self.writer.refuse(peer, "SWT-E701", f"The run has its {limits.RELAYS_MAX} relays.")
+        else:
+            self._relays.add(peer)
+            self.meetings.came(peer, remote, hello, self._now_s, is_member=False)
+            self._greet(peer, remote)
+
+    def _greet(self, peer: PeerId, remote: str, why: str = "") -> None:
+        self.writer.send(
+            peer,
+            Welcome(self.writer.term, self.terms.run_id, self._run_key, self.terms.config,
+                    self.writer.ledger.head_index, why, remote),
+        )  # fmt: skip
 
     def _let_in(self, peer: PeerId, guest: Guest) -> None:
         hello = guest.hello
@@ -230,11 +255,7 @@ class Rendezvous:
         hello = guest.hello
         line = self.live_roster.enter(peer, hello, self._now_s)
         self.reach.is_due = True
-        self.writer.send(
-            peer,
-            Welcome(self.writer.term, self.terms.run_id, self._run_key, self.terms.config,
-                    self.writer.ledger.head_index, why, guest.remote),
-        )  # fmt: skip
+        self._greet(peer, guest.remote, why)
         self.meetings.came(peer, guest.remote, hello, self._now_s)
         self.writer.send_image(peer, line, self._now_s)
         self.writer.send_records(peer, line, self._now_s)
@@ -255,6 +276,10 @@ class Rendezvous:
         self._at(now_s)
         if self.recovery.is_witness(peer):
             return self._on_history(peer, message)
+        if peer in self._relays:
+            check_claim(message)
+            self._on_way(peer, message)
+            return self._settle(shifts_timers=False)
         if (line := self.lines.get(peer)) is None:
             # Evicted while its connection still stood, or not let in yet: it says HELLO again on a
             # new one.
@@ -278,6 +303,9 @@ class Rendezvous:
         """A control connection closed, for whatever reason."""
         self._at(now_s)
         self.recovery.gone(peer)
+        if peer in self._relays:
+            self._relays.remove(peer)
+            self.meetings.left(peer, now_s)
         if (line := self.lines.get(peer)) is not None and line.connected:
             line.connected = False
             line.life.closed(now_s)
@@ -315,7 +343,7 @@ class Rendezvous:
         self._at(now_s)
         if (line := self.lines.get(peer)) is not None:
             line.is_dialled, self.reach.is_due = is_open, True
-            self.meetings.dialled(peer, now_s, is_open=is_open)
+        self.meetings.dialled(peer, now_s, is_open=is_open)
         return self._settle()
 
     def takes(self, token: bytes, side: Side) -> Way | None:
@@ -493,14 +521,8 @@ class Rendezvous:
             case Kept():
                 if message.group in self.groups:
                     self.groups[message.group].keepers.heard(peer, message, self._now_s)
-            case Met():
-                self.meetings.met(peer, message, self._now_s)
-            case Places():
-                self.meetings.places(peer, message, self._now_s)
-            case Carrying():
-                self.meetings.carrying(peer, message, self._now_s)
-            case Carried():
-                self.meetings.carried(peer, message, self._now_s)
+            case Places() | Met() | Carrying() | Carried():
+                self._on_way(peer, message)
             case PipelineReport() if self.stage_rounds is not None:
                 self.stage_rounds.received(peer, line.hello.boot, message, self._now_s)
             case Offer() | Ready() | Applied() | Stranded() | Accuse() | Evaluated():
@@ -510,6 +532,21 @@ class Rendezvous:
                     self._on_group(group, peer, message)
             case _:
                 raise RemoteFault("type", f"{type(message).__name__} is not expected here")
+
+    def _on_way(self, peer: PeerId, message: PeerMessage) -> None:
+        match message:
+            case Met():
+                self.meetings.met(peer, message, self._now_s)
+            case Places():
+                self.meetings.places(peer, message, self._now_s)
+            case Carrying():
+                self.meetings.carrying(peer, message, self._now_s)
+            case Carried():
+                self.meetings.carried(peer, message, self._now_s)
+            case Leave():
+                self.writer.close(peer)
+            case _:
+                raise RemoteFault("type", f"{type(message).__name__} of a relay")
 
     def _on_group(
         self,

@@ -13,7 +13,7 @@ class PeerStatus(msgspec.Struct, frozen=True):
     `left_out` is how often it was in all groups, and `accused_by` on whose word how often.
     `waited_s` is for how long the others have waited for it in the last hour, in that group in
     which it is longest. `ways` is by which way it sends to each other peer, by name, None for by
-    none; `relayed` are the bytes that it has passed on for others, as both ends bear out."""
+    none."""
 
     peer: str
     name: str
@@ -36,8 +36,18 @@ class PeerStatus(msgspec.Struct, frozen=True):
     accused_by: dict[str, int] = {}
     waited_s: float = 0.0
     ways: dict[str, str | None] = {}
-    relayed: int = 0
     stages: tuple[int, ...] | msgspec.UnsetType = msgspec.UNSET
+
+
+class RelayStatus(msgspec.Struct, frozen=True):
+    """One peer, or process that does nothing else, that passes bytes on: the rate that it tells,
+    the ways that it carries now, and bytes that it has carried as both ends bear out."""
+
+    peer: str
+    name: str
+    bytes_per_s: int
+    ways: int
+    carried: int
 
 
 class Exclusion(msgspec.Struct, frozen=True):
@@ -137,7 +147,7 @@ class CoordinatorStatus(msgspec.Struct, frozen=True):
     `groups` are those beside the first, of which all else is told; left out where there are none.
     `pipeline` is left out where the model is not cut into stages; group s is stage s.
     `text` is left out where peers bring their own. `relayed` are bytes that the coordinator itself
-    has passed on from peer to peer.
+    has passed on from peer to peer, `relays` who else does.
     """
 
     run: str
@@ -159,6 +169,7 @@ class CoordinatorStatus(msgspec.Struct, frozen=True):
     result: str = ""
     unit: str = "tokens"
     relayed: int = 0
+    relays: tuple[RelayStatus, ...] = ()
     groups: tuple[GroupStatus, ...] | msgspec.UnsetType = msgspec.UNSET
     pipeline: PipelineStatus | msgspec.UnsetType = msgspec.UNSET
     text: TextStatus | msgspec.UnsetType = msgspec.UNSET

@@ -1,7 +1,7 @@
 """The coordinator's state in the words that people are shown. Pure reading, no decisions."""
 
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Protocol, TypeVar
 
 import msgspec
@@ -24,6 +24,7 @@ from swarmtrain_transport.coordinator.status import (
     GroupStatus,
     PeerStatus,
     PipelineStatus,
+    RelayStatus,
     RoundEvent,
     StageStatus,
 )
@@ -104,6 +105,7 @@ def describe(coordinator: Coordinator, now_s: float) -> CoordinatorStatus:
         result=result_of(coordinator) if coordinator.is_finished else "",
         unit=coordinator.terms.unit,
         relayed=coordinator.meetings.own_carried,
+        relays=tuple(_relays(coordinator.meetings)),
         groups=tuple(_group(coordinator, group, now_s) for group in later)
         if later
         else msgspec.UNSET,
@@ -376,6 +378,12 @@ def _listed(told: Sequence[str]) -> str:
     return " and ".join([", ".join(told[:-1]), told[-1]] if len(told) > 1 else told)
 
 
+def _relays(meetings: Meetings) -> Iterator[RelayStatus]:
+    for peer, name in meetings.names_of_relays().items():
+        told = meetings.relays.describe(peer)
+        yield RelayStatus(peer=peer.hex(), name=shown(name, limits.NAME_CHARS_MAX), **told)
+
+
 def _ways(coordinator: Coordinator) -> dict[PeerId, dict[str, str | None]]:
     """By which way each peer sends to each other one, by names; of two with one name, with the
     beginning of the key."""
@@ -433,7 +441,6 @@ def _peer(
         left_out=conduct.left_out.total(),
         waited_s=round(max(one.view.standing.lateness.seconds(peer) for one in own or [first]), 1),
         ways=ways,
-        relayed=coordinator.meetings.relays.credited.get(peer, 0),
         accused_by={owner.hex(): count for owner, count in conduct.accused_by.items()},
         stages=tuple(group.view.group for group in own)
         if coordinator.stage_rounds is not None

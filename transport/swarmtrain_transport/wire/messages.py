@@ -74,7 +74,8 @@ class Brings(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defau
 
     Attributes:
         run: the name in its invite.
-        model: BUILT_IN, to be made as the run file says, or OWN.
+        model: BUILT_IN, to be made as the run file says, or OWN; RELAY for a process that is no
+            member, and only passes bytes on.
         layout: digest of an own model's names, shapes and dtypes.
         num_values: number of an own model's trainable parameters.
         data: LEASED or OWN.

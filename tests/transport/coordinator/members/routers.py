@@ -175,6 +175,7 @@ class Streets:
         if way in (Way.DIALLED, Way.TURNED):
             is_whole = other.lets_in(house, meet.host)
         elif way is Way.PUNCHED:
+            assert meet.host == (other.outside or other.remote)
             is_whole = punches(sender, receiver)
         elif way is Way.RELAYED:
             is_whole = self._relays(house, meet)

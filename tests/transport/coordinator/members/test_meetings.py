@@ -357,7 +357,8 @@ def test_a_token_is_taken_once_from_each_side_and_for_its_purpose_alone() -> Non
     (token, *_) = streets.machine._by_token
     sender, receiver = Side.SENDER, Side.RECEIVER
     assert streets.machine.takes(token, sender) is Way.PUNCHED
-    streets.machine.mirrored(token, sender, "198.51.100.1", 1, streets.now_s)
+    first = streets.houses[streets.machine._by_token[token].sender]
+    streets.machine.mirrored(token, sender, first.remote, 1, streets.now_s)
     assert streets.machine.takes(token, sender) is None
     assert streets.machine.takes(token, receiver) is Way.PUNCHED
     assert streets.machine.takes(b"?" * 32, sender) is None

@@ -55,11 +55,13 @@ class Means:
 
 @dataclass(slots=True)
 class _Member:
-    """One peer: where it is, and what it may still make others do."""
+    """One peer: where it is, and what it may still make others do. A mere relay meets nobody."""
 
     boot: bytes
+    name: str
     at: Whereabouts
     dials: TokenBucket
+    meets: bool
     is_here: bool = True
     unreached: frozenset[PeerId] = frozenset()
     busy: int = 0
@@ -153,15 +155,19 @@ class Meetings:
 
     # ---- who is here, and where
 
-    def came(self, peer: PeerId, remote: str, hello: Hello, now_s: float) -> None:
-        """A peer's control connection stands. What is known of another process of it is void."""
+    def came(
+        self, peer: PeerId, remote: str, hello: Hello, now_s: float, *, is_member: bool = True
+    ) -> None:
+        """A peer's control connection stands. What is known of another process of it is void. One
+        that is no member only relays."""
         known = self._members.get(peer)
         if known is not None and known.boot != hello.boot:
             self._forget(peer, now_s)
             known = None
         at = Whereabouts(remote, hello.host, hello.port)
         if known is None:
-            self._members[peer] = _Member(hello.boot, at, self._dials_of(peer, now_s))
+            dials = self._dials_of(peer, now_s)
+            self._members[peer] = _Member(hello.boot, hello.name, at, dials, is_member)
             self._look_at(peer, now_s)
             return
         has_moved = known.at.remote != remote
@@ -294,7 +300,7 @@ class Meetings:
         meeting.seen[side] = (host, port)
         if len(meeting.seen) < len(Side):
             return
-        ends = meeting.seen[Side.SENDER], meeting.seen[Side.RECEIVER]
+        ends = meeting.seen[Side.RECEIVER], meeting.seen[Side.SENDER]
         pair = self._pairs[meeting.sender][meeting.receiver]
         if len({":" in at[0] for at in ends}) > 1 or len({is_local(at[0]) for at in ends}) > 1:
             self._fail(pair, now_s)  # nobody dials from one family, or network, into another
@@ -311,9 +317,10 @@ class Meetings:
         if not meeting.is_told:
             relay = self._members[peer].at
             ends = [self._members[end].at for end in (meeting.sender, meeting.receiver)]
-            hosts = [_relay_host(relay, end) for end in ends]
-            port = meeting.route.port
-            self._tell(meeting, (hosts[1], port), (hosts[0], port))
+            at = [end.relay_at(relay, meeting.route.port) for end in ends]
+            if at[0] is None or at[1] is None:
+                return  # it has moved meanwhile
+            self._tell(meeting, at[0], at[1])
         self.relays.credit(peer, message.num_bytes, (meeting.sender, meeting.receiver), now_s)
 
     # ---- what others ask
@@ -328,12 +335,18 @@ class Meetings:
     def knows(self, peer: PeerId) -> bool:
         """Return True if a peer takes part in meetings."""
         member = self._members.get(peer)
-        return self._means is not None and member is not None and member.at.places is not None
+        if self._means is None or member is None:
+            return False
+        return member.meets and member.at.places is not None
 
     def ways(self) -> dict[tuple[PeerId, PeerId], Way | None]:
         """The way by which each peer that is here sends to each other one, None for no way."""
-        here = [peer for peer, member in self._members.items() if member.is_here]
+        here = [peer for peer, one in self._members.items() if one.is_here and one.meets]
         return {(a, b): self._way(a, b) for a in here for b in here if a != b}
+
+    def names_of_relays(self) -> dict[PeerId, str]:
+        """Names of those who pass bytes on now."""
+        return {peer: one.name for peer, one in self._members.items() if peer in self.relays}
 
     def _way(self, sender: PeerId, receiver: PeerId) -> Way | None:
         pair = self._pair(sender, receiver)
@@ -443,7 +456,7 @@ class Meetings:
         yield from direct_routes(at[0], at[1], mirror=means.mirror)
         for relay, port in self.relays.ranked(now_s):
             member = self._members[relay]
-            can_meet = all(_relay_host(member.at, end) for end in at)
+            can_meet = all(end.relay_at(member.at, port) for end in at)
             if relay not in ends and member.is_here and can_meet:
                 yield Route(Way.RELAYED, port=port, relay=relay)
         if means.relay_bytes_per_s > 0:
@@ -475,19 +488,15 @@ class Meetings:
             self._tell(meeting, ("", 0), ("", 0))
 
     def _tell(
-        self, meeting: _Meeting, receiver_at: tuple[str, int], sender_at: tuple[str, int] | None
+        self, meeting: _Meeting, to_sender: tuple[str, int], to_receiver: tuple[str, int] | None
     ) -> None:
-        """Send MEET.
-
-        Args:
-            receiver_at: address that the sender is told.
-            sender_at: address that the receiver is told; None if it has no part.
-        """
+        """Send MEET: to each side the address that it is to dial. A receiver without one has no
+        part."""
         meeting.is_told = True
         token, way = meeting.token, meeting.route.way.value
-        self._send(meeting.sender, Meet(token, meeting.receiver, True, way, *receiver_at))
-        if sender_at is not None:
-            self._send(meeting.receiver, Meet(token, meeting.sender, False, way, *sender_at))
+        self._send(meeting.sender, Meet(token, meeting.receiver, True, way, *to_sender))
+        if to_receiver is not None:
+            self._send(meeting.receiver, Meet(token, meeting.sender, False, way, *to_receiver))
 
     def _end_try(self, pair: _Pair, now_s: float) -> _Meeting | None:
         """Whatever came of it, the try is over."""
@@ -624,9 +633,3 @@ class Meetings:
 
     def _wake(self, time_s: float) -> None:
         self._due_s = min(self._due_s, time_s)
-
-
-def _relay_host(relay: Whereabouts, of: Whereabouts) -> str:
-    """Address at which a peer dials a relay, "" for none."""
-    hosts = [relay.host, *(host for host, _ in of.others_of(relay))]
-    return next((host for host in hosts if of.can_dial(relay, host)), "")

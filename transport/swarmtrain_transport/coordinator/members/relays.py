@@ -82,6 +82,14 @@ class Relays:
         usable.sort(key=lambda one: -one[1].rate(now_s))
         return [(peer, relay.told.port) for peer, relay in usable]
 
+    def describe(self, peer: PeerId) -> dict[str, int]:
+        """Return rate, ways and bytes of a relay, for people."""
+        relay = self._relays[peer]
+        return {
+            "bytes_per_s": relay.told.bytes_per_s, "ways": len(relay.tokens),
+            "carried": self.credited.get(peer, 0),
+        }  # fmt: skip
+
     def takes(self, relay: PeerId, token: bytes) -> None:
         """A relay is asked to carry."""
         if relay in self._relays:

@@ -68,6 +68,13 @@ class Whereabouts:
         usable.sort(key=lambda at: (not is_local(at[0]), not _is_v6(at[0])))
         return [at for at in usable if at != (other.host, other.port)][: limits.MEET_PLACES]
 
+    def relay_at(self, relay: "Whereabouts", port: int) -> tuple[str, int] | None:
+        """Address at which this peer dials a relay that names this port; None for none."""
+        others = self.others_of(relay)
+        near = [at for at in others if is_local(at[0])]
+        plain = [] if self.fails_to_dial(relay) else [(relay.host, port)]
+        return next(iter([*near, *plain, *others]), None)
+
     def fails_to_dial(self, other: "Whereabouts") -> bool:
         """Return True if it is known that this peer cannot dial another's address in JOIN."""
         if not self.can_dial(other, other.host):
