@@ -10,8 +10,10 @@ import asyncio
 import contextlib
 import logging
 import random
+import socket
 from asyncio.trsock import TransportSocket
-from collections.abc import Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable, Collection
+from contextlib import asynccontextmanager
 from typing import Protocol
 
 import aiohttp
@@ -169,6 +171,7 @@ class ControlClient:
         self._outgoing: asyncio.Queue[bytes | None] = asyncio.Queue(OUTGOING_MAX)
         self._closing = asyncio.Event()
         self._ended = asyncio.Event()
+        self._hurried = asyncio.Event()
         self._is_running = False
         self._has_been_up = False
         self.bytes_in = 0
@@ -181,6 +184,28 @@ class ControlClient:
         """Address of the other end of the present connection."""
         found = None if self._socket is None else self._socket.get_extra_info("peername")
         return None if found is None else (found[0], found[1])
+
+    @property
+    def by_proxy(self) -> bool:
+        """True if the other end is a proxy's."""
+        return self._proxy is not None
+
+    def renew(self, gone: Collection[str] | None = None) -> None:
+        """Connect anew now, if the present connection is known to be dead or there is none.
+
+        Args:
+            gone: addresses that this machine had until now; None for all of its own.
+        """
+        if self._socket is None:
+            self._cut()
+        else:
+            own = self._socket.get_extra_info("sockname")
+            if not (gone is None or own is None or own[0] in gone):
+                return
+            line = self._socket.get_extra_info("socket")
+            with contextlib.suppress(OSError, AttributeError):
+                line.shutdown(socket.SHUT_RDWR)  # nobody is there to say goodbye to
+        self._hurried.set()
 
     @property
     def is_up(self) -> bool:
@@ -301,11 +326,25 @@ class ControlClient:
                     # What the proxy's error holds may be its password.
                     cause = None if isinstance(failed, ProxyFailed) else exc
                     raise CoordinatorUnreachable(*await self._seen(error)) from cause
-            await self._unless_closing(self._pause(self._trying.pause_s()))
+            await self._unless_closing(self._rest())
+
+    async def _rest(self) -> None:
+        """Pause before the next try, until something has changed."""
+        pausing = asyncio.ensure_future(self._pause(self._trying.pause_s()))
+        hurried = asyncio.create_task(self._hurried.wait())
+        try:
+            await asyncio.wait([pausing, hurried], return_when=asyncio.FIRST_COMPLETED)
+            if pausing.done():
+                pausing.result()
+        finally:
+            for wait in (pausing, hurried):
+                wait.cancel()
+            await asyncio.gather(pausing, hurried, return_exceptions=True)
+            self._hurried.clear()
 
     async def _one_connection(self, session: aiohttp.ClientSession) -> None:
         """One connection from its knock to its loss. Raises only if the door was not passed."""
-        async with asyncio.timeout(CONNECT_TIMEOUT_S):
+        async with self._patient(CONNECT_TIMEOUT_S):
             socket = await session.ws_connect(
                 self._base_url + CONTROL_PATH, ssl=self._fingerprint, compress=0,
                 max_msg_size=limits.CONTROL_BYTES_MAX, heartbeat=HEARTBEAT_S,
@@ -314,7 +353,7 @@ class ControlClient:
             )  # fmt: skip
         line: TransportSocket | None = socket.get_extra_info("socket")
         try:
-            async with asyncio.timeout(DOOR_TIMEOUT_S):
+            async with self._patient(DOOR_TIMEOUT_S):
                 first = await self._knock(socket)
             if self._closing.is_set():
                 return
@@ -322,6 +361,15 @@ class ControlClient:
         finally:
             await socket.close()
             await let_go(line)
+
+    @asynccontextmanager
+    async def _patient(self, seconds: float | None) -> AsyncIterator[None]:
+        """A part of a connection that lasts so long at most, or until `_cut`."""
+        async with asyncio.timeout(seconds) as self._patience:
+            try:
+                yield
+            finally:
+                self._patience = None
 
     async def _knock(self, socket: aiohttp.ClientWebSocketResponse) -> CoordinatorMessage:
         """Answer the challenge; returns the coordinator's first words after that."""
@@ -347,7 +395,7 @@ class ControlClient:
         sending = asyncio.create_task(self._send_all(socket, self._outgoing))
         try:
             # Without end, until `_cut` moves it to now.
-            async with asyncio.timeout(None) as self._patience:
+            async with self._patient(None):
                 self._handler.on_up(is_first=is_first)
                 self._handler.on_message(first)
                 while True:
@@ -356,7 +404,7 @@ class ControlClient:
             if not self._closing.is_set():
                 logger.info("The connection to the coordinator was lost (%s).", in_words(exc))
         finally:
-            self._socket = self._patience = None
+            self._socket = None
             if self._closing.is_set():
                 # Messages queued before `close`, such as Leave, are on their way out.
                 await asyncio.wait([sending], timeout=CLOSE_TIMEOUT_S)

@@ -37,6 +37,7 @@ from swarmtrain.peer.network.control import (
 from swarmtrain.peer.network.meetings import Meetings
 from swarmtrain.peer.network.stage_lane import MakePeer, StageLane
 from swarmtrain.peer.network.staged_death import FreezingLink
+from swarmtrain.peer.network.steadiness import Change, watch
 from swarmtrain.peer.network.whereabouts import Unreachable, Whereabouts
 from swarmtrain.peer.view import PeerView, TrainerNote, ended_note, view_of
 from swarmtrain.pipeline.costs import span_words
@@ -195,6 +196,7 @@ class PeerShell:
                 prepare=partial(where.tell, self._participant), waits=waits,
                 holding=self._holding,
             )  # fmt: skip
+            self.spawn(watch(self._changed))
             try:
                 await self._control.run()
             except (CoordinatorUnreachable, DoorRefused) as error:
@@ -370,6 +372,16 @@ class PeerShell:
     def is_connected(self) -> bool:
         """True if the control lane is up."""
         return self._control is not None and self._control.is_up
+
+    def _changed(self, change: Change) -> None:
+        """Make anew what a sleep or a lost address has ended, and go on at once where there may be
+        a network again."""
+        assert self._control is not None and self._zmq is not None
+        gone = None if change.slept_s else change.gone
+        self._zmq.renew(gone)
+        self._control.renew(gone)
+        if self._meetings is not None:
+            self._meetings.tell_places()
 
     def _coordinator_s_end(self) -> tuple[str, int] | None:
         return None if self._control is None else self._control.other_end

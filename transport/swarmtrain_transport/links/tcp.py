@@ -60,6 +60,19 @@ def received(descriptor: int, port: int) -> int | None:
     return counts[1] if counts is not None else None
 
 
+def local_host(descriptor: int, port: int) -> str:
+    """Return our own address on a connection to this port, "" without one."""
+    connection = _connection(descriptor, port)
+    if connection is None:
+        return ""
+    try:
+        return str(connection.getsockname()[0])
+    except OSError:
+        return ""  # it has just ended
+    finally:
+        connection.detach()
+
+
 def path_of(descriptor: int, port: int) -> Path | None:
     """Return TCP's counts of a connection to this port, None without one."""
     connection = _connection(descriptor, port) if can_tell() else None

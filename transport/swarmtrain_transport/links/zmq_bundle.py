@@ -7,9 +7,11 @@ Small frames keep to the first, so that they keep their order. Large frames go t
 that has the least under way. `parallel_flows` says how many there should be; here they are opened.
 """
 
+from collections.abc import Collection
+
 from swarmtrain_transport.links.link import Address
 from swarmtrain_transport.links.parallel_flows import Path
-from swarmtrain_transport.links.tcp import acknowledged, path_of
+from swarmtrain_transport.links.tcp import acknowledged, local_host, path_of
 from swarmtrain_transport.links.ways import Way
 from swarmtrain_transport.links.zmq_sockets import Ground, Route
 from swarmtrain_transport.links.zmq_turned import TurnedRoute
@@ -81,6 +83,13 @@ class Bundle:
         for route in routes:
             route.reopen()
         return len(routes)
+
+    def renew(self, gone: Collection[str] | None) -> None:
+        """Make those anew that are down, or go out by an address that is gone; None for all."""
+        for route in [flow.route for flow in self._all()]:
+            is_dead = gone is None or local_host(route.descriptor, route.port) in gone
+            if is_dead or not route.is_up:
+                route.reopen()
 
     def close(self) -> None:
         """Close all of them; queued frames are lost."""

@@ -29,7 +29,7 @@ libzmq resolves names on its one I/O thread, which stalls it: only IP addresses 
 import asyncio
 import functools
 import socket as sockets
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from typing import Self
 
 import zmq
@@ -186,6 +186,17 @@ class ZmqLink:
         """Dial a peer at another of its addresses from now on, if it is known."""
         if peer in self._routes:
             self._routes[peer].redial(host, port)
+
+    def renew(self, gone: Collection[str] | None = None) -> None:
+        """Make connections anew that are known to be dead, and dial at once where there is none;
+        queued frames are lost.
+
+        Args:
+            gone: addresses that this machine had until now; None for all of its own.
+        """
+        for bundle in self._routes.values():
+            bundle.renew(gone)
+        self._proxy.renew(gone)
 
     def adopt(self, far: sockets.socket) -> None:
         """Hear by a connection that this side, or both, have dialled; the link owns it then."""

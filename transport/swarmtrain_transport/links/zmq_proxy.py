@@ -21,7 +21,7 @@ import shutil
 import socket as sockets
 import sys
 import tempfile
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 
 from swarmtrain_transport import limits
 from swarmtrain_transport.links.doorway import Doorway, Greet
@@ -175,6 +175,13 @@ class Proxy:
         count, self._floods = self._floods, 0
         return count
 
+    def renew(self, gone: Collection[str] | None) -> None:
+        """Cut the connections to an address of this machine that is gone, None for all: who made
+        them makes them anew, and need not find out by itself that they are dead."""
+        for connection in list(self._connections.values()):
+            if gone is None or connection.local_host in gone:
+                connection.cut()
+
     def close(self) -> None:
         """End all connections; libzmq's sockets must have been closed before."""
         if self._pause is not None:
@@ -267,6 +274,14 @@ class Connection:
     def unread(self) -> int:
         """Bytes passed on since the last message was read."""
         return self._taken - self._mark
+
+    @property
+    def local_host(self) -> str:
+        """Our own address on it, "" if it has ended."""
+        try:
+            return str(self._far.getsockname()[0])
+        except OSError:
+            return ""
 
     def was_read(self, key: bytes) -> None:
         """A message that came by this connection, and by whose key, was read."""

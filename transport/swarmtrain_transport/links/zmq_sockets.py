@@ -154,7 +154,6 @@ class Route:
         """Dial another address of the peer from now on; queued frames are lost."""
         self._address = dataclasses.replace(self._address, host=host, port=port)
         self.port = port
-        self.down_since_s = self.down_since_s or self._ground.loop.time()
         self.reopen()
 
     def close(self) -> None:
@@ -182,6 +181,8 @@ class Route:
         """Make the connection anew; queued frames are lost."""
         if self._retry is not None:
             self._retry.cancel()
+        if self.down_since_s is None:
+            self.down_since_s = self._ground.loop.time()
         self._disconnect()
         self._connect()
 
