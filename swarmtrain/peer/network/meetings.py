@@ -8,10 +8,12 @@ import asyncio
 import ipaddress
 import logging
 import socket
-from collections.abc import Callable, Collection
+from collections.abc import Awaitable, Callable, Collection
+from functools import partial
 
 import psutil
 
+from swarmtrain.peer.network.proxy import connect_through, proxy_for
 from swarmtrain_transport import limits
 from swarmtrain_transport.links.dialler import Dialler, Endpoint
 from swarmtrain_transport.links.link import PeerId, is_dialable
@@ -65,7 +67,7 @@ class Meetings:
         relay_daily: int = 0,
     ) -> None:
         self._loop, self._link, self._send, self._told = loop, link, send, told
-        self._dialler = Dialler(loop, link, coordinator, send)
+        self._dialler = Dialler(loop, link, coordinator, send, _by_proxy)
         self._relay: Relay | None = None
         self._rate, self._daily, self._left = relay_bytes_per_s, relay_daily, relay_daily
         self._places: tuple[Place, ...] = ()
@@ -179,3 +181,9 @@ def _interfaces() -> list[str]:
         one.address for all_of in psutil.net_if_addrs().values() for one in all_of
         if one.family in kinds
     ]  # fmt: skip
+
+
+def _by_proxy(there: Endpoint) -> Callable[[], Awaitable[socket.socket]] | None:
+    """Open connections by this network's proxy, if it has one."""
+    proxy = proxy_for(*there)
+    return None if proxy is None else partial(connect_through, proxy, *there)

@@ -384,7 +384,9 @@ class PeerShell:
             self._meetings.tell_places()
 
     def _coordinator_s_end(self) -> tuple[str, int] | None:
-        return None if self._control is None else self._control.other_end
+        if self._control is None or not self._control.by_proxy:
+            return None if self._control is None else self._control.other_end
+        return (self._invite.host, self._invite.port)  # for the proxy to reach
 
     @property
     def listening_port(self) -> int:

@@ -8,7 +8,7 @@ import asyncio
 import contextlib
 import functools
 import socket as sockets
-from collections.abc import Callable, Coroutine
+from collections.abc import Awaitable, Callable, Coroutine
 from dataclasses import dataclass
 from typing import Any, Protocol
 
@@ -18,6 +18,7 @@ from swarmtrain_transport.links.ways import PREAMBLE_BYTES, Preamble, Side, Way
 from swarmtrain_transport.wire.messages import Meet, Met
 
 Endpoint = tuple[str, int]
+Open = Callable[[], Awaitable[sockets.socket]]
 
 
 class Ends(Protocol):
@@ -69,6 +70,8 @@ class Dialler:
         coordinator: tells the address of the coordinator, as this side reaches it; None if it does
             not.
         tell: sends a MET.
+        detour: opens connections to an address where the network lets none out plainly, None where
+            it does.
     """
 
     def __init__(
@@ -77,7 +80,9 @@ class Dialler:
         link: Ends,
         coordinator: Callable[[], Endpoint | None],
         tell: Callable[[Met], None],
+        detour: Callable[[Endpoint], Open | None] = lambda there: None,
     ) -> None:
+        self._detour = detour
         self._loop, self._link, self._coordinator, self._tell = loop, link, coordinator, tell
         self._meetings: dict[bytes, _Meeting] = {}
         self._standing: dict[bytes, Met] = {}
@@ -166,7 +171,8 @@ class Dialler:
 
     async def _dial(self, there: Endpoint, asked: Meet) -> None:
         """Dial the other side, or a relay, and say whose connection it is."""
-        far = await _connect(self._loop, there)
+        detour = self._detour(there)
+        far = await (_connect(self._loop, there) if detour is None else detour())
         try:
             await self._loop.sock_sendall(far, _preamble(asked))
         except BaseException:
@@ -180,6 +186,8 @@ class Dialler:
         there = self._coordinator()
         if there is None:
             raise ConnectionError("no coordinator")
+        if self._detour(there) is not None:
+            raise ConnectionError("what is seen from outside would be the detour's port")
         far = await _connect(self._loop, there)
         try:
             await self._loop.sock_sendall(far, _preamble(meeting.asked))
