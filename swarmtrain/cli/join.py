@@ -12,7 +12,7 @@ from swarmtrain.cli.arguments import Device, JsonEvents, StateDir, Verbose, read
 from swarmtrain.cli.log import say
 from swarmtrain.cli.mapping import Map, can_ask, may_map
 from swarmtrain.cli.situation import Situation
-from swarmtrain.config.caps import Caps, parse_rate, parse_size
+from swarmtrain.config.caps import Caps, parse_rate, parse_relay, parse_size
 from swarmtrain.config.options import (
     DEVICE_AUTO,
     Endpoint,
@@ -71,6 +71,22 @@ Daily = Annotated[
         metavar="SIZE", parser=read_by(parse_size),
         envvar="SWARMTRAIN_DAILY", show_default="no limit",
         help="Leave when so much was moved today, both ways: 20GB.",
+    ),
+]  # fmt: skip
+Relay = Annotated[
+    int,
+    typer.Option(
+        metavar="RATE", parser=read_by(parse_relay),
+        envvar="SWARMTRAIN_RELAY", show_default="nothing",
+        help="Pass on so much for peers that cannot reach each other; what passes is encrypted.",
+    ),
+]  # fmt: skip
+RelayDaily = Annotated[
+    int,
+    typer.Option(
+        metavar="SIZE", parser=read_by(parse_size),
+        envvar="SWARMTRAIN_RELAY_DAILY", show_default="no limit",
+        help="Pass on no more than this in a day.",
     ),
 ]  # fmt: skip
 Wait = Annotated[
@@ -170,6 +186,8 @@ def join(
     up: Up = 0,
     down: Down = 0,
     daily: Daily = 0,
+    relay: Relay = 0,
+    relay_daily: RelayDaily = 0,
     span: Span = None,
     memory: Memory = 0,
     keep: Keep = None,
@@ -199,7 +217,8 @@ def join(
     situation = context.ensure_object(Situation)
     situation.begin(verbose=verbose)
     own_text = _own_text(data)
-    _introduce(parsed, own_text, Caps(up, down, daily), ask=not yes and can_ask())
+    caps = Caps(up, down, daily, relay, relay_daily)
+    _introduce(parsed, own_text, caps, ask=not yes and can_ask())
     listening = listen or default_endpoint(parsed)
     mapped = may_map(maps, listening.host, is_useful=advertise is None, asks=not yes and can_ask())
     places = (state_dir,) if state_dir else dirs.peer_dirs(parsed.run, name, "peer")
@@ -209,7 +228,7 @@ def join(
     status = run_peer(
         JoinOptions(
             invite=parsed, name=name, listen=listening, advertise=advertise, maps=mapped,
-            state_dirs=places, threads=threads, caps=Caps(up, down, daily),
+            state_dirs=places, threads=threads, caps=caps,
             freeze_in_round=freeze_in_round, json_events=json_events, waits=wait,
             span=span, memory_bytes=memory, keep_bytes=keep,
             pass_s=pass_seconds, data=own_text,

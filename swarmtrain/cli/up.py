@@ -11,7 +11,15 @@ from swarmtrain.cli.arguments import JsonEvents, StateDir, Verbose, read_by
 from swarmtrain.cli.log import say
 from swarmtrain.cli.mapping import Map, can_ask, may_map
 from swarmtrain.cli.situation import Situation
-from swarmtrain.config.options import Endpoint, UpOptions, check_host, parse_endpoint, parse_linger
+from swarmtrain.config.caps import parse_relay
+from swarmtrain.config.options import (
+    RELAY_BYTES_PER_S,
+    Endpoint,
+    UpOptions,
+    check_host,
+    parse_endpoint,
+    parse_linger,
+)
 from swarmtrain.console.lines import stamped
 from swarmtrain.foundation import events
 from swarmtrain.foundation.errors import misuse
@@ -87,6 +95,13 @@ def up(
             help="Stay so long for who helped lately and was away as the run ended; 0 for nobody.",
         ),
     ] = LINGER_LATE_S,
+    relay: Annotated[
+        int,
+        typer.Option(
+            "--relay", metavar="RATE", parser=read_by(parse_relay), show_default="10mbit",
+            help="Pass on so much between peers that nothing else brings together; 0 for nothing.",
+        ),
+    ] = RELAY_BYTES_PER_S,
     json_events: JsonEvents = False,
     verbose: Verbose = False,
 ) -> None:  # fmt: skip
@@ -99,7 +114,7 @@ def up(
         json_events=json_events, new_run=new_run,
         takes_changed_text=changed_text, rounds=rounds, begins_with=begins_with,
         linger_s=linger, public_port=public_port,
-        maps=maps,
+        maps=maps, relay_bytes_per_s=relay,
     )  # fmt: skip
     situation = context.ensure_object(Situation)
     situation.at_coordinator = True
@@ -152,6 +167,7 @@ def _serve(options: UpOptions, situation: Situation) -> None:
             places=places, takes_changed_text=options.takes_changed_text, rounds=options.rounds,
             initial=initial, linger_s=options.linger_s,
             public_port=options.public_port, maps=maps,
+            relay_bytes_per_s=options.relay_bytes_per_s,
         )  # fmt: skip
 
     run_until_stopped(main, first_words="Stopping; Ctrl+C again to leave at once.")

@@ -84,6 +84,15 @@ def parse_rate(text: str) -> int:
     return rate
 
 
+def parse_relay(text: str) -> int:
+    """A rate as `parse_rate` reads it, and ``0`` for not at all.
+
+    Raises:
+        UserError: SWT-E610.
+    """
+    return 0 if text.strip() == "0" else parse_rate(text)
+
+
 def parse_size(text: str) -> int:
     """``20GB`` or ``500 MB`` in bytes, ``""`` for no limit.
 

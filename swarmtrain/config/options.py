@@ -39,6 +39,10 @@ class Endpoint:
         return f"{host}:{self.port}"
 
 
+RELAY_BYTES_PER_S = 1_250_000
+"""10 Mbit/s: the coordinator is the last resort of peers that nothing else brings together."""
+
+
 @dataclass(frozen=True, slots=True)
 class UpOptions:
     """`swarmtrain up`.
@@ -56,6 +60,7 @@ class UpOptions:
         rounds: rounds after which a run that has begun shall end; 0 for what is known.
         begins_with: weights that a new run begins with, or None.
         linger_s: seconds for which a finished run waits for a member that went without a word.
+        relay_bytes_per_s: rate at which bytes are passed on between peers, 0 for not at all.
     """
 
     run_file: Path
@@ -70,6 +75,7 @@ class UpOptions:
     linger_s: float = LINGER_LATE_S
     public_port: int = 0
     maps: bool | None = None
+    relay_bytes_per_s: int = RELAY_BYTES_PER_S
 
 
 MICRO_BATCH_AUTO = -1
@@ -377,11 +383,11 @@ def parse_advertised(text: str) -> Endpoint:
 
 
 def default_endpoint(invite: Invite) -> Endpoint:
-    """Choose the address of a peer that was told none: all addresses and any free port, because
-    peers reach each other directly; loopback if the whole run is on this machine."""
+    """Choose the address of a peer that was told none: all addresses of both families and any free
+    port, because peers reach each other directly; loopback if the whole run is on this machine."""
     if invite.is_loopback:
         return Endpoint("::1" if ":" in invite.host else "127.0.0.1", 0)
-    return Endpoint("::" if ":" in invite.host else "0.0.0.0", 0)
+    return Endpoint("", 0)
 
 
 def check_host(host: str) -> str:

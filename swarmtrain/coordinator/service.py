@@ -42,6 +42,7 @@ from swarmtrain.coordinator.door.admission import Door, standing_invite
 from swarmtrain.coordinator.door.compatibility import misfit, no_place
 from swarmtrain.coordinator.door.listener import Porch
 from swarmtrain.coordinator.initial import Initial, keep
+from swarmtrain.coordinator.meeting_place import MeetingPlace
 from swarmtrain.coordinator.organiser import notices
 from swarmtrain.coordinator.organiser.orders import Desk, check_more
 from swarmtrain.coordinator.outside import Outside
@@ -94,6 +95,7 @@ async def serve(
     linger_s: float = 0.0,
     public_port: int = 0,
     maps: bool = False,
+    relay_bytes_per_s: int = 0,
     clock: Callable[[], float] = time.monotonic,
     wall_clock: Callable[[], float] = time.time,
 ) -> str:
@@ -101,7 +103,8 @@ async def serve(
     its result in words, "" if it is not finished. `rounds` moves the end of a run that has begun;
     0 leaves it. `initial` are the weights that the settings name; a member that was here lately and
     slept as the run ended is waited for until it has been away for `linger_s`. Invites name
-    `public_host` and `public_port`; with `maps` the router is asked for what is left out."""
+    `public_host` and `public_port`; with `maps` the router is asked for what is left out. For
+    peers that cannot dial each other bytes are passed on, at `relay_bytes_per_s` at most."""
     with contextlib.closing(Store.open(state_dir)) as store:
         groups = group_terms(config)
         if initial is not None:
@@ -119,6 +122,8 @@ async def serve(
         app = CoordinatorApp(shell, door, texts, keys.cert_sha256, machine.note)
         runner = app.runner()
         porch = await _porch(runner, keys)
+        meetings = MeetingPlace(shell, relay_bytes_per_s)
+        porch.greet = meetings.greet
         outside = Outside(host, public_host, public_port, tell, maps=maps)
         invite_with = _invites(outside, config, keys)
         desk = Desk(
@@ -148,6 +153,7 @@ async def serve(
             await outside.close()
             await status.close(keeps_answering=machine.is_finished)
             await porch.close()
+            meetings.close()
             await runner.cleanup()
 
 

@@ -22,7 +22,10 @@ from swarmtrain.console.repeats import Repeats
 from swarmtrain.coordinator.door.admission import Doorstep
 from swarmtrain.foundation.control_lane import CLOSE_TIMEOUT_S
 from swarmtrain_transport import limits
+from swarmtrain_transport.errors import RemoteFault
+from swarmtrain_transport.links.doorway import Greet
 from swarmtrain_transport.links.link import PeerId
+from swarmtrain_transport.links.ways import PREAMBLE_BYTES, Preamble, may_be_preamble
 
 logger = logging.getLogger(__name__)
 
@@ -158,6 +161,11 @@ class Line(asyncio.Protocol):
         self._server.resume_writing()
 
 
+def _set(ready: asyncio.Future[None]) -> None:
+    if not ready.done():
+        ready.set_result(None)
+
+
 def line_of(transport: asyncio.BaseTransport | None) -> Line | None:
     """The line that a request came by, None if it is gone."""
     if not isinstance(transport, asyncio.Transport) or transport.is_closing():
@@ -194,9 +202,13 @@ class Porch:
     Args:
         serve: makes the server's side of a connection.
         context: TLS with the run's certificate.
+
+    Attributes:
+        greet: takes a connection that begins with a preamble; False if it is nobody's.
     """
 
     def __init__(self, serve: Callable[[], asyncio.Protocol], context: ssl.SSLContext) -> None:
+        self.greet: Greet = lambda preamble, far: False
         self._serve = serve
         self._context = context
         self._loop = asyncio.get_running_loop()
@@ -277,21 +289,60 @@ class Porch:
         ushering.add_done_callback(self._ushering.discard)
 
     async def _usher(self, line: Line, stream: socket.socket) -> None:
-        """See a stranger through TLS and to the door, or off."""
+        """See a stranger through TLS and to the door, or off; or to a meeting."""
+        is_met, is_ours = False, True
         try:
             async with asyncio.timeout(ADMISSION_S):
+                preamble = await self._preamble(stream)
+                if preamble is not None:
+                    is_met = self.greet(preamble, stream)
+                    return
+                is_ours = False
                 await self._loop.connect_accepted_socket(
                     lambda: line, stream, ssl=self._context,
                     ssl_handshake_timeout=HANDSHAKE_S, ssl_shutdown_timeout=CLOSE_TIMEOUT_S,
                 )  # fmt: skip
                 if line.has_tls():  # else it went away in the middle, which asyncio keeps quiet
                     await line.settled.wait()
-        except OSError as exc:  # it left, spoke no TLS, or took too long
+        except (OSError, RemoteFault) as exc:  # it left, spoke no TLS, or took too long
             logger.debug("a stranger did not come in: %s", exc)
         finally:
-            self._doorstep.leave(line, was_let_in=line.member is not None)
-            if line.member is None:
+            self._doorstep.leave(line, was_let_in=is_met or line.member is not None)
+            if line.member is None and not is_met:
                 line.abort()
+                if is_ours:
+                    stream.close()
+
+    async def _preamble(self, stream: socket.socket) -> Preamble | None:
+        """Look how a connection begins: None, and nothing read, if not with a preamble.
+
+        Raises:
+            RemoteFault: it begins like one, and is none.
+            OSError: it has ended, or took too long.
+        """
+        async with asyncio.timeout(limits.PREAMBLE_S):
+            first = await self._first_byte(stream)
+            if not may_be_preamble(first):
+                return None
+            said = b""
+            while len(said) < PREAMBLE_BYTES:
+                more = await self._loop.sock_recv(stream, PREAMBLE_BYTES - len(said))
+                if not more:
+                    raise ConnectionError("it left")
+                said += more
+        return Preamble.decode(said)
+
+    async def _first_byte(self, stream: socket.socket) -> bytes:
+        while True:
+            try:
+                return stream.recv(1, socket.MSG_PEEK)
+            except (BlockingIOError, InterruptedError):
+                ready = self._loop.create_future()
+                self._loop.add_reader(stream, _set, ready)
+                try:
+                    await ready
+                finally:
+                    self._loop.remove_reader(stream)
 
     def _welcomed(self, line: Line, member: PeerId) -> None:
         lines = self._members.setdefault(member, deque())

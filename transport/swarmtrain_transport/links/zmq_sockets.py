@@ -241,23 +241,28 @@ class Route:
 
 async def resolve(host: str, port: int) -> str:
     """The numeric address to listen on, IPv4 where a name has both, as senders do; "" is any."""
+    if not host:
+        return ""
     loop = asyncio.get_running_loop()
     try:
-        found = await loop.getaddrinfo(host or "0.0.0.0", port, type=sockets.SOCK_STREAM)
+        found = await loop.getaddrinfo(host, port, type=sockets.SOCK_STREAM)
     except (OSError, UnicodeError) as exc:
         raise ListenFailed(host, port, "the name has no address") from exc
     return str(min(found, key=lambda entry: entry[0] != sockets.AF_INET)[4][0])
 
 
 def listen(host: str, numeric: str, port: int, *, is_capped: bool = False) -> sockets.socket:
-    """A listening TCP socket. A capped one reads little ahead.
+    """A listening TCP socket, of both families for "" where there are two. A capped one reads
+    little ahead.
 
     Raises:
         PortInUse: another socket listens there.
         ListenFailed: not an address of this machine, or the port is not permitted.
     """
-    is_six = ":" in numeric
     try:
+        if not numeric and not sockets.has_dualstack_ipv6():
+            numeric = "0.0.0.0"
+        is_six = not numeric or ":" in numeric
         listener = sockets.create_server(
             (numeric, port),
             family=sockets.AF_INET6 if is_six else sockets.AF_INET,
