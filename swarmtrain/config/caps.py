@@ -44,7 +44,10 @@ class Caps:
         """Return what is limited, "" for nothing."""
         rates = {"up": self.up, "down": self.down}
         said = [f"{human_bytes(rate)}/s {way}" for way, rate in rates.items() if rate]
-        return ", ".join([*said, *([f"{human_bytes(self.daily)} a day"] if self.daily else [])])
+        said += [f"{human_bytes(self.daily)} a day"] if self.daily else []
+        said += [f"{human_bytes(self.relay)}/s for others"] if self.relay else []
+        said += [f"{human_bytes(self.relay_daily)} a day for others"] if self.relay_daily else []
+        return ", ".join(said)
 
 
 NO_CAPS = Caps()

@@ -44,6 +44,7 @@ class PeerView(msgspec.Struct, frozen=True):
         unit: unit of `tokens`: samples where the model is a program's own.
         unreachable: peers that cannot open a connection to it, in words; "" if all can.
         limits: limits on the link, in words; "" without any.
+        ways: way by which it sends to each of the others, in words.
     """
 
     run: str
@@ -69,6 +70,7 @@ class PeerView(msgspec.Struct, frozen=True):
     unit: str = "tokens"
     limits: str = ""
     unreachable: str = ""
+    ways: str = ""
 
 
 def view_of(
@@ -83,6 +85,7 @@ def view_of(
     limits: str,
     has_left: bool,
     unreachable: str,
+    ways: str,
 ) -> PeerView:
     """The view of a peer whose network side is up."""
     stats, me = participant.stats, participant.card.peer_id
@@ -110,4 +113,5 @@ def view_of(
         unit=note.unit,
         limits=limits,
         unreachable=unreachable,
+        ways=ways,
     )

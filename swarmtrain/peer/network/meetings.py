@@ -36,8 +36,8 @@ from swarmtrain_transport.wire.messages import (
 logger = logging.getLogger(__name__)
 
 LAN = "lan"
-RELAY_LOOK_S = 2.0
-"""Pause between two reports of what was relayed."""
+LOOK_S = 2.0
+"""Pause between two looks at addresses, ways, and what was relayed."""
 
 _UNLIMITED = -1
 
@@ -50,6 +50,7 @@ class Meetings:
         link: data lane.
         coordinator: tells the address of the coordinator, None while it is not known.
         send: sends a control message.
+        name_of: tells the name of a peer.
         told: places that the owner or a router has named.
         relay_bytes_per_s: rate at which this peer may relay, 0 for not at all.
         relay_daily: bytes that it may relay in a day, 0 without a limit.
@@ -61,6 +62,7 @@ class Meetings:
         link: ZmqLink,
         coordinator: Callable[[], Endpoint | None],
         send: Callable[[PeerMessage], None],
+        name_of: Callable[[PeerId], str],
         *,
         told: Callable[[], tuple[Place, ...]] = tuple,
         relay_bytes_per_s: int = 0,
@@ -68,10 +70,11 @@ class Meetings:
     ) -> None:
         self._loop, self._link, self._send, self._told = loop, link, send, told
         self._dialler = Dialler(loop, link, coordinator, send, _by_proxy)
+        self._name_of = name_of
         self._relay: Relay | None = None
         self._rate, self._daily, self._left = relay_bytes_per_s, relay_daily, relay_daily
-        self._places: tuple[Place, ...] = ()
-        self._ways: dict[PeerId, Way | None] = {}
+        self._places: tuple[Place, ...] | None = None
+        self._said = ""
         self._timer: asyncio.TimerHandle | None = None
         if relay_bytes_per_s:
             gate = TokenBucket(relay_bytes_per_s, loop.time())
@@ -88,7 +91,9 @@ class Meetings:
             self._send(met)
 
     def tell_places(self) -> None:
-        """Tell this peer's addresses, if they have changed."""
+        """Tell this peer's addresses, if they have changed since WELCOME."""
+        if self._places is None:
+            return
         found = (*self._told(), *lan_places(self._link.address.host, self._link.address.port))
         places = tuple(dict.fromkeys(found))[: limits.PLACES_MAX]
         if places != self._places:
@@ -119,16 +124,16 @@ class Meetings:
         if self._relay is not None:
             self._relay.close()
 
-    def news(self, names: Callable[[PeerId], str]) -> list[str]:
-        """Say by which way each peer is met, where that has changed."""
-        before, self._ways = self._ways, self._link.ways()
-        return [
-            f"{names(peer)} is reached: {way}"
-            if way is not None
-            else f"{names(peer)} is not reached"
-            for peer, way in self._ways.items()
-            if before.get(peer) is not way and not (peer not in before and way is None)
-        ]
+    def words(self) -> str:
+        """Say by which way this peer sends to the others; "" while there are none."""
+        by_way: dict[Way | None, list[str]] = {}
+        for peer, way in self._link.ways().items():
+            by_way.setdefault(way, []).append(self._name_of(peer))
+        said = [
+            f"{_some(sorted(by_way[way]))} {way}" for way in Way if way in by_way
+        ]  # fmt: skip
+        lost = [f"{_some(sorted(by_way[None]))} not reached"] if None in by_way else []
+        return "; ".join([*said, *lost])
 
     def _greeted(self, preamble: Preamble, far: socket.socket) -> bool:
         if self._dialler.greeted(preamble, far):
@@ -136,9 +141,15 @@ class Meetings:
         return self._relay is not None and self._relay.greeted(preamble, far)
 
     def _look(self) -> None:
-        self._timer = self._loop.call_later(RELAY_LOOK_S, self._look)
+        self._timer = self._loop.call_later(LOOK_S, self._look)
         if self._relay is not None:
             self._relay.look()
+        self.tell_places()
+        is_usual = set(self._link.ways().values()) <= {Way.DIALLED}
+        said = "" if is_usual and not self._said else self.words()
+        if said != self._said:
+            self._said = said
+            logger.info("Peers are met: %s.", said)
 
     def _carried(self, token: bytes, num_bytes: int, is_over: bool) -> None:
         self._send(Carried(token, num_bytes, is_over))
@@ -150,6 +161,13 @@ class Meetings:
         if self._relay is not None:
             left = max(0, self._left) if self._daily else _UNLIMITED
             self._send(Carrying(self._link.address.port, self._rate, left))
+
+
+_NAMED = 4
+
+
+def _some(names: list[str]) -> str:
+    return ", ".join(names) if len(names) <= _NAMED else f"{len(names)} peers"
 
 
 def lan_places(host: str, port: int) -> tuple[Place, ...]:

@@ -174,7 +174,7 @@ class PeerShell:
             where = Whereabouts(self._advertise, Endpoint(host, zmq_link.address.port))
             self._start_machine(zmq_link, where.port)
             self._meetings = Meetings(
-                self._loop, zmq_link, self._coordinator_s_end, self.send,
+                self._loop, zmq_link, self._coordinator_s_end, self.send, self._name_of,
                 told=lambda: (*where.places(), *(self._mapper.places() if self._mapper else ())),
                 relay_bytes_per_s=self._caps.relay, relay_daily=self._caps.relay_daily,
             )  # fmt: skip
@@ -382,6 +382,11 @@ class PeerShell:
         self._control.renew(gone)
         if self._meetings is not None:
             self._meetings.tell_places()
+
+    def _name_of(self, peer: PeerId) -> str:
+        participant = self._participant
+        join = None if participant is None else participant.view.roster.get(peer)
+        return cleaned(join.name) if join is not None else peer.hex()[:8]
 
     def _coordinator_s_end(self) -> tuple[str, int] | None:
         if self._control is None or not self._control.by_proxy:
@@ -627,4 +632,5 @@ class PeerShell:
             refused=dict(self._complaints.counts + Counter(self._zmq.stats.refused)),
             waiting=waiting, note=self._note, limits=self._caps.in_words(),
             has_left=self._has_left, unreachable=self._unreached.words,
+            ways=self._meetings.words() if self._meetings is not None else "",
         )  # fmt: skip
