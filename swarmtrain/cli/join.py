@@ -73,6 +73,21 @@ Daily = Annotated[
         help="Leave when so much was moved today, both ways: 20GB.",
     ),
 ]  # fmt: skip
+InviteText = Annotated[
+    str,
+    typer.Argument(
+        metavar="INVITE", show_default="--invite-file, SWARMTRAIN_INVITE, or asked for",
+        help="swarm://host:port/run#secret, in quotes. Given here, other users of this machine "
+        "see it in the list of processes.",
+    ),
+]  # fmt: skip
+InviteFile = Annotated[
+    Path | None,
+    typer.Option(
+        help="Read the invite from this file; - is standard input.", metavar="FILE",
+        show_default=False,
+    ),
+]  # fmt: skip
 Relay = Annotated[
     int,
     typer.Option(
@@ -163,14 +178,7 @@ PassSeconds = Annotated[
 
 def join(
     context: typer.Context,
-    invite: Annotated[
-        str,
-        typer.Argument(
-            metavar="INVITE", show_default="--invite-file, SWARMTRAIN_INVITE, or asked for",
-            help="swarm://host:port/run#secret, in quotes. Given here, other users of this machine "
-            "see it in the list of processes.",
-        ),
-    ] = "",
+    invite: InviteText = "",
     name: Annotated[
         str,
         typer.Option(
@@ -199,11 +207,7 @@ def join(
     compile_model: Compile = False,
     module: Module = None,
     yes: Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")] = False,
-    invite_file: Annotated[
-        Path | None,
-        typer.Option(help="Read the invite from this file; - is standard input.", metavar="FILE",
-                     show_default=False),
-    ] = None,
+    invite_file: InviteFile = None,
     wait: Wait = False,
     freeze_in_round: FreezeInRound = 0,
     pass_seconds: PassSeconds = 0.0,
@@ -211,7 +215,7 @@ def join(
     verbose: Verbose = False,
 ) -> None:  # fmt: skip
     """Join a run with the invite that its organiser sent you. Ctrl+C leaves after the round."""
-    parsed = Invite.parse(_invite_text(invite, invite_file))
+    parsed = Invite.parse(invite_text(invite, invite_file))
     from swarmtrain.foundation import dirs
 
     situation = context.ensure_object(Situation)
@@ -239,7 +243,7 @@ def join(
     raise typer.Exit(status)
 
 
-def _invite_text(argument: str, file: Path | None) -> str:
+def invite_text(argument: str, file: Path | None) -> str:
     """The invite from the command line, a file, the environment or whoever sits there, in this
     order."""
     text = given_invite(argument, file)

@@ -27,6 +27,7 @@ from swarmtrain.cli.log import redact, say
 from swarmtrain.cli.peer import peer_app
 from swarmtrain.cli.peers import peers_app
 from swarmtrain.cli.plan import plan
+from swarmtrain.cli.relay import relay
 from swarmtrain.cli.run import run_app
 from swarmtrain.cli.simulate import simulate
 from swarmtrain.cli.situation import Situation
@@ -49,6 +50,7 @@ app = typer.Typer(
 )
 app.command()(up)
 app.command()(join)
+app.command()(relay)
 app.add_typer(peer_app)
 app.command()(doctor)
 app.command()(status)
