@@ -110,7 +110,9 @@ async def serve(
         if initial is not None:
             roots = await asyncio.to_thread(initial.first_roots, config)
             groups = tuple(replace(one, first_root=roots[one.group]) for one in groups)
-        keys, machine = _resumed(store, state_dir, config, groups, clock(), wall_clock(), rounds)
+        means = Means(partial(secrets.token_bytes, TOKEN_BYTES), True, relay_bytes_per_s)
+        now = clock(), wall_clock()
+        keys, machine = _resumed(store, state_dir, config, groups, *now, rounds, means)
         machine.linger_s = linger_s
         shell = _shell(machine, store, clock, adoption(store, config, keys, tell))
         door = _door(store, keys, config, machine, shell, wall_clock)
@@ -271,6 +273,7 @@ def _resumed(
     now_s: float,
     wall_s: float,
     rounds: int = 0,
+    means: Means | None = None,
 ) -> tuple[RunKeys, Rendezvous]:
     """The run of this directory where it was left; a new one where there was none."""
     first = next(store.replay(), None)
@@ -289,7 +292,7 @@ def _resumed(
             is_lost=keys.have_begun and first is None, more_groups=more,
             needs=stage_needs(config) if more else (), pipeline=pipeline_terms(config),
             archive=store, rounds=rounds, places=config.admission.peers_max,
-            means=Means(partial(secrets.token_bytes, TOKEN_BYTES)),
+            means=means,
         )  # fmt: skip
     except RemoteFault as exc:
         raise damaged(LOG, str(exc)) from exc

@@ -86,6 +86,9 @@ class Machine(Protocol):
     ) -> tuple[CoordinatorAction, ...]:
         """A side of a meeting came to our own port, from this address."""
 
+    def carried(self, num_bytes: int) -> None:
+        """So many bytes were passed on from here."""
+
     def tick(self, now_s: float) -> tuple[CoordinatorAction, ...]:
         """Time has passed."""
 
