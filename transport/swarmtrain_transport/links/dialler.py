@@ -7,6 +7,7 @@ it names, each for MEET_S at most, and few at a time. How the sender's end fares
 import asyncio
 import contextlib
 import functools
+import logging
 import socket as sockets
 from collections.abc import Awaitable, Callable, Coroutine
 from dataclasses import dataclass
@@ -16,6 +17,8 @@ from swarmtrain_transport import limits
 from swarmtrain_transport.links.link import PeerId, is_dialable
 from swarmtrain_transport.links.ways import PREAMBLE_BYTES, Preamble, Side, Way
 from swarmtrain_transport.wire.messages import Meet, Met
+
+logger = logging.getLogger(__name__)
 
 Endpoint = tuple[str, int]
 Open = Callable[[], Awaitable[sockets.socket]]
@@ -97,6 +100,7 @@ class Dialler:
 
     def meet(self, asked: Meet) -> None:
         """Do this side's part of a meeting."""
+        logger.debug("meet: %s", asked)
         if asked.sends and self._link.ways().get(asked.peer) is Way.DIALLED:
             self._tell(Met(asked.token, True, peer=asked.peer, way=Way.DIALLED))
             return
@@ -290,6 +294,7 @@ class Dialler:
         self._tell(met)
 
     def _fail(self, token: bytes, reason: str) -> None:
+        logger.debug("a meeting fails: %s", reason)
         self._over(token)
         self._tell(Met(token, False, reason))
 
