@@ -212,6 +212,7 @@ class Dialler:
         try:
             listener.listen(4)
             far = await self._either(family, local, there, listener)
+            logger.debug("a connection from %s to %s", local, there)
             await self._recognise(far, asked)
         finally:
             listener.close()
@@ -233,8 +234,10 @@ class Dialler:
                     with contextlib.suppress(OSError, asyncio.CancelledError):
                         (await dialling).close()
                     return accepting.result()
-                with contextlib.suppress(OSError):
+                try:
                     return dialling.result()
+                except OSError as exc:
+                    logger.debug("a dial from %s to %s: %s", local, there, exc)
                 await asyncio.sleep(limits.DIAL_AGAIN_S)
         finally:
             accepting.cancel()
