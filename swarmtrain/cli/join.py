@@ -247,6 +247,8 @@ def invite_text(argument: str, file: Path | None) -> str:
     """The invite from the command line, a file, the environment or whoever sits there, in this
     order."""
     text = given_invite(argument, file)
+    if file is not None:
+        return text
     if not text and can_ask():
         text = str(typer.prompt("Paste the invite", err=True)).strip()
     if not text:

@@ -87,7 +87,7 @@ class Machine(Protocol):
         """A side of a meeting came to our own port, from this address."""
 
     def carried(self, num_bytes: int) -> None:
-        """So many bytes were passed on from here."""
+        """Bytes were passed on between two peers from here."""
 
     def tick(self, now_s: float) -> tuple[CoordinatorAction, ...]:
         """Time has passed."""
