@@ -114,6 +114,12 @@ def test_an_invite_of_another_run_is_named(tmp_path: Path) -> None:
     run(scene())
 
 
+def test_a_damaged_key_is_named(tmp_path: Path) -> None:
+    (tmp_path / identity_file.FILE_NAME).write_text("{")
+    invite = Invite("127.0.0.1", 9, "demo", bytes(32), SECRET)
+    assert bad(asyncio.run(look(invite, tmp_path))) == [("key", "SWT-E302")]
+
+
 def test_a_full_run_is_a_note(tmp_path: Path) -> None:
     async def scene() -> None:
         async with serving(tmp_path, peers_max=1) as rig, connected(rig.invite(), ALICE):

@@ -40,9 +40,8 @@ class ConnectProxy:
                 writer.write(self.says)
                 await writer.drain()
                 return
-            asked = head.split()[1]
-            to = self.to or int(asked.rpartition(":")[2])
-            back, out = await asyncio.open_connection("127.0.0.1", to)
+            host, _, port = head.split()[1].rpartition(":")
+            back, out = await asyncio.open_connection(host, self.to or int(port))
             try:
                 writer.write(b"HTTP/1.1 200 Connection established\r\nVia: test\r\n\r\n")
                 await asyncio.gather(_pump(reader, out), _pump(back, writer))

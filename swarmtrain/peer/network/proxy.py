@@ -191,7 +191,9 @@ async def _ask(connection: socket.socket, proxy: Proxy, target: str) -> int:
     while not head.endswith(b"\r\n\r\n"):
         # Byte by byte: the host may speak first, and its words are not ours.
         byte = await loop.sock_recv(connection, 1)
-        if not byte or len(head) >= ANSWER_BYTES_MAX:
+        if not byte:
+            raise ProxyFailed(proxy, "broke the connection off")
+        if len(head) >= ANSWER_BYTES_MAX:
             raise ProxyFailed(proxy, "gave no answer that HTTP knows")
         head += byte
     if (known := _STATUS.match(head)) is None:
