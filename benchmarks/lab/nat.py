@@ -353,7 +353,7 @@ def churn(options: argparse.Namespace, lab: NatLab, swarm: Swarm) -> Iterator[Fa
     routers = [name for name, kind in lab.sites.items() if kind != "none"]
     relays = [f"relay{index}" for index in range(RELAYS)] if has_command("relay") else []
     for name in relays:
-        swarm.begin(name, "relay", place=HUB)
+        swarm.begin(name, "relay", "--name", name, place=HUB)
     if not swarm.hear(options.seconds, lambda: len(swarm.common()) >= ROUNDS):
         raise Failed("the four never made rounds together")
     calm = rounds_a_minute(swarm, CALM_MINUTES)
@@ -367,7 +367,7 @@ def churn(options: argparse.Namespace, lab: NatLab, swarm: Swarm) -> Iterator[Fa
         done[deed] += 1
         if deed == "kill":
             swarm.kill(target)
-            swarm.begin(target, "relay", place=HUB)
+            swarm.begin(target, "relay", "--name", target, place=HUB)
         else:
             lab.order(deed, target)
 

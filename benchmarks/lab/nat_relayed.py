@@ -22,6 +22,9 @@ RATIO_BAR = 1.15
 BYTES_A_VALUE = 1.002
 """Of int8: a byte, and its part of the scale of a block."""
 
+UNLIMITED = "10gbit"
+"""The line is the limit, no cap of the relay's own."""
+
 HUB, RELAY = "hub", "relay"
 _LOOK_S = 0.1
 
@@ -101,7 +104,7 @@ def measure(net: str, peers: int, numel: int, seconds: float, folder: Path) -> l
         processes.start(HUB, HUB, str(SCRIPT), *serving)
         processes.wait(seconds, HUB, line=True)
         invite = processes.out(HUB).read_text().strip()
-        relaying = ("-m", "swarmtrain", "relay", "--invite-file", "-")
+        relaying = ("-m", "swarmtrain", "relay", "--invite-file", "-", "--rate", UNLIMITED)
         processes.start(RELAY, RELAY, *relaying, given=invite)
         for rank, name in enumerate(names):
             joining = (f"--rank={rank}", f"--numel={numel}", "--listen", "0.0.0.0:0")

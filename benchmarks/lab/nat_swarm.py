@@ -175,17 +175,15 @@ class Swarm:
     def join(self, name: str, *words: str) -> None:
         """Start a peer, with no option that a volunteer would not give."""
         self.begin(
-            name, "join", "--name", name, "--yes", "--state-dir", str(self.place.peer(name)),
-            *self._mapping(self._places[name], "join"), *words,
+            name, "join", "--name", name, "--yes", "--json-events",
+            "--state-dir", str(self.place.peer(name)), *self._mapping(self._places[name], "join"), *words,
         )  # fmt: skip
 
     def begin(self, name: str, command: str, *words: str, place: str = "") -> None:
         """Start a command of swarmtrain that takes the invite on standard input."""
         if place:
             self._places[name] = place
-        self.processes.start_module(
-            name, "swarmtrain", command, "--invite-file", "-", "--json-events", *words
-        )
+        self.processes.start_module(name, "swarmtrain", command, "--invite-file", "-", *words)
         self.processes.hand_invite(name, self.invite)
 
     def kill(self, name: str) -> None:
