@@ -176,7 +176,8 @@ class Swarm:
         """Start a peer, with no option that a volunteer would not give."""
         self.begin(
             name, "join", "--name", name, "--yes", "--json-events",
-            "--state-dir", str(self.place.peer(name)), *self._mapping(self._places[name], "join"), *words,
+            "--state-dir", str(self.place.peer(name)),
+            *self._mapping(self._places[name], "join"), *words,
         )  # fmt: skip
 
     def begin(self, name: str, command: str, *words: str, place: str = "") -> None:
