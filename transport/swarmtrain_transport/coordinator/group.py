@@ -49,6 +49,8 @@ class GroupCoordinator:
         operations: ops under way, oldest first, by plan id.
         convictions: accusations of wrong sums.
         first_state: first state of the group, and its giver.
+        unheard: contributors without whose parts an op was frozen, and the owners that lack them,
+            until somebody has looked at it.
         givers: the peers that may give to the next op, and the most samples of each, 0 for any;
             where the group is a stage, of which books tell. None: all may.
     """
@@ -74,6 +76,7 @@ class GroupCoordinator:
         self._slicing = Slicing()
         self._ended_s = now_s
         self._ready_waits: dict[int, Waits] = {}
+        self.unheard: set[tuple[PeerId, PeerId]] = set()
         self._take_up(now_s)
 
     @property
@@ -258,6 +261,7 @@ class GroupCoordinator:
             self.chronicle.moved(decision, operation.view.owners)
         self._writer.append(decision)
         if isinstance(decision, Freeze):
+            self.unheard |= operation.unheard()
             for peer, reason in decision.excluded.items():
                 by = decision.accusers.get(peer, ())
                 self.chronicle.excluded(decision.op, peer, reason, by)

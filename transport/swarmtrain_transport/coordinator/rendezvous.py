@@ -625,6 +625,9 @@ class Rendezvous:
         if self.is_finished:
             self._dismiss()
         self._release()
+        for known in self.groups.values():
+            self.meetings.unheard(known.unheard, self._now_s)
+            known.unheard.clear()
         self.meetings.tick(self._now_s)  # after the JOINs of those who are to meet
         if shifts_timers or newest != head or self._now_s >= self._due_s:
             self._due_s = self._next_due_s()

@@ -295,6 +295,22 @@ def test_a_dead_relay_is_left_within_five_seconds_of_the_report() -> None:
     assert relay_of(streets, A, B) not in (first, None)
 
 
+def test_a_relay_through_which_nothing_came_in_a_round_is_left() -> None:
+    streets = with_relays("open", "open")
+    first = relay_of(streets, A, B)
+    streets.machine.unheard({(A, B)}, streets.now_s)
+    streets.run(5.0)
+    assert streets.ways()[A, B] is Way.RELAYED
+    assert relay_of(streets, A, B) not in (first, None)
+
+
+def test_who_hears_nobody_counts_once_against_a_relay_and_takes_down_no_other_way() -> None:
+    streets = with_relays("open")
+    streets.machine.unheard({(A, B), (E, B), (C, B)}, streets.now_s)
+    assert not streets.notes
+    assert streets.ways()[C, B] is Way.TURNED
+
+
 def test_a_relay_that_is_evicted_is_left_though_nobody_has_said_so() -> None:
     streets = with_relays("open")
     assert relay_of(streets, A, B) == C
@@ -327,7 +343,7 @@ def test_people_hear_of_a_relay_that_several_senders_have_left() -> None:
     for sender, receiver in ((A, B), (B, A)):
         assert relay_of(streets, sender, receiver) == C
         streets.say(sender, standing(streets, sender, receiver), False, "stalled")
-    assert streets.notes == [(C, "relay left", "by 2 senders: stalled")]
+    assert streets.notes == [(C, "relay left", "by 2 peers: stalled")]
 
 
 def test_a_relay_is_credited_with_what_both_ends_have_moved_and_no_more() -> None:

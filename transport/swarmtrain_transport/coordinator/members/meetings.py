@@ -235,6 +235,18 @@ class Meetings:
                 pair.is_named = pair.is_lost = False
                 self._look(peer, pair.receiver, now_s)
 
+    def unheard(self, pairs: Collection[tuple[PeerId, PeerId]], now_s: float) -> None:
+        """Parts of these senders have not come to these receivers in time for a round. A relay that
+        stalls says nothing, and TCP takes its word: so another one is tried. It is the receivers'
+        word, and each counts once against a relay."""
+        for sender, receiver in pairs:
+            pair = self._pair(sender, receiver)
+            if pair is None or pair.standing is None or pair.trying is not None:
+                continue
+            if pair.standing.route.way is Way.RELAYED:
+                self._lose(pair, "parts did not come through", now_s, accuser=receiver)
+                self._wake(now_s)
+
     def carrying(self, peer: PeerId, message: Carrying, now_s: float) -> None:
         """A peer relays for others, or how it does has changed."""
         if peer not in self._members:
@@ -563,7 +575,7 @@ class Meetings:
         pair.has_changed = False
         self.has_news = True
 
-    def _lose(self, pair: _Pair, reason: str, now_s: float) -> None:
+    def _lose(self, pair: _Pair, reason: str, now_s: float, accuser: PeerId | None = None) -> None:
         """A way is no more, as its sender says: another one at once."""
         meeting, pair.standing = pair.standing, None
         assert meeting is not None
@@ -579,9 +591,9 @@ class Meetings:
         if pair.trying is None:
             pair.due_s = now_s
         if route.relay is not None:
-            count = self.relays.failed(route.relay, pair.sender, now_s)
+            count = self.relays.failed(route.relay, accuser or pair.sender, now_s)
             if count > 1:
-                self._note(route.relay, "relay left", f"by {count} senders: {reason}")
+                self._note(route.relay, "relay left", f"by {count} peers: {reason}")
 
     # ---- the end of a peer
 

@@ -178,6 +178,16 @@ class OpDecider:
             add(waits, peer, seconds)
         return waits
 
+    def unheard(self) -> set[tuple[PeerId, PeerId]]:
+        """Return each contributor that has published, with each owner that lacks a part of it."""
+        found, reports = set(), self.reports
+        for transfer in reports.transfers:
+            owner = self.view.owners[transfer.index]
+            came = reports.came_s.get((transfer.index, self.view.attempts[transfer.index]), {})
+            lacking = reports.signed_s.keys() & set(transfer.givers) - {owner} - came.keys()
+            found |= {(giver, owner) for giver in lacking}
+        return found
+
     def teach(self, pace: Pace, now_s: float) -> None:
         """The op has ended: what it says of how long the next one may take.
 
