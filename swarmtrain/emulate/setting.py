@@ -12,6 +12,7 @@ from swarmtrain.emulate.links import Links
 from swarmtrain.foundation.errors import misuse
 from swarmtrain.hook import environment
 from swarmtrain.local_run.place import FOUNDERS, Place
+from swarmtrain_transport.credentials.invite import Invite
 
 _RUN_FILE = """\
 # The run file of an emulation. Start a coordinator with it: swarmtrain up run.toml
@@ -99,8 +100,12 @@ def variables_of(
     """Return the environment of a program, and the file of its events."""
     up, down = links.caps()
     events = place.logs / f"{name}.events"
+    known = links.invite(name, invite)
+    # No proxy of the outer network stands between peers that are all on this machine.
+    excepted = os.environ.get("no_proxy") or os.environ.get("NO_PROXY", "")
     return {
-        environment.INVITE: links.invite(name, invite),
+        environment.INVITE: known,
+        "no_proxy": f"{excepted},{Invite.parse(known).host}/24".lstrip(","),
         environment.NAME: name,
         environment.STATE_DIR: str(place.peer(name)),
         environment.ADVERTISE: links.advertised(name),
