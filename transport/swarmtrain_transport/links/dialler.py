@@ -223,24 +223,26 @@ class Dialler:
         self, family: int, local: Any, there: Endpoint, listener: sockets.socket
     ) -> sockets.socket:
         accepting = self._loop.create_task(self._accept_from(listener, there))
+        dialling = taken = None
         try:
             while True:
                 dialling = self._loop.create_task(self._dial_once(family, local, there))
                 done, _ = await asyncio.wait(
                     (accepting, dialling), return_when=asyncio.FIRST_COMPLETED
                 )
-                if accepting in done:
-                    dialling.cancel()
-                    with contextlib.suppress(OSError, asyncio.CancelledError):
-                        (await dialling).close()
-                    return accepting.result()
+                taken = accepting if accepting in done else dialling
                 try:
-                    return dialling.result()
+                    return taken.result()
                 except OSError as exc:
+                    if taken is accepting:
+                        raise
                     logger.debug("a dial from %s to %s: %s", local, there, exc)
                 await asyncio.sleep(limits.DIAL_AGAIN_S)
         finally:
-            accepting.cancel()
+            # Also where time is up: a dial that goes on alone would fail with nobody to hear it.
+            for task in (accepting, dialling):
+                if task is not None and task is not taken:
+                    await _give_up(task)
 
     async def _dial_once(self, family: int, local: Any, there: Endpoint) -> sockets.socket:
         one = _shared(family, local)
@@ -312,6 +314,12 @@ class Dialler:
 
 def _preamble(asked: Meet) -> bytes:
     return Preamble(Side.SENDER if asked.sends else Side.RECEIVER, asked.token).encode()
+
+
+async def _give_up(connecting: "asyncio.Task[sockets.socket]") -> None:
+    connecting.cancel()
+    with contextlib.suppress(OSError, asyncio.CancelledError):
+        (await connecting).close()
 
 
 async def _connect(loop: asyncio.AbstractEventLoop, there: Endpoint) -> sockets.socket:
