@@ -85,13 +85,14 @@ _ROWS = (
         "is on this machine.",
     ),
     ErrorKind(
-        "SWT-E206", "Nobody can reach this peer", EXIT_MUST_CHANGE,
-        "A warning; the peer goes on. Peers open connections to each other, at the address and\n"
-        "port that each tells. Most of the others could not open one to this peer for 12 s, or\n"
-        "the coordinator, which tries once, could not. So nothing that others send comes here: no\n"
-        "first weights, no results. The run goes on without it. Have the router forward the port\n"
-        "(--map asks it to; --listen 0.0.0.0:PORT makes it always the same) and let it through\n"
-        "the firewall, or name the address that the router forwards with --advertise HOST:PORT.",
+        "SWT-E206", "No way to this peer was found", EXIT_MUST_CHANGE,
+        "A warning; the peer goes on, and ways are tried again and again. Most of the others could\n"
+        "not open a connection to this peer, nor it to them; both at once did not work, and there\n"
+        "is no relay. So nothing that others send comes here: no first weights, no results. The\n"
+        "run goes on without it. Each of these helps: have the router forward a port (--map asks\n"
+        "it to; by hand, --listen 0.0.0.0:PORT makes it always the same, and --advertise HOST:PORT\n"
+        "names what the router forwards); a relay, which the organiser adds (`swarmtrain relay`,\n"
+        "or `up --relay`); a VPN that all peers are in. `swarmtrain doctor` looks at the way.",
     ),
     ErrorKind(
         "SWT-E207", "A proxy stands in the way", EXIT_UNREACHABLE,

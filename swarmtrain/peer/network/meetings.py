@@ -14,12 +14,13 @@ from functools import partial
 import psutil
 
 from swarmtrain.peer.network.proxy import connect_through, proxy_for
+from swarmtrain.peer.network.ways_told import WaysTold
 from swarmtrain_transport import limits
 from swarmtrain_transport.links.dialler import Dialler, Endpoint
 from swarmtrain_transport.links.link import PeerId, is_dialable
 from swarmtrain_transport.links.outbox import TokenBucket
 from swarmtrain_transport.links.relay import Relay
-from swarmtrain_transport.links.ways import Preamble, Way
+from swarmtrain_transport.links.ways import Preamble
 from swarmtrain_transport.links.zmq_link import ZmqLink
 from swarmtrain_transport.wire.messages import (
     Carried,
@@ -70,11 +71,10 @@ class Meetings:
     ) -> None:
         self._loop, self._link, self._send, self._told = loop, link, send, told
         self._dialler = Dialler(loop, link, coordinator, send, _by_proxy)
-        self._name_of = name_of
+        self._told_ways = WaysTold(name_of)
         self._relay: Relay | None = None
         self._rate, self._daily, self._left = relay_bytes_per_s, relay_daily, relay_daily
         self._places: tuple[Place, ...] | None = None
-        self._said = ""
         self._timer: asyncio.TimerHandle | None = None
         if relay_bytes_per_s:
             gate = TokenBucket(relay_bytes_per_s, loop.time())
@@ -126,14 +126,7 @@ class Meetings:
 
     def words(self) -> str:
         """Say by which way this peer sends to the others; "" while there are none."""
-        by_way: dict[Way | None, list[str]] = {}
-        for peer, way in self._link.ways().items():
-            by_way.setdefault(way, []).append(self._name_of(peer))
-        said = [
-            f"{_some(sorted(by_way[way]))} {way}" for way in Way if way in by_way
-        ]  # fmt: skip
-        lost = [f"{_some(sorted(by_way[None]))} not reached"] if None in by_way else []
-        return "; ".join([*said, *lost])
+        return self._told_ways.in_short(self._link.ways())
 
     def _greeted(self, preamble: Preamble, far: socket.socket) -> bool:
         if self._dialler.greeted(preamble, far):
@@ -145,11 +138,8 @@ class Meetings:
         if self._relay is not None:
             self._relay.look()
         self.tell_places()
-        is_usual = set(self._link.ways().values()) <= {Way.DIALLED}
-        said = "" if is_usual and not self._said else self.words()
-        if said != self._said:
-            self._said = said
-            logger.info("Peers are met: %s.", said)
+        for line in self._told_ways.look(self._link.ways(), self._loop.time()):
+            logger.info("%s", line)
 
     def _carried(self, token: bytes, num_bytes: int, is_over: bool) -> None:
         self._send(Carried(token, num_bytes, is_over))
@@ -161,13 +151,6 @@ class Meetings:
         if self._relay is not None:
             left = max(0, self._left) if self._daily else _UNLIMITED
             self._send(Carrying(self._link.address.port, self._rate, left))
-
-
-_NAMED = 4
-
-
-def _some(names: list[str]) -> str:
-    return ", ".join(names) if len(names) <= _NAMED else f"{len(names)} peers"
 
 
 def lan_places(host: str, port: int) -> tuple[Place, ...]:

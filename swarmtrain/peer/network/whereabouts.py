@@ -41,13 +41,15 @@ class Unreachable:
             return
         if self.words == before:
             return
-        may = "Nobody can reach this peer" if news.peers else "Others may not reach this peer"
+        if not news.peers:
+            logger.warning("The other peers may not reach this one: %s.", self.words)
+            return
         logger.warning(
-            "%s: %s. It gets nothing while that is so: peers open connections to each other. Let "
-            "that port through router (--map asks it to) and firewall, or name another address "
-            "with --advertise HOST:PORT; `swarmtrain explain SWT-E206` says more.",
-            may, self.words,
-        )  # fmt: skip
+            "No way to this peer was found: %s, and nothing else has worked. It gets nothing while "
+            "that is so. What helps: let the router forward a port (--map asks it to), or the "
+            "organiser add a relay; `swarmtrain explain SWT-E206` says more.",
+            self.words,
+        )
 
 
 def _unreached_words(news: Unreached) -> str:

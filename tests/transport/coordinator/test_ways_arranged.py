@@ -96,7 +96,17 @@ def test_an_older_peer_that_tells_no_places_is_left_alone() -> None:
     hall.join(B)
     refused(hall, A, B)
     assert not sent(hall, A, m.Meet) + sent(hall, B, m.Meet)
+    hall.ack(B)
     assert sent(hall, B, m.Unreached)[-1].by_coordinator
+
+
+def test_a_router_that_refuses_before_a_peer_has_told_its_places_frightens_nobody() -> None:
+    hall = meeting_hall(A)
+    hall.join(B)
+    refused(hall, B)
+    hall.say(B, m.Places(()))
+    hall.ack(B)
+    assert not sent(hall, B, m.Unreached)
 
 
 def test_a_peer_behind_a_router_is_not_unreachable_while_ways_are_tried_or_stand() -> None:

@@ -43,8 +43,9 @@ class Reach:
 
     def progressed(self, line: PeerLine, message: Progress) -> None:
         """A peer says whom it cannot reach."""
+        is_first = line.progress is None
         before = line.progress.unreached if line.progress is not None else ()
-        self.is_due = self.is_due or message.unreached != before
+        self.is_due = self.is_due or is_first or message.unreached != before
 
     def settle(self, now_s: float) -> None:
         """Judge, if anything may have changed, and tell those whom it concerns."""
@@ -76,11 +77,13 @@ class Reach:
                 line.life.unreached_s = None
             elif line.life.unreached_s is None:
                 line.life.unreached_s = now_s
-            # Who takes part in meetings need not be dialled, so a try from here says nothing yet.
+            # Who takes part in meetings need not be dialled, so a try from here says nothing yet; and
+            # it says that it does before its first PROGRESS.
             is_refused = line.is_dialled is False
+            is_left_alone = self._meetings.knows(peer) or line.progress is None
             told = Unreached(
                 line.hello.host, line.hello.port, by if is_marked else 0,
-                by_coordinator=is_refused and (is_marked or not self._meetings.knows(peer)),
+                by_coordinator=is_refused and (is_marked or not is_left_alone),
             )  # fmt: skip
             before_on, before = self._told.get(peer, (line, None))
             if before_on is not line:
