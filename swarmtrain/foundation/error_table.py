@@ -86,13 +86,14 @@ _ROWS = (
     ),
     ErrorKind(
         "SWT-E206", "No way to this peer was found", EXIT_MUST_CHANGE,
-        "A warning; the peer goes on, and ways are tried again and again. Most of the others could\n"
-        "not open a connection to this peer, nor it to them; both at once did not work, and there\n"
-        "is no relay. So nothing that others send comes here: no first weights, no results. The\n"
-        "run goes on without it. Each of these helps: have the router forward a port (--map asks\n"
-        "it to; by hand, --listen 0.0.0.0:PORT makes it always the same, and --advertise HOST:PORT\n"
-        "names what the router forwards); a relay, which the organiser adds (`swarmtrain relay`,\n"
-        "or `up --relay`); a VPN that all peers are in. `swarmtrain doctor` looks at the way.",
+        "A warning; the peer goes on, and ways are tried again and again. Most of the others\n"
+        "could not open a connection to it, nor it to them; both at once did not work, and no\n"
+        "relay was there. So nothing that others send comes here: no first weights, no results.\n"
+        "The run goes on without it. Each of these helps: have the router forward a port (--map\n"
+        "asks it to; by hand, --listen 0.0.0.0:PORT makes it always the same, and --advertise\n"
+        "HOST:PORT names what the router forwards); a relay, which the organiser adds\n"
+        "(`swarmtrain relay`, or `up --relay`); a VPN that all peers are in. `swarmtrain doctor`\n"
+        "looks at the way.",
     ),
     ErrorKind(
         "SWT-E207", "A proxy stands in the way", EXIT_UNREACHABLE,

@@ -27,7 +27,8 @@ def test_ways_that_are_not_usual_are_told_once_each_with_its_term() -> None:
     words = told()
     ways = {C: Way.RELAYED, A: Way.DIALLED, B: Way.PUNCHED}
     assert words.look(ways, 0.0) == [
-        "Sends to ana directly; to ben through both routers (punched); to cleo over a relay (relayed)."
+        "Sends to ana directly; to ben through both routers (punched); "
+        "to cleo over a relay (relayed)."
     ]
     assert not words.look(ways, 2.0)
     assert words.in_short(ways) == "ana dialled; ben punched; cleo relayed"

@@ -77,8 +77,8 @@ class Reach:
                 line.life.unreached_s = None
             elif line.life.unreached_s is None:
                 line.life.unreached_s = now_s
-            # Who takes part in meetings need not be dialled, so a try from here says nothing yet; and
-            # it says that it does before its first PROGRESS.
+            # Who takes part in meetings need not be dialled, so a try from here says nothing yet.
+            # That it does it says before its first PROGRESS.
             is_refused = line.is_dialled is False
             is_left_alone = self._meetings.knows(peer) or line.progress is None
             told = Unreached(
