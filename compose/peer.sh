@@ -1,7 +1,6 @@
 #!/bin/sh
 # A peer that shapes its link, waits for the invite, and joins. SIGTERM lets it finish its round and
 # leave.
-#   GATEWAY  container that is its router to everywhere else; empty for Docker's. Needs NET_ADMIN.
 #   LINK   Mbit/s up / down : round trip in ms, as 10/50:50; empty for no limits. Needs NET_ADMIN.
 #   SPAN   stages that it serves, where the model is in stages
 set -eu
@@ -27,10 +26,6 @@ cap=
 [ -z "${LINK:-}" ] || shape
 
 trap 'exit 143' TERM INT
-if [ -n "${GATEWAY:-}" ]; then
-  until router=$(getent hosts "$GATEWAY"); do sleep 0.2; done
-  route-ip route replace default via "${router%% *}"
-fi
 until [ -s /invite/invite ]; do
   sleep 0.2
 done
