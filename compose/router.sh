@@ -11,6 +11,10 @@ ip address add "${network%.*}.1" dev "$inside"
 [ "${PORTS:-kept}" = kept ] || random=random,fully-random
 nft -f - <<RULES
 table ip home {
+  chain input {
+    type filter hook input priority filter;
+    iifname "$outside" ct state != { established, related } drop
+  }
   chain forward {
     type filter hook forward priority filter; policy drop;
     ct state invalid drop

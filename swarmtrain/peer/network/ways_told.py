@@ -1,4 +1,4 @@
-"""What people are told of the ways to the other peers, and when.
+"""Words on the ways to the other peers: what people are told, and when.
 
 A way takes a few seconds to be found. So a peer to which none stands is not mentioned before the
 coordinator has had the time to try all that there are. Pure: time is an argument.
