@@ -1,6 +1,7 @@
 """Sleep and lost addresses: dead connections end at once, and the peer goes on."""
 
 import asyncio
+import socket
 from pathlib import Path
 
 import pytest
@@ -9,6 +10,7 @@ from swarmtrain.peer.network import steadiness
 from swarmtrain.peer.network.steadiness import SLEPT_S, Change, Lookout, addresses, watch
 from swarmtrain_transport.credentials.identity import Identity
 from swarmtrain_transport.credentials.invite import Invite
+from swarmtrain_transport.links.tcp import own_host
 from swarmtrain_transport.links.zmq_link import ZmqLink
 from swarmtrain_transport.wire.messages import Welcome
 from tests.coordinator.rig import SECRET, Listener, client_of, connected, run, serving
@@ -89,6 +91,18 @@ def test_a_pause_ends_when_there_may_be_a_network_again(tmp_path: Path) -> None:
         await running
 
     run(scene())
+
+
+def test_an_ipv4_address_is_known_by_its_own_words_on_a_listener_of_both_families() -> None:
+    if not socket.has_dualstack_ipv6():
+        pytest.skip("no IPv6 here")
+    with socket.create_server(("::", 0), family=socket.AF_INET6, dualstack_ipv6=True) as listener:
+        with socket.create_connection(("127.0.0.1", listener.getsockname()[1])) as near:
+            far, _ = listener.accept()
+            with far:
+                assert far.getsockname()[0] == "::ffff:127.0.0.1"
+                assert own_host(far) == own_host(near) == "127.0.0.1"
+        assert own_host(far) == ""
 
 
 @pytest.mark.parametrize("gone", [None, frozenset({"127.0.0.1"})])

@@ -66,11 +66,18 @@ def local_host(descriptor: int, port: int) -> str:
     if connection is None:
         return ""
     try:
-        return str(connection.getsockname()[0])
-    except OSError:
-        return ""  # it has just ended
+        return own_host(connection)
     finally:
         connection.detach()
+
+
+def own_host(connection: sockets.socket) -> str:
+    """Return our own address on a connection, "" if it has ended. A socket that listens in both
+    families says IPv4 addresses in IPv6's words."""
+    try:
+        return str(connection.getsockname()[0]).removeprefix("::ffff:")
+    except OSError:
+        return ""
 
 
 def path_of(descriptor: int, port: int) -> Path | None:

@@ -25,6 +25,7 @@ from collections.abc import Callable, Collection
 
 from swarmtrain_transport import limits
 from swarmtrain_transport.links.doorway import Doorway, Greet
+from swarmtrain_transport.links.tcp import own_host
 from swarmtrain_transport.links.zmq_pump import BufferPool, Pump
 
 _ACCEPT_AT_ONCE = 16
@@ -278,10 +279,7 @@ class Connection:
     @property
     def local_host(self) -> str:
         """Our own address on it, "" if it has ended."""
-        try:
-            return str(self._far.getsockname()[0])
-        except OSError:
-            return ""
+        return own_host(self._far)
 
     def was_read(self, key: bytes) -> None:
         """A message that came by this connection, and by whose key, was read."""
