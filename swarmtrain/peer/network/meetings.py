@@ -116,6 +116,10 @@ class Meetings:
                 return False
         return True
 
+    def heard_by_relay(self) -> tuple[PeerId, ...]:
+        """Return the peers whose bytes come over a relay."""
+        return self._dialler.heard_by_relay()
+
     def close(self) -> None:
         """Give up what is under way."""
         if self._timer is not None:

@@ -111,6 +111,7 @@ class SimNetwork:
 
     Attributes:
         shut: Peers to which nobody can open a connection, with the time from which on.
+        relays: Lines of those who pass on what senders have for receivers, by both.
     """
 
     def __init__(self, scene: Scene, latency_s: float) -> None:
@@ -123,6 +124,7 @@ class SimNetwork:
         self._pairs: dict[tuple[PeerId, PeerId], _Pair] = {}
         self._cut: dict[tuple[PeerId, PeerId], float] = {}
         self.shut: dict[PeerId, float] = {}
+        self.relays: dict[tuple[PeerId, PeerId], Line] = {}
         self._count = 0
         self._sent: dict[tuple[PeerId, PeerId], deque[Frame]] = {}
 
@@ -195,7 +197,7 @@ class SimNetwork:
             self._sent.setdefault((start, end), deque(maxlen=_KEPT_FRAMES)).append(frame)
         pair.under_way += 1
         size = limits.HEADER_BYTES + len(frame.body)
-        moment = max(self._arrival_s(start, size), pair.arrival_s + 1e-9)
+        moment = max(self._arrival_s(start, end, size), pair.arrival_s + 1e-9)
         pair.arrival_s = moment
         generation = pair.generation
         self._count += 1
@@ -234,12 +236,14 @@ class SimNetwork:
         down.down_free_s = max(self._clock.now_s, down.down_free_s) + size / down.rate
         self._clock.at(down.down_free_s, deliver)
 
-    def _arrival_s(self, start: PeerId, size: int) -> float:
-        """Out through the sender's line, then across: a big body delays later ones."""
-        up = self.lines[start]
+    def _arrival_s(self, start: PeerId, end: PeerId, size: int) -> float:
+        """Out through the sender's line and a relay's, then across: a big body delays later
+        ones."""
+        up, relay = self.lines[start], self.relays.get((start, end))
         now_s = self._clock.now_s
-        if up.rate:
-            now_s = up.up_free_s = max(now_s, up.up_free_s) + size / up.rate
+        for line in (up, relay) if relay is not None else (up,):
+            if line.rate:
+                now_s = line.up_free_s = max(now_s, line.up_free_s) + size / line.rate
         return now_s + (self._latency_s + up.lag_s) * (0.5 + self._random())
 
     def longest_s(self, line: Line) -> float:

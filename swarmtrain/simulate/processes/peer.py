@@ -558,7 +558,9 @@ class SimPeer(Process):
     def _wake(self, wakeup_s: float) -> None:
         if self._wakeup_s == wakeup_s:
             self._wakeup_s = float("inf")
-            self.machine.stats.unreached = self._host.network.unreached(self.link)
+            network, stats = self._host.network, self.machine.stats
+            stats.unreached = network.unreached(self.link)
+            stats.relayed = tuple(one for one, other in network.relays if other == self.peer_id)
             self._act(self.machine.tick(max(self.now_s, wakeup_s)))
 
     def _stage_hears(

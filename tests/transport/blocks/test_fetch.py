@@ -379,3 +379,12 @@ def test_a_lost_answer_is_asked_for_again_however_often_something_else_is_missin
             if digest == Y:
                 fetch.missing(peer, Y, now_s)
     assert asked.count(X) >= 2 and asked.count(Y) > 10
+
+
+def test_holders_that_are_heard_by_a_relay_come_after_the_others() -> None:
+    fetch = fetcher()
+    fetch.relayed = {A, B}
+    fetch.want(X, [A, B, C], spread=False)
+    assert fetch.requests(0.0) == [(C, X)]
+    fetch.missing(C, X, 0.0)
+    assert fetch.requests(0.0) == [(A, X)]

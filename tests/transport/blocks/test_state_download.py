@@ -245,3 +245,14 @@ def test_after_any_story_an_honest_donor_brings_everything(
         for ask in download.requests(now_s):
             hear(ask, blobs[ask.digest])
     assert got == blobs
+
+
+def test_a_relay_is_spared_where_two_others_may_give_and_no_chunk_is_lost_by_that() -> None:
+    download = begun(A, B, C)
+    download.relayed = {C}
+    assert {ask.peer for ask in download.requests(0.0)} == {A, B}
+    download.missing(A, hash_of(BIG), 0.1)
+    assert C in {ask.peer for ask in download.requests(0.1)}, "one alone would serve everybody"
+    alone = begun(A, C)
+    alone.relayed = {C}
+    assert {ask.peer for ask in alone.requests(0.0)} == {A, C}

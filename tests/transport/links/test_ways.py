@@ -200,6 +200,7 @@ def test_the_best_of_several_ways_is_taken_and_what_is_parted_from_ends() -> Non
         assert ada.link.ways()[peer] is Way.PUNCHED
         ada.dialler.part(tokens[Way.PUNCHED])
         assert ada.link.ways()[peer] is Way.RELAYED
+        assert ben.dialler.heard_by_relay() == (ada.station.id,) != ada.dialler.heard_by_relay()
         await reach(town.world, ada.station, ben.station)
         ada.link.redial(peer, "127.0.0.1", ben.link.address.port)
         await town.world.repeat(
@@ -295,6 +296,8 @@ def test_what_a_relay_moves_is_counted_and_it_cannot_read_or_change_it() -> None
         town.relay.look()
         assert 500_000 < sum(moved for one, moved, _ in town.carried if one == token) < 600_000
         town.relay.part(token)
+        ben.dialler.part(token)
+        assert not ben.dialler.heard_by_relay()
         await town.world.until(lambda: Met(token, False, "lost") in ada.met)
         assert town.carried[-1][2]
         assert len(town.relay) == 0

@@ -12,6 +12,7 @@ count only if their hash is wanted.
 import math
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Set as AbstractSet
 from dataclasses import dataclass, field
 
 from swarmtrain_transport import limits
@@ -103,10 +104,12 @@ class Fetcher:
         wants: wanted blobs by hash.
         is_hasty: somebody waits for us: holders that may be dead come last and have less time, at
             the price of blobs that come twice.
+        relayed: holders that are heard by a relay: they come last, too.
     """
 
     def __init__(self, shuffle: Callable[[Sequence[PeerId]], list[PeerId]]) -> None:
         self.is_hasty = False
+        self.relayed: AbstractSet[PeerId] = frozenset()
         self._shuffle = shuffle
         self.wants: dict[bytes, _Want] = {}
         self._holders: defaultdict[PeerId, _Holder] = defaultdict(_Holder)
@@ -232,9 +235,12 @@ class Fetcher:
             return None
         if want.spread:
             left = sorted(self._shuffle(left), key=lambda peer: self._holders[peer].under_way)
-        best = min(
-            left, key=lambda p: (now_s < self._holders[p].silent_until_s, self._is_stranger(p))
-        )
+
+        def drawback(peer: PeerId) -> tuple[bool, bool, bool]:
+            is_silent = now_s < self._holders[peer].silent_until_s
+            return is_silent, self._is_stranger(peer), peer in self.relayed
+
+        best = min(left, key=drawback)
         holder = self._holders[best]
         holder.window.is_full = holder.under_way >= holder.window.size
         return None if holder.window.is_full else best

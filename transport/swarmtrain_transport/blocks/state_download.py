@@ -12,6 +12,7 @@ donor is not asked again. Pure: it hears what comes and says what to ask.
 import math
 from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Set as AbstractSet
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
@@ -28,6 +29,8 @@ _LATE_FACTOR = 2.0
 
 _NEVER_HEARD_S = 3 * limits.FETCH_TIMEOUT_S
 """Patience with a donor whose pace is not known: a piece at 300 kbit/s."""
+
+_NEAR_ENOUGH = 2
 
 Key = tuple[bytes, int]
 """A piece: its chunk's hash and its number."""
@@ -112,16 +115,20 @@ class Download:
         rounds: number of times that some chunk was lacking at every donor that answers.
         chunks: wanted chunks by hash.
         is_hasty: somebody waits for us: a donor that may be dead comes last, and costs little.
+        relayed: donors that are heard by a relay. They leave to others what two of these may give:
+            one alone would soon serve everybody.
     """
 
     def __init__(self, shuffle: Callable[[Sequence[PeerId]], list[PeerId]]) -> None:
         self.rounds = self.bytes_here = 0
         self.is_hasty = False
+        self.relayed: AbstractSet[PeerId] = frozenset()
         self._shuffle = shuffle
         self._donors: dict[PeerId, _Donor] = {}
         self._liars: set[PeerId] = set()
         self.chunks: dict[bytes, _Chunk] = {}
         self._tags: dict[int, bytes] = {}
+        self._near: list[PeerId] = []
         self._now_s = 0.0
 
     def set_donors(self, donors: Iterable[PeerId]) -> None:
@@ -234,6 +241,7 @@ class Download:
         free = [peer for peer in free if now_s >= self._donors[peer].not_before_s]
         if self.is_hasty:
             free.sort(key=lambda peer: self._donors[peer].is_stranger)
+        self._near = [peer for peer in free if peer not in self.relayed]
         asks: list[Ask] = []
         while free:
             free = [peer for peer in free if self._ask_one(peer, now_s, asks)]
@@ -275,6 +283,8 @@ class Download:
         new: bytes | None = None
         for digest, chunk in self.chunks.items():
             if not chunk.todo or not chunk.suits(peer) or now_s < chunk.not_before_s:
+                continue
+            if peer in self.relayed and sum(map(chunk.suits, self._near)) >= _NEAR_ENOUGH:
                 continue
             if not chunk.is_begun:
                 new = new or digest

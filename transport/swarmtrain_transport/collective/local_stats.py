@@ -19,6 +19,7 @@ class LocalStats:
             ``repeated`` ones.
         waiting: bytes per peer that were given to the link and are not known to have arrived.
         unreached: Peers to which no connection could be made for long.
+        relayed: Peers whose bytes come over a relay.
         gauged: findings on others' contributions since PROGRESS was told last; while there is
             something nothing more is looked at.
     """
@@ -37,4 +38,5 @@ class LocalStats:
     ignored: Counter[str] = field(default_factory=Counter)
     waiting: Mapping[PeerId, int] = field(default_factory=dict)
     unreached: tuple[PeerId, ...] = ()
+    relayed: tuple[PeerId, ...] = ()
     gauged: Gauged | None = None

@@ -5,8 +5,10 @@ that everybody applies them alike; an op that could end early waits for its turn
 ops go on side by side, as long as no two of them move the same values (protocol.md rule 9).
 """
 
+from collections.abc import Callable
 from collections.abc import Set as AbstractSet
 from dataclasses import replace
+from functools import partial
 
 import msgspec
 
@@ -21,7 +23,7 @@ from swarmtrain_transport.coordinator.ops.first_state import WHY, FirstState
 from swarmtrain_transport.coordinator.ops.op_decider import OpDecider
 from swarmtrain_transport.coordinator.ops.planning import RunTerms, given_by, may_plan, next_plan
 from swarmtrain_transport.coordinator.ops.reports import Report, check_signed
-from swarmtrain_transport.coordinator.ops.slicing import Slicing
+from swarmtrain_transport.coordinator.ops.slicing import Detours, Slicing
 from swarmtrain_transport.coordinator.ops.timers import Pace
 from swarmtrain_transport.coordinator.stages.group_keepers import GroupKeepers
 from swarmtrain_transport.ledger.fold import GroupView, OpDecision
@@ -41,6 +43,7 @@ class GroupCoordinator:
         live_roster: peers that are here.
         verify: checks a signature.
         now_s: the time; all timers start here.
+        detours: tells, at a time, which pairs have no direct way.
 
     Attributes:
         group_peers: peers of the group.
@@ -57,9 +60,9 @@ class GroupCoordinator:
 
     def __init__(
         self, terms: RunTerms, view: GroupView, writer: LedgerWriter, live_roster: LiveRoster,
-        verify: Verify, now_s: float,
+        verify: Verify, now_s: float, detours: Callable[[float], Detours],
     ) -> None:  # fmt: skip
-        self._terms = terms
+        self._terms, self._detours = terms, detours
         self.view = view
         self.group_peers = GroupPeers(view, live_roster)
         self.keepers = GroupKeepers(view, live_roster, self.group_peers)
@@ -230,9 +233,10 @@ class GroupCoordinator:
         if all(operation.is_unchanged(alive, now_s) for operation in self.operations.values()):
             return
         lives = {peer: one.line.life for peer, one in self.group_peers.here.items()}
+        detours = partial(self._detours, now_s)
         for plan_id, operation in list(self.operations.items()):
             while plan_id in self.operations:
-                decision = operation.decide(alive, now_s, lives)
+                decision = operation.decide(alive, now_s, lives, detours)
                 if decision is None:
                     break
                 if isinstance(decision, Commit | Skip) and operation is not self.operation:
@@ -293,7 +297,7 @@ class GroupCoordinator:
         limit_s = self._pace.deadline_s(self.terms.deadline_floor_s, self.terms.deadline_cap_s)
         plan = next_plan(
             self.terms, self.view, here, expected, limit_s, now_s, self._slicing,
-            self._writer.view.join_index, self.keepers.planned(now_s),
+            self._writer.view.join_index, self.keepers.planned(now_s), self._detours(now_s),
         )  # fmt: skip
         if plan is None:
             return

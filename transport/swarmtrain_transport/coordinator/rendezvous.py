@@ -154,13 +154,13 @@ class Rendezvous:
                 self.live_roster,
             )
             self.live_roster.last_loss_s = limits.LAST_LOSS_OF_STAGES_S
+        self.meetings = Meetings(means, self.writer.send, self.note)
         self._begin_known_groups()
         self.holdings = Holdings(self.writer, self.lines, sign)
         self.recovery = LedgerRecovery(
             self.writer, self.live_roster, now_s, verify, run_key if is_lost else None
         )
         self._relays = set[PeerId]()
-        self.meetings = Meetings(means, self.writer.send, self.note)
         self.reach = Reach(self.live_roster, self.writer, self.meetings, self.note)
         self.departures = Departures(
             self.writer, self.live_roster, self.first.chronicle, self._lost
@@ -714,7 +714,8 @@ class Rendezvous:
             view = self.view.groups.get(terms.group)
             if view is not None and terms.group not in self.groups:
                 group = GroupCoordinator(
-                    terms, view, self.writer, self.live_roster, self._verify, self._now_s
-                )
+                    terms, view, self.writer, self.live_roster, self._verify, self._now_s,
+                    self.meetings.detours,
+                )  # fmt: skip
                 group.givers = None if self.stage_rounds is None else {}
                 self.groups[terms.group] = group

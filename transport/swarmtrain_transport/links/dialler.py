@@ -89,6 +89,7 @@ class Dialler:
         self._loop, self._link, self._coordinator, self._tell = loop, link, coordinator, tell
         self._meetings: dict[bytes, _Meeting] = {}
         self._standing: dict[bytes, Met] = {}
+        self._heard_by_relay: dict[bytes, PeerId] = {}
 
     def __len__(self) -> int:
         """Meetings that are under way."""
@@ -97,6 +98,10 @@ class Dialler:
     def standing(self) -> tuple[Met, ...]:
         """Return what stands to send by, for a coordinator that may know of nothing."""
         return tuple(self._standing.values())
+
+    def heard_by_relay(self) -> tuple[PeerId, ...]:
+        """Return the peers whose bytes come over a relay."""
+        return tuple(sorted(set(self._heard_by_relay.values())))
 
     def meet(self, asked: Meet) -> None:
         """Do this side's part of a meeting."""
@@ -144,6 +149,7 @@ class Dialler:
         """Give up a meeting, and the connection that it made."""
         self._over(token)
         self._standing.pop(token, None)
+        self._heard_by_relay.pop(token, None)
         self._link.part(token)
 
     def greeted(self, preamble: Preamble, far: sockets.socket) -> bool:
@@ -286,6 +292,8 @@ class Dialler:
             stands = functools.partial(self._stands, asked)
             self._link.send_by(asked.peer, far, Way(asked.way), asked.token, stands)
         else:
+            if asked.way == Way.RELAYED:
+                self._heard_by_relay[asked.token] = asked.peer
             self._link.adopt(far)
 
     def _stands(self, asked: Meet, is_up: bool) -> None:

@@ -130,9 +130,10 @@ class GroupPart:
         """Go on with the ops under way."""
         return [action for one in self.exchanges.values() for action in one.tick(now_s)]
 
-    def avoid(self, unreached: Sequence[PeerId], until_s: float) -> None:
-        """Ask these peers last until then: no connection to them can be made."""
-        self._fetcher.unreached(unreached, until_s)
+    def avoid(self, until_s: float) -> None:
+        """Ask last, until then, to whom no connection can be made, and who is heard by a relay."""
+        self._fetcher.unreached(self._stats.unreached, until_s)
+        self._fetcher.relayed = frozenset(self._stats.relayed)
 
     def gifts(self, now_s: float, *, in_op: bool) -> Actions:
         """Return what goes out beside the ops now.
@@ -222,10 +223,11 @@ class GroupPeer(GroupPart):
         self.blobs.rewound(op)
         return [do.Rewound(op, self.view.group)]
 
-    def avoid(self, unreached: Sequence[PeerId], until_s: float) -> None:
-        """Ask these peers last until then: no connection to them can be made."""
-        super().avoid(unreached, until_s)
-        self.states.download.unreached(unreached, until_s)
+    def avoid(self, until_s: float) -> None:
+        """Ask last, until then, to whom no connection can be made, and who is heard by a relay."""
+        super().avoid(until_s)
+        self.states.download.unreached(self._stats.unreached, until_s)
+        self.states.download.relayed = frozenset(self._stats.relayed)
 
     def make_haste(self) -> None:
         """Others wait for what this peer does not have yet: bytes that come twice are cheaper."""

@@ -559,9 +559,8 @@ class Participant:
                 return self._halted("SWT-E562", f"{_OTHER_HISTORY} ({fault.detail}).")
         if now_s >= self._progress_s:
             self._progress_s = now_s + limits.PROGRESS_S
-            if self.stats.unreached:
-                for part in self._parts:
-                    part.avoid(self.stats.unreached, now_s + 2 * limits.PROGRESS_S)
+            for part in self._parts:
+                part.avoid(now_s + 2 * limits.PROGRESS_S)
             if self._connected:
                 actions.append(do.SendControl(self._progress()))
         for part in self._parts:

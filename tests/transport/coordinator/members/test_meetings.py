@@ -481,3 +481,17 @@ def test_whatever_happens_the_books_agree() -> None:
         streets.run(4000.0)
         for (sender, receiver), way in streets.ways().items():
             assert way is not None or not streets.has_relay(sender, receiver), (seed, kinds)
+
+
+# ---- who has but a detour
+
+
+def test_pairs_without_a_direct_way_are_told_with_the_rate_that_each_may_hope_for() -> None:
+    streets = met("symmetric", "symmetric", "open")
+    own = streets.machine._means.relay_bytes_per_s
+    assert streets.machine.detours(streets.now_s) == {(A, B): own / 2, (B, A): own / 2}
+    streets = with_relays("open", rates=(10**6,))
+    assert streets.machine.detours(streets.now_s) == {(A, B): 5e5, (B, A): 5e5}
+    streets = met("symmetric", "symmetric", "open", relay=False)
+    assert streets.machine.detours(streets.now_s) == {(A, B): 0.0, (B, A): 0.0}
+    assert not met("restricted", "restricted").machine.detours(30.0)

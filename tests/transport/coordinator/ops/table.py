@@ -50,6 +50,7 @@ class Table:
     unsigned: set[PeerId] = field(default_factory=set)
     accusers: dict[PeerId, tuple[PeerId, ...]] = field(default_factory=dict)
     lacked: dict[PeerId, str] = field(default_factory=dict)
+    detours: dict[tuple[PeerId, PeerId], float] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         self.view: OpView = view_of(self.plan)
@@ -67,7 +68,7 @@ class Table:
         and `lacked`."""
         if now_s is not None:
             self.now_s = now_s
-        decision = self.op.decide(self.alive, self.now_s)
+        decision = self.op.decide(self.alive, self.now_s, detours=lambda: self.detours)
         if decision is not None:
             self.view.apply(decision)
             self.log.append(decision)

@@ -98,6 +98,16 @@ def test_one_unreachable_owner_is_relieved_at_d_scatter_and_nobody_is_left_out()
     assert op.decide() == Freeze(1, (A, B, C, D), {})
 
 
+@pytest.mark.parametrize(("rate", "owner"), [(10.0, B), (0.0, B), (None, A)])
+def test_a_slice_goes_on_to_whom_all_meet_without_a_relay(rate: float | None, owner: bytes) -> None:
+    op = table(A, B, C, D)
+    if rate is not None:
+        op.detours = {(A, C): rate}
+    op.lose(D)
+    op.got_all()
+    assert op.decide() == Reassign(1, 3, 1, owner, "owner lost")
+
+
 def test_one_bad_link_costs_a_slice_and_nobody_is_left_out() -> None:
     for owner in range(4):
         for contributor in (A, B, C, D):

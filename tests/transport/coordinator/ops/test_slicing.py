@@ -6,11 +6,12 @@ import pytest
 from swarmtrain_transport import limits
 from swarmtrain_transport.coordinator.members.group_peers import GroupPeer
 from swarmtrain_transport.coordinator.ops.planning import make_plan
-from swarmtrain_transport.coordinator.ops.slicing import Slicing, believed, fitted
+from swarmtrain_transport.coordinator.ops.slicing import Detours, Slicing, believed, fitted
 from swarmtrain_transport.ledger.plan_rules import check_plan
+from swarmtrain_transport.links.link import PeerId
 from swarmtrain_transport.wire.messages import Progress, Ready
 from tests.transport.coordinator.ops.test_planning import ready_line
-from tests.transport.rig import A, B, C, D, terms_of
+from tests.transport.rig import A, B, C, D, E, terms_of
 
 SIZE = 1000.0
 
@@ -92,3 +93,100 @@ def test_who_should_own_nothing_gets_nothing_and_the_last_cut_is_remembered_whol
     only = {sorted(lines)[0]}
     fast = lines_of([1000, 1, 1, 1])
     assert Slicing().shares(fast, SIZE, unfit=only) == pytest.approx([0, 1 / 3, 1 / 3, 1 / 3])
+
+
+# ---- ways
+
+
+def both(*pairs: tuple[PeerId, PeerId], rate: float) -> dict[tuple[PeerId, PeerId], float]:
+    """Detours between these, there and back."""
+    return {ends: rate for one, other in pairs for ends in ((one, other), (other, one))}
+
+
+def owners(shares: list[float]) -> set[PeerId]:
+    return {peer for peer, share in zip((A, B, C, D), shares, strict=False) if share}
+
+
+EQUAL = (100, 100, 100, 100)
+TWO_RELAYED = both((C, D), rate=10.0)
+THREE_RELAYED = both((B, C), (B, D), (C, D), rate=10.0)
+
+
+@pytest.mark.parametrize(("detours", "met"), [(TWO_RELAYED, {A, B}), (THREE_RELAYED, {A})])
+def test_slices_go_to_those_whom_all_meet_directly_where_a_relay_is_slower(
+    detours: Detours, met: set[PeerId]
+) -> None:
+    shares = Slicing().shares(lines_of(EQUAL), SIZE, detours=detours)
+    assert owners(shares) == met and sum(shares) == pytest.approx(1.0)
+
+
+def test_a_relay_that_is_clearly_faster_is_used() -> None:
+    quick = dict.fromkeys(THREE_RELAYED, 100.0)
+    assert Slicing().shares(lines_of(EQUAL), SIZE, detours=quick) == [0.25] * 4
+    slow_hub = lines_of((10, 100, 100, 100))
+    shares = Slicing().shares(slow_hub, SIZE, detours=THREE_RELAYED)
+    assert owners(shares) == {B, C, D}, "the one that all meet would take longer"
+
+
+def test_without_measured_rates_no_relay_is_used() -> None:
+    detours = both((C, D), rate=1e9)
+    assert owners(Slicing().shares(lines_of((0, 0, 0, 0)), SIZE, detours=detours)) == {A, B}
+    shares = Slicing().shares(lines_of(EQUAL), SIZE, equal=True, detours=detours)
+    assert shares == [0.5, 0.5, 0.0, 0.0]
+
+
+def test_rates_of_those_whom_all_meet_directly_size_their_slices() -> None:
+    """Shares for all would give the two nothing: they are the slow ones."""
+    shares = Slicing().shares(
+        lines_of((10, 40, 400, 400)), SIZE, detours=dict.fromkeys(TWO_RELAYED, 0.1)
+    )
+    assert owners(shares) <= {A, B} and shares[1] > 0.9
+
+
+def test_the_cut_without_a_relay_is_steady_and_the_one_with_all_is_remembered() -> None:
+    slicing = Slicing()
+    first = slicing.shares(lines_of((200, 100, 100, 100)), SIZE, detours=TWO_RELAYED)
+    assert first[0] > first[1]
+    noisy = lines_of((190, 103, 100, 100))
+    assert slicing.shares(noisy, SIZE, detours=TWO_RELAYED) == first
+    assert slicing.shares(lines_of(EQUAL), SIZE) == [0.25] * 4
+
+
+def test_nothing_is_owned_by_whom_no_way_leads_to_unless_that_is_everybody() -> None:
+    lost = both((C, D), rate=0.0)
+    assert owners(Slicing().shares(lines_of(EQUAL), SIZE, detours=lost)) == {A, B}
+    everywhere = both((A, B), (C, D), rate=0.0)
+    assert Slicing().shares(lines_of(EQUAL), SIZE, detours=everywhere) == [0.25] * 4
+    two = both((A, B), rate=0.0)
+    assert Slicing().shares(lines_of((100, 100)), SIZE, detours=two) == [0.5, 0.5]
+
+
+def test_one_peer_that_meets_nobody_but_one_does_not_choose_who_owns_slices() -> None:
+    lonely = both((D, A), (D, B), rate=0.0)
+    assert Slicing().shares(lines_of(EQUAL), SIZE, detours=lonely) == [0.25] * 4
+    star = dict.fromkeys(THREE_RELAYED, 0.0)
+    assert owners(Slicing().shares(lines_of(EQUAL), SIZE, detours=star)) == {A}
+
+
+def test_whoever_should_own_nothing_owns_nothing_also_where_a_relay_is_avoided() -> None:
+    shares = Slicing().shares(lines_of(EQUAL), SIZE, unfit={A}, detours=TWO_RELAYED)
+    assert owners(shares) == {B}
+
+
+def test_where_a_robust_rule_judges_half_of_all_own_something() -> None:
+    peers = {
+        peer: GroupPeer(line, ready=Ready(1, 8, 0, bytes(32)))
+        for peer, line in lines_of(EQUAL).items()
+    }
+    for rule, few in (("", {A}), ("median", {A, B, C, D})):
+        plan = make_plan(
+            terms_of(rule=rule, exact=not rule), 1, b"", 2_000_000, peers, {}, 20.0, Slicing(),
+            detours=THREE_RELAYED,
+        )  # fmt: skip
+        assert {spec.owner for spec in plan.slices} == few
+
+
+def test_without_detours_among_contributors_nothing_is_cut_otherwise() -> None:
+    elsewhere = both((A, E), rate=0.0)
+    lines = lines_of((400, 100, 100, 50))
+    assert Slicing().shares(lines, SIZE, detours=elsewhere) == Slicing().shares(lines, SIZE)

@@ -116,6 +116,16 @@ class _Pair:
     first_rank: int = 0
     pause_s: float = limits.MEET_AGAIN_S
 
+    @property
+    def is_carried(self) -> bool:
+        """True if the way that stands goes over a relay."""
+        return self.standing is not None and self.standing.route.way is Way.RELAYED
+
+    @property
+    def relay(self) -> PeerId | None:
+        """Relay of the way that stands, None for the coordinator or without one."""
+        return self.standing.route.relay if self.standing is not None else None
+
     def refresh(self, now_s: float) -> None:
         """Begin anew: something has changed, and what failed before may work."""
         self.tried.clear()
@@ -355,6 +365,21 @@ class Meetings:
         """The way by which each peer that is here sends to each other one, None for no way."""
         here = [peer for peer, one in self._members.items() if one.is_here and one.meets]
         return {(a, b): self._way(a, b) for a in here for b in here if a != b}
+
+    def detours(self, now_s: float) -> dict[tuple[PeerId, PeerId], float]:
+        """Return the pairs of sender and receiver without a direct way, and the bytes a second that
+        each may hope for; 0 for no way."""
+        own = [pair for pair in self._every_pair() if pair.is_carried and pair.relay is None]
+        own_rate = self._means.relay_bytes_per_s / len(own) if self._means and own else 0.0
+        found = dict[tuple[PeerId, PeerId], float]()
+        for pair in self._every_pair():
+            ends = (pair.sender, pair.receiver)
+            if pair.is_carried:
+                rate = own_rate if pair.relay is None else self.relays.rate_of(pair.relay, now_s)
+                found[ends] = max(1.0, rate)
+            elif pair.standing is None:
+                found[ends] = 0.0
+        return found
 
     def names_of_relays(self) -> dict[PeerId, str]:
         """Names of those who pass bytes on now."""

@@ -23,12 +23,12 @@ class _Relay:
     window_s: float = -math.inf
     window_bytes: int = 0
 
-    def rate(self, now_s: float) -> float:
-        """Bytes a second that one more pair may hope for."""
+    def rate(self, now_s: float, ways: int) -> float:
+        """Bytes a second that each of so many pairs may hope for."""
         believed = max(limits.RELAY_BELIEVED * self.measured, limits.RELAY_UNSEEN_BYTES_PER_S)
         newest_s = now_s - limits.RELAY_COMPLAINT_S
         complaints = sum(said_s > newest_s for said_s in self.complaints.values())
-        rate = min(self.told.bytes_per_s, believed) / (1 + len(self.tokens))
+        rate = min(self.told.bytes_per_s, believed) / max(1, ways)
         return math.ldexp(rate, -complaints)
 
     @property
@@ -79,8 +79,13 @@ class Relays:
     def ranked(self, now_s: float) -> list[tuple[PeerId, int]]:
         """The relays with room and the port of each, the one that is likely the fastest first."""
         usable = [(peer, relay) for peer, relay in self._relays.items() if relay.has_room]
-        usable.sort(key=lambda one: -one[1].rate(now_s))
+        usable.sort(key=lambda one: -one[1].rate(now_s, 1 + len(one[1].tokens)))
         return [(peer, relay.told.port) for peer, relay in usable]
+
+    def rate_of(self, peer: PeerId, now_s: float) -> float:
+        """Bytes a second that each pair may hope for that a relay carries for; 0 if it is none."""
+        relay = self._relays.get(peer)
+        return relay.rate(now_s, len(relay.tokens)) if relay is not None else 0.0
 
     def describe(self, peer: PeerId) -> dict[str, int]:
         """Return rate, ways and bytes of a relay, for people."""

@@ -7,13 +7,14 @@ has waited for in vain (COMMIT, SKIP). `ledger.standing` remembers it. Nothing i
 
 import math
 import statistics
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from collections.abc import Set as AbstractSet
 from dataclasses import dataclass
 
 from swarmtrain_transport import limits
 from swarmtrain_transport.coordinator.members.failure_detector import LifeLine
 from swarmtrain_transport.coordinator.ops.reports import Reports, SliceTry
+from swarmtrain_transport.coordinator.ops.slicing import Detours
 from swarmtrain_transport.coordinator.ops.timers import Timers
 from swarmtrain_transport.ledger.exclusion_rule import ABSENT, REFUSED
 from swarmtrain_transport.ledger.fold import OpView
@@ -36,6 +37,7 @@ class Moment:
         live: members that are held to be alive.
         now_s: the time.
         lives: life lines of the failure detector; only told, never decided upon.
+        detours: tells which pairs have no direct way.
     """
 
     reports: Reports
@@ -43,6 +45,7 @@ class Moment:
     live: AbstractSet[PeerId]
     now_s: float
     lives: Mapping[PeerId, LifeLine]
+    detours: Callable[[], Detours] = dict
 
     @property
     def view(self) -> OpView:

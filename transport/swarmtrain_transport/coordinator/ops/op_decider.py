@@ -12,7 +12,7 @@ more (SCATTER) until SFREEZE names them.
 """
 
 import math
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from collections.abc import Set as AbstractSet
 from enum import Enum
 
@@ -22,6 +22,7 @@ from swarmtrain_transport.coordinator.ops.faults import Moment
 from swarmtrain_transport.coordinator.ops.policies import POLICIES
 from swarmtrain_transport.coordinator.ops.reassignment import relieve, slice_freeze
 from swarmtrain_transport.coordinator.ops.reports import Reports
+from swarmtrain_transport.coordinator.ops.slicing import Detours
 from swarmtrain_transport.coordinator.ops.timers import Pace, Timers, most_arrived_s
 from swarmtrain_transport.ledger.fold import OpDecision, OpView
 from swarmtrain_transport.ledger.pairing import least_in
@@ -105,6 +106,7 @@ class OpDecider:
         alive: AbstractSet[PeerId],
         now_s: float,
         lives: Mapping[PeerId, LifeLine] | None = None,
+        detours: Callable[[], Detours] = dict,
     ) -> OpDecision | None:
         """The next record of this op, or None when there is nothing to decide yet.
 
@@ -112,6 +114,7 @@ class OpDecider:
             alive: peers that the failure detector holds to be alive.
             now_s: the time.
             lives: life lines of the failure detector; only told, never decided upon.
+            detours: tells which pairs have no direct way, if that is asked.
         """
         before, self._seen = self._seen, self.phase
         assert self._seen in (before, *_TRANSITIONS[before].values()), (before, self._seen)
@@ -120,7 +123,7 @@ class OpDecider:
         if self.is_unchanged(alive, now_s):
             return None
         live = (self.view.boots.keys() & alive) - self.reports.lost
-        at = Moment(self.reports, self.timers, live, now_s, lives or {})
+        at = Moment(self.reports, self.timers, live, now_s, lives or {}, detours)
         decision = self._next(at)
         if decision is None:
             self._grace_s = lateness.next_s(at)

@@ -12,7 +12,7 @@ from swarmtrain_transport import limits
 from swarmtrain_transport.coordinator.members.group_peers import GroupPeer
 from swarmtrain_transport.coordinator.members.roster import PeerLine
 from swarmtrain_transport.coordinator.ops.agreement import trusted_root
-from swarmtrain_transport.coordinator.ops.slicing import Slicing, cut
+from swarmtrain_transport.coordinator.ops.slicing import DIRECT, Detours, Slicing, cut
 from swarmtrain_transport.kinds import MEAN, PAIR, WHOLE, constant_of
 from swarmtrain_transport.ledger.fold import GroupView
 from swarmtrain_transport.ledger.inner_products import CENTRED
@@ -100,6 +100,7 @@ def next_plan(
     slicing: Slicing,
     join_index: Mapping[PeerId, int],
     keepers: Mapping[PeerId, PeerLine] = NOBODY,
+    detours: Detours = DIRECT,
 ) -> Plan | None:
     """T1: the PLAN that falls due now, if any.
 
@@ -155,7 +156,7 @@ def next_plan(
     unfit = without(view.standing.unfit(op, order), len(order))
     plan = make_plan(
         terms, op, view.last_outcome, moved, standing, receivers, op_deadline_s, slicing, centre,
-        unfit,
+        unfit, detours,
     )  # fmt: skip
     plan = msgspec.structs.replace(plan, unawaited=tuple(sorted(unawaited & present.keys())))
     return plan if terms.kind == PAIR else with_keepers(plan, keepers, join_index)
@@ -242,8 +243,10 @@ def make_plan(
     slicing: Slicing,
     centre: int = 0,
     unfit: AbstractSet[PeerId] = frozenset(),
+    detours: Detours = DIRECT,
 ) -> Plan:
-    """The PLAN of one op. Contributors own slices, but for the unfit; receivers only follow.
+    """The PLAN of one op. Contributors own slices, but for the unfit, and for those behind a relay
+    where that is faster; receivers only follow.
 
     Contributors stand as given: in the order of their keys or, of a pair op, of its draw, so the
     plan depends on the swarm alone, not on the order in which peers became ready. Where
@@ -264,7 +267,7 @@ def make_plan(
         members=tuple(members),
         slices=gathered_slices(order, num_values)
         if is_whole
-        else _cut(terms, num_values, contributors, slicing, unfit),
+        else _cut(terms, num_values, contributors, slicing, unfit, detours),
         codec=terms.codec,
         exact=terms.exact and not is_whole,
         block=terms.block,
@@ -304,12 +307,20 @@ def _cut(
     contributors: Peers,
     slicing: Slicing,
     unfit: AbstractSet[PeerId],
+    detours: Detours,
 ) -> tuple[SliceSpec, ...]:
-    """Slices of a mean op and their owners, by rates."""
+    """Slices of a mean op and their owners, by rates and ways.
+
+    An owner's word is final where a robust rule is, and ways are peers' own words: so there half of
+    the contributors own something, however far from each other they are.
+    """
     vector_bytes = num_values * terms.value_bytes
     equal = terms.equal_slices
     lines = {peer: one.line for peer, one in contributors.items()}
-    shares = slicing.shares(lines, vector_bytes, equal=equal, unfit=unfit)
+    shares = slicing.shares(
+        lines, vector_bytes, equal=equal, unfit=unfit, detours=detours,
+        least_owners=math.ceil(len(lines) / 2) if terms.rule else 1,
+    )  # fmt: skip
     bounds = cut(num_values, terms.block, shares)
     return tuple(
         SliceSpec(start, stop, peer)

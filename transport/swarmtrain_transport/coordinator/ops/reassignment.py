@@ -12,6 +12,7 @@ from collections.abc import Set as AbstractSet
 from swarmtrain_transport import limits
 from swarmtrain_transport.coordinator.ops import faults
 from swarmtrain_transport.coordinator.ops.faults import Moment
+from swarmtrain_transport.coordinator.ops.slicing import heeded
 from swarmtrain_transport.ledger.exclusion_rule import AT_ODDS, UNREACHABLE
 from swarmtrain_transport.ledger.standing import BARRED
 from swarmtrain_transport.links.link import PeerId
@@ -88,7 +89,8 @@ def _reassign(
     at: Moment, index: int, reason: str, lacked: Mapping[PeerId, str] = NOTHING
 ) -> Reassign | None:
     """Choose the new owner: alive, new to this slice, at odds with nobody in this op and not known
-    for it, with the fewest slices now; it has the centre if the plan names one.
+    for it, met by the others without a relay, with the fewest slices now; it has the centre if the
+    plan names one.
 
     Where words stand against each other it is drawn: nobody can choose a key with which it is the
     next to be asked.
@@ -108,9 +110,14 @@ def _reassign(
         digest = hashlib.sha256(view.plan_hash + peer).digest()
         return int.from_bytes(digest[:8], "little")
 
+    far = dict[PeerId, int]()
+    for pair, rate in heeded(at.detours(), frozenset(at.contributors)).items():
+        far.update({peer: max(far.get(peer, 0), 1 if rate > 0 else 2) for peer in pair})
+
     def weight(peer: PeerId) -> tuple[int, ...]:
         last = drawn(peer) if lacked else order[peer]
-        return words[peer], view.unfit.get(peer, 0), view.owners.count(peer), last
+        fewest = view.owners.count(peer), last
+        return words[peer], view.unfit.get(peer, 0), far.get(peer, 0), *fewest
 
     candidates = at.live - tried - set(view.plan.keepers)
     attempt = view.attempts[index] + 1

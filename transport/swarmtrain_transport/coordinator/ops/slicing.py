@@ -6,9 +6,13 @@ slices are the ones to leave only for a clear gain, because a share answers to a
 with three times that error where four peers are equal (H.5's formula). A peer names its own rates,
 so nobody is believed to be more than RATE_SPREAD times as fast as the middle of the swarm, and no
 slice is larger than its owner says that it can retain (protocol.md, PLAN).
+
+Where contributors reach each other by a relay alone two cuts are compared: slices for all, and
+slices for those alone whom all others send to and hear directly. The second needs no relay.
 """
 
 import statistics
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from collections.abc import Set as AbstractSet
 from itertools import pairwise
@@ -17,13 +21,18 @@ from swarmtrain_transport import limits
 from swarmtrain_transport.coordinator.members.roster import PeerLine
 from swarmtrain_transport.links.link import PeerId
 
+Detours = Mapping[tuple[PeerId, PeerId], float]
+"""Pairs of sender and receiver without a direct way, and the bytes a second that a relay passes on
+for each; 0 for a pair that no way leads from one to the other."""
+
+DIRECT: Detours = {}
+
 
 class Slicing:
-    """Remembers the last cut. Volatile: after a restart the first op is cut anew."""
+    """Remembers the last cuts. Volatile: after a restart the first op is cut anew."""
 
     def __init__(self) -> None:
-        self._peers: tuple[PeerId, ...] = ()
-        self._shares: list[float] = []
+        self._cuts: dict[tuple[tuple[PeerId, ...], frozenset[PeerId]], list[float]] = {}
 
     def shares(
         self,
@@ -32,6 +41,8 @@ class Slicing:
         *,
         equal: bool = False,
         unfit: AbstractSet[PeerId] = frozenset(),
+        detours: Detours = DIRECT,
+        least_owners: int = 1,
     ) -> list[float]:
         """Share of the vector per contributor, in the order of their keys; they add up to one.
 
@@ -40,20 +51,39 @@ class Slicing:
             value_bytes: encoded bytes of the whole vector.
             equal: pay no heed to rates.
             unfit: contributors that get nothing; what would be theirs goes to the others.
+            detours: pairs that send by a relay, or by no way.
+            least_owners: owners that are left, at least, where detours are avoided.
         """
         peers = tuple(sorted(contributors))
         lines = [contributors[peer] for peer in peers]
         rates = believed([0.0 if equal else _rate(line) for line in lines])
         retained = [float(max(0, line.hello.retain_bytes)) for line in lines]
-        best = fitted(best_shares(rates), retained, value_bytes)
-        alike = fitted([1 / len(peers)] * len(peers), retained, value_bytes)
-        kept = fitted(self._shares, retained, value_bytes) if peers == self._peers else alike
-        best_s = slowest_s(rates, best)
-        if slowest_s(rates, alike) <= limits.EQUAL_GAIN * best_s:
-            kept = alike
-        elif slowest_s(rates, kept) > limits.RESLICE_GAIN * best_s:
-            kept = best
-        self._peers, self._shares = peers, kept
+        before, self._cuts = self._cuts, {}
+
+        def steady(owners: frozenset[PeerId]) -> list[float]:
+            """Cut for these alone: as before, or equal, where another would be hardly faster."""
+            may = [float(peer in owners) for peer in peers]
+            room = [most * one for most, one in zip(retained, may, strict=True)]
+            owned = [rate for rate, one in zip(rates, may, strict=True) if one]
+            parts = iter(best_shares(owned, len(peers)))
+            best = fitted([next(parts) if one else 0.0 for one in may], room, value_bytes)
+            alike = fitted([one / sum(may) for one in may], room, value_bytes)
+            last = before.get((peers, owners))
+            kept = fitted(last, room, value_bytes) if last is not None else alike
+            best_s = slowest_s(rates, best)
+            if slowest_s(rates, alike) <= limits.EQUAL_GAIN * best_s:
+                kept = alike
+            elif slowest_s(rates, kept) > limits.RESLICE_GAIN * best_s:
+                kept = best
+            self._cuts[peers, owners] = kept
+            return kept
+
+        everybody = frozenset(peers)
+        kept = steady(everybody)
+        far = heeded(detours, everybody)
+        lost = {peer for pair, rate in far.items() if rate <= 0 for peer in pair}
+        if len(everybody - unfit - lost) >= least_owners:
+            unfit = unfit | lost
         if unfit:
             fit = [float(peer not in unfit) for peer in peers]
             kept = [share * may for share, may in zip(kept, fit, strict=True)]
@@ -61,6 +91,13 @@ class Slicing:
             kept = [part / (total or sum(fit)) for part in (kept if total else fit)]
             room = [most * may for most, may in zip(retained, fit, strict=True)]
             kept = fitted(kept, room, value_bytes)
+        direct = everybody - unfit - {peer for pair in far for peer in pair}
+        if far and len(direct) >= least_owners:
+            few = steady(direct)
+            # A relay's rate is its own word, and whoever lends it has other use for it.
+            by_relay_s = max(slowest_s(rates, kept), slowest_detour_s(peers, kept, far))
+            if slowest_s(rates, few) <= limits.RESLICE_GAIN * by_relay_s:
+                return few
         return kept
 
 
@@ -100,8 +137,12 @@ def _rate(line: PeerLine) -> float:
     return float(max(0, min(up, down)))
 
 
-def best_shares(rates: Sequence[float]) -> list[float]:
-    """Share of the vector per peer, from min(up, down) rates in any one unit.
+def best_shares(rates: Sequence[float], num_peers: int = 0) -> list[float]:
+    """Share of the vector per owner, from min(up, down) rates in any one unit.
+
+    Args:
+        rates: rates of the owners.
+        num_peers: number of contributors, 0 if all own something.
 
     In a direct exchange of V bytes among N peers, a peer that owns the share w sends and receives
     V (1 + (N - 2) w) bytes each way (reference: direct exchange, H.5). Time is shortest when
@@ -113,10 +154,10 @@ def best_shares(rates: Sequence[float]) -> list[float]:
     own rates: one below zero counts as zero.
     """
     rates = [max(0.0, rate) for rate in rates]
-    count = len(rates)
+    count = max(len(rates), num_peers)
     top = max(rates, default=0.0)
-    if count == 0 or top <= 0:
-        return [1 / count] * count if count else []
+    if not rates or top <= 0:
+        return [1 / len(rates)] * len(rates) if rates else []
     if count <= 2:
         return [rate / sum(rates) for rate in rates]
     # In units of the fastest: the smallest rates of all would overflow otherwise.
@@ -138,6 +179,29 @@ def slowest_s(rates: Sequence[float], shares: Sequence[float]) -> float:
         (1 + max(0, count - 2) * share, rate) for rate, share in zip(rates, shares, strict=True)
     )
     return max((load / rate for load, rate in loads if rate > 0), default=0.0)
+
+
+def heeded(detours: Detours, peers: frozenset[PeerId]) -> Detours:
+    """Detours among these peers, without those who have no way to or from most of the others and
+    are half of all at most: theirs is the broken line, or they lie, and else one peer could choose
+    who owns slices."""
+    far = {pair: rate for pair, rate in detours.items() if peers.issuperset(pair)}
+    lost = {frozenset(pair) for pair, rate in far.items() if rate <= 0}
+    words = Counter(peer for pair in lost for peer in pair)
+    odd = {peer for peer, count in words.items() if 2 * count > len(peers) - 1}
+    if 2 * len(odd) > len(peers):
+        return far
+    return {pair: rate for pair, rate in far.items() if rate > 0 or odd.isdisjoint(pair)}
+
+
+def slowest_detour_s(peers: Sequence[PeerId], shares: Sequence[float], detours: Detours) -> float:
+    """Seconds per unit of the vector's bytes until the last relay has passed on parts of the
+    receiver's slice, and the result of the sender's."""
+    share = dict(zip(peers, shares, strict=True))
+    return max(
+        ((share[one] + share[other]) / rate for (one, other), rate in detours.items() if rate > 0),
+        default=0.0,
+    )
 
 
 def cut(num_values: int, block: int, weights: Sequence[float]) -> list[tuple[int, int]]:
