@@ -50,8 +50,10 @@ raise SystemExit(not ($2))"; then return; fi
 
 for profile in "${@:-open}"; do
   export COMPOSE_PROFILES=$profile
-  coordinator=coordinator kind=$profile peers=4 more=5
+  coordinator=coordinator kind=$profile peers=4 more=5 named=
   case $profile in
+    open) named=dan more=4 ;;
+    nat) coordinator=nat-coordinator named=home-4 more=4 ;;
     mixed) kind=mixed-dsl ;;
     pipeline) coordinator=pipeline-coordinator kind=stage-1 peers=6 more=7 ;;
   esac
@@ -63,12 +65,12 @@ for profile in "${@:-open}"; do
   took=$(python3 -c "print(f'{$(date +%s.%N) - $began:.1f}')")
   echo "$profile: a falling loss $took s after up ($(look | cut -d' ' -f3,4))"
 
-  victim=$("${compose[@]}" ps -q "$([ "$profile" = open ] && echo dan || echo "$kind")" | head -1)
+  victim=$("${compose[@]}" ps -q "${named:-$kind}" | head -1)
   docker kill "$victim" >/dev/null
   rounds=$(look | cut -d' ' -f1)
   wait_until "two rounds without the dead" "rounds >= $rounds + 2 and there < $peers"
-  if [ "$profile" = open ]; then
-    "${compose[@]}" up -d dan >/dev/null 2>&1; more=4
+  if [ -n "$named" ]; then
+    "${compose[@]}" up -d "$named" >/dev/null 2>&1
   else
     docker start "$victim" >/dev/null
     count=$(("$("${compose[@]}" ps -q "$kind" | wc -l)" + 1))
