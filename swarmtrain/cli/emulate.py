@@ -49,6 +49,14 @@ def emulate(
             help="How links are made: namespaces if root may, else modelled by relays.",
         ),
     ] = "auto",
+    routers: Annotated[
+        str,
+        typer.Option(
+            metavar="KIND,...", show_default="none",
+            help="Routers that peers are behind, in turn: restricted, symmetric, cone, none. Needs "
+            "root.",
+        ),
+    ] = "",
     kill_every: Annotated[
         float,
         typer.Option(
@@ -78,7 +86,7 @@ def emulate(
     options = EmulateOptions(
         peers=peers, command=command, run_file=run_file,
         rounds=rounds or 8, inner_steps=inner_steps or 20, net=net,
-        links=links, kill_every_s=kill_every, seed=seed,
+        links=links, routers=routers, kill_every_s=kill_every, seed=seed,
         json=as_json, state_dir=state_dir,
     )  # fmt: skip
 

@@ -242,6 +242,7 @@ class EmulateOptions:
         inner_steps: inner steps of each peer between two exchanges.
         net: link of each peer as its owner names it, "" for open ones.
         links: "namespaces", "modelled", or "auto" for the first of these that can be had.
+        routers: kinds of router that peers are behind, dealt out in turn; "" for none.
         kill_every_s: seconds between two deaths, 0 for none.
         seed: seed of the deaths and the run.
         json: end with one JSON object as the last line of stdout.
@@ -255,6 +256,7 @@ class EmulateOptions:
     inner_steps: int = 20
     net: str = ""
     links: str = "auto"
+    routers: str = ""
     kill_every_s: float = 0.0
     seed: int = 0
     json: bool = False
@@ -264,8 +266,13 @@ class EmulateOptions:
         """Refuse what cannot be shown.
 
         Raises:
-            UserError: SWT-E610, nobody would be left after a death.
+            UserError: SWT-E610, nobody would be left after a death, or routers cannot be modelled.
         """
+        if self.routers and self.links == "modelled":
+            raise misuse(
+                "Routers are made of network namespaces, and --links modelled has none.",
+                "Leave out --links, or --routers.",
+            )
         if self.kill_every_s and self.peers < KILLS_PEERS_MIN:
             raise misuse(
                 "One peer alone is killed by nobody: the run would stand still.",

@@ -20,6 +20,10 @@ from swarmtrain_transport.credentials.invite import Invite
 _NUMBER = r"([0-9]{1,6}(?:\.[0-9]{1,3})?)"
 
 
+OPEN = Net(0.0, 0.0, 0.0)
+"""A link without limits."""
+
+
 class Links(Protocol):
     """The links of one emulation.
 
@@ -155,5 +159,7 @@ def parse_net(text: str) -> Net:
 
 def in_words(net: Net) -> str:
     """Tell a link's figures."""
+    if net == OPEN:
+        return OpenLinks.words
     up, down = (rate / 125_000 for rate in (net.up_bytes_s, net.down_bytes_s))
     return f"{up:g} Mbit/s up, {down:g} down, {net.round_trip_s * 1000:g} ms there and back"

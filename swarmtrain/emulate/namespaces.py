@@ -1,10 +1,12 @@
 """Network namespaces of Linux, one per peer, on one switch, with links that tc shapes.
 
-They need root, `ip` and `tc`, and for a delay the kernel's netem. Their names bear this process's
-id; those of a process that is gone are removed before new ones are made. No others are touched.
+A peer behind a router has two, the outer one of which is the router. They need root, `ip` and `tc`,
+for a delay the kernel's netem, for routers `nft`. Their names bear this process's id; those of a
+process that is gone are removed before new ones are made. No others are touched.
 """
 
 import contextlib
+import itertools
 import os
 import re
 import subprocess
@@ -12,6 +14,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from swarmtrain.compare.plan import Net
+from swarmtrain.emulate import routers
 from swarmtrain.emulate.links import OpenLinks, in_words
 from swarmtrain.foundation.errors import UserError
 from swarmtrain.local_run.place import COORDINATOR
@@ -35,8 +38,9 @@ class NoNamespaces(Exception):
         return UserError(
             "SWT-E652",
             f"Network namespaces cannot be made: {self}.",
-            "Links of the system's own need Linux, root, the commands ip and tc, and netem.",
-            "Leave out --links, and relays model the links instead.",
+            "Links of the system's own need Linux, root, the commands ip and tc, and netem; "
+            "routers need nft, too.",
+            "Leave out --links and --routers, and relays model the links instead.",
         )
 
 
@@ -46,15 +50,19 @@ class Namespaces(OpenLinks):
     Args:
         net: link of each peer. The coordinator's has its delay alone.
         names: names of the peers.
+        kinds: kinds of router that peers are behind, dealt out in turn.
 
     Raises:
         NoNamespaces: they cannot be had here.
     """
 
-    def __init__(self, net: Net, names: Sequence[str]) -> None:
-        self.words = f"{in_words(net)}, in network namespaces"
+    def __init__(self, net: Net, names: Sequence[str], kinds: Sequence[str] = ()) -> None:
+        behind = f", behind routers ({', '.join(kinds)})" if kinds else ""
+        self.words = f"{in_words(net)}{behind}, in network namespaces"
         self._prefix = f"{_HEAD}{os.getpid()}"
         self._index = {name: index for index, name in enumerate((COORDINATOR, *names))}
+        self._network = routers.OUTSIDE if kinds else _NETWORK
+        self._kinds = dict(zip(names, itertools.cycle(kinds or (routers.NONE,)), strict=False))
         if os.geteuid():
             raise NoNamespaces("only root may make them")
         _remove_left()
@@ -69,8 +77,8 @@ class Namespaces(OpenLinks):
         return "ip", "netns", "exec", self._space(name)
 
     def host(self, name: str) -> str:
-        """See `Links.host`."""
-        return f"{_NETWORK}.{self._index[name] + 1}"
+        """See `Links.host`: everywhere, of a peer behind a router."""
+        return "0.0.0.0" if self._is_behind(name) else self._outside(name)
 
     def close(self) -> None:
         """See `Links.close`."""
@@ -79,6 +87,12 @@ class Namespaces(OpenLinks):
     def _space(self, name: str) -> str:
         return f"{self._prefix}-{self._index[name]}"
 
+    def _is_behind(self, name: str) -> bool:
+        return self._kinds.get(name, routers.NONE) != routers.NONE
+
+    def _outside(self, name: str) -> str:
+        return f"{self._network}.{self._index[name] + 1}"
+
     def _make(self, net: Net) -> None:
         switch = f"{self._prefix}-{_SWITCH}"
         _do("ip", "netns", "add", switch)
@@ -86,13 +100,17 @@ class Namespaces(OpenLinks):
         _do("ip", "-n", switch, "link", "set", "bridge", "up")
         for name, index in self._index.items():
             space, port = self._space(name), f"port{index}"
+            if self._is_behind(name):
+                space += "-router"
             _do("ip", "netns", "add", space)
             _do("ip", "-n", switch, "link", "add", port, "type", "veth",
                 "peer", "name", "eth0", "netns", space)  # fmt: skip
             _do("ip", "-n", switch, "link", "set", port, "master", "bridge", "up")
-            _do("ip", "-n", space, "addr", "add", f"{self.host(name)}/24", "dev", "eth0")
+            _do("ip", "-n", space, "addr", "add", f"{self._outside(name)}/24", "dev", "eth0")
             for device in ("lo", "eth0"):
                 _do("ip", "-n", space, "link", "set", device, "up")
+            if self._is_behind(name):
+                self._make_home(name, space)
             # A packet from a peer to another passes two of these: half of the round trip.
             delay_s = net.round_trip_s / 4
             is_peer = name != COORDINATOR
@@ -103,6 +121,22 @@ class Namespaces(OpenLinks):
                 shaping = _shaping(rate if is_peer else 0.0, delay_s)
                 if shaping:
                     _do("tc", "-n", where, "qdisc", "add", "dev", device, "root", *shaping)
+
+    def _make_home(self, name: str, router: str) -> None:
+        """Make the namespace behind a router, and the router one."""
+        space = self._space(name)
+        _do("ip", "netns", "add", space)
+        _do("ip", "-n", router, "link", "add", "lan", "type", "veth",
+            "peer", "name", "eth0", "netns", space)  # fmt: skip
+        ends = (router, "lan", routers.ROUTER), (space, "eth0", routers.PEER)
+        for where, device, address in ends:
+            _do("ip", "-n", where, "addr", "add", f"{address}/24", "dev", device)
+            _do("ip", "-n", where, "link", "set", device, "up")
+        _do("ip", "-n", space, "link", "set", "lo", "up")
+        _do("ip", "-n", space, "route", "add", "default", "via", routers.ROUTER)
+        within = ("ip", "netns", "exec", router)
+        _do(*within, "sh", "-c", "echo 1 >/proc/sys/net/ipv4/ip_forward")
+        _do(*within, "nft", "-f", "-", said=routers.rules(self._kinds[name]))
 
 
 def _shaping(bytes_s: float, delay_s: float) -> tuple[str, ...]:
@@ -119,16 +153,16 @@ def _shaping(bytes_s: float, delay_s: float) -> tuple[str, ...]:
     return "tbf", "rate", rate, "burst", str(burst), "latency", f"{_QUEUE_S * 1000:g}ms"
 
 
-def _do(*words: str) -> None:
+def _do(*words: str, said: str = "") -> None:
     try:
-        done = subprocess.run(words, capture_output=True, text=True, check=False)
+        done = subprocess.run(words, input=said, capture_output=True, text=True, check=False)
     except OSError as error:
         raise NoNamespaces(f"{words[0]}: {error.strerror}") from error
     if done.returncode:
-        said = (done.stderr.strip().splitlines() or [f"exit status {done.returncode}"])[-1]
-        if "netem" in words and "unknown" in said:
-            said = "this kernel has no netem"
-        raise NoNamespaces(said)
+        why = (done.stderr.strip().splitlines() or [f"exit status {done.returncode}"])[-1]
+        if "netem" in words and "unknown" in why:
+            why = "this kernel has no netem"
+        raise NoNamespaces(why)
 
 
 def _remove(head: str) -> None:

@@ -17,9 +17,10 @@ from swarmtrain.config.settings import RunConfig
 from swarmtrain.console.lines import timed
 from swarmtrain.console.view import Picture, Row, View, open_view
 from swarmtrain.emulate import course
-from swarmtrain.emulate.links import Links, ModelledLinks, OpenLinks, parse_net
+from swarmtrain.emulate.links import OPEN, Links, ModelledLinks, OpenLinks, parse_net
 from swarmtrain.emulate.namespaces import Namespaces, NoNamespaces
 from swarmtrain.emulate.report import Report, in_words, make_report
+from swarmtrain.emulate.routers import parse_routers
 from swarmtrain.emulate.setting import names_of, run_file_of, variables_of
 from swarmtrain.foundation.errors import Interrupted, UserError
 from swarmtrain.foundation.events import In, Ready
@@ -125,15 +126,15 @@ class _Emulation:
     # ---- while it runs
 
     def _links(self) -> Links:
-        kind = self._options.links
-        if not self._options.net:
+        kind, kinds = self._options.links, parse_routers(self._options.routers)
+        if not (self._options.net or kinds):
             return OpenLinks()
-        net = parse_net(self._options.net)
+        net = parse_net(self._options.net) if self._options.net else OPEN
         if kind != "modelled":
             try:
-                return Namespaces(net, self._names)
+                return Namespaces(net, self._names, kinds)
             except NoNamespaces as error:
-                if kind == "namespaces":
+                if kind == "namespaces" or kinds:
                     raise error.told() from error
                 self._view.say(f"No network namespaces here ({error}).")
         return ModelledLinks(net, self._names)

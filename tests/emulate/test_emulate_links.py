@@ -1,13 +1,18 @@
 """Links of an emulation: their names, the relays that model them, and the system's own."""
 
+import contextlib
 import os
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
 
 from swarmtrain.compare.plan import NETS, Net
-from swarmtrain.emulate.links import ModelledLinks, in_words, parse_net
+from swarmtrain.config.options import EmulateOptions
+from swarmtrain.emulate.links import OPEN, ModelledLinks, in_words, parse_net
 from swarmtrain.emulate.namespaces import Namespaces, NoNamespaces, _shaping
+from swarmtrain.emulate.routers import parse_routers
 from swarmtrain.foundation.errors import UserError
 from swarmtrain.local_run.place import COORDINATOR
 from swarmtrain_transport.credentials.invite import Invite
@@ -46,6 +51,69 @@ def test_a_delay_needs_netem_and_a_rate_alone_does_not():
     words = _shaping(1.25e6, 0.0125)
     assert words[0] == "netem" and words[3:] == ("delay", "12.5ms", "rate", "10000000bit")
     assert _shaping(0.0, 0.0125)[3:] == ("delay", "12.5ms")
+
+
+def test_routers_are_of_known_kinds_and_need_namespaces():
+    assert parse_routers("") == ()
+    assert parse_routers("restricted, symmetric") == ("restricted", "symmetric")
+    with pytest.raises(UserError, match="SWT-E610") as refused:
+        parse_routers("restricted,fritz")
+    assert "none, cone" in str(refused.value)
+    with pytest.raises(UserError, match="SWT-E610"):
+        EmulateOptions(peers=2, links="modelled", routers="cone")
+
+
+KNOCK = """
+import socket, sys
+one = socket.socket()
+one.settimeout(1.0)
+try:
+    one.connect((sys.argv[1], int(sys.argv[2])))
+    print(one.recv(40).decode())
+except OSError as error:
+    print(type(error).__name__)
+"""
+
+ANSWER = """
+import socket
+port = socket.create_server(("0.0.0.0", 9000))
+print(flush=True)
+while True:
+    one, there = port.accept()
+    one.sendall(there[0].encode())
+    one.close()
+"""
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root makes namespaces")
+def test_who_is_behind_a_router_gets_out_by_its_address_and_strangers_get_in_by_a_cone_alone():
+    names = ("ann", "bob", "cat", "dan")
+    kinds = ("cone", "restricted", "symmetric", "none")
+    try:
+        links = Namespaces(OPEN, names, kinds)
+    except NoNamespaces as error:
+        pytest.skip(str(error))
+    with contextlib.ExitStack() as stack:
+        stack.callback(links.close)
+        python = (sys.executable, "-c")
+        for name in (COORDINATOR, *names):
+            words = (*links.where(name), *python, ANSWER)
+            answers = stack.enter_context(
+                subprocess.Popen(words, stdout=subprocess.PIPE, text=True)
+            )
+            stack.callback(answers.kill)
+            assert answers.stdout is not None and answers.stdout.readline()
+
+        def said(name: str, host: str) -> str:
+            words = (*links.where(name), *python, KNOCK, host, "9000")
+            return subprocess.run(words, capture_output=True, text=True, check=True).stdout.strip()
+
+        assert links.host("bob") == "0.0.0.0" and links.host("dan") == "44.128.77.5"
+        assert [said(name, "44.128.77.1") for name in names] == [
+            f"44.128.77.{number}" for number in (2, 3, 4, 5)
+        ]
+        into = [said("dan", f"44.128.77.{number}") for number in (2, 3, 4)]
+        assert into == ["44.128.77.5", "TimeoutError", "TimeoutError"]
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root makes namespaces")
