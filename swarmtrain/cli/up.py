@@ -237,7 +237,10 @@ def for_others(options: UpOptions, invite: Invite) -> str:
     if options.public_host:
         public += f", not {options.public_host}"
     if names_its_reader(options.listen.host):
-        public = f"--listen 0.0.0.0:{invite.port} and {public}"
+        return (
+            f"For others give --listen 0.0.0.0:{invite.port}, and {public}; or --map, at home "
+            "behind a router."
+        )
     return f"For others give {public}."
 
 
