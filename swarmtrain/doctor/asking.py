@@ -24,7 +24,7 @@ from swarmtrain.foundation.control_lane import (
     CHECK_S,
     Checked,
 )
-from swarmtrain.foundation.errors import UserError, port_in_use, translate
+from swarmtrain.foundation.errors import UserError, translate
 from swarmtrain.peer.disk import identity_file
 from swarmtrain.peer.network.patience import in_words
 from swarmtrain.peer.network.proxy import Proxy, connect, options_of
@@ -33,7 +33,9 @@ from swarmtrain.verify.proof import Unproved, fold
 from swarmtrain_transport import limits
 from swarmtrain_transport.credentials.identity import Identity, knock_payload
 from swarmtrain_transport.credentials.invite import Invite
-from swarmtrain_transport.errors import RemoteFault
+from swarmtrain_transport.errors import ListenFailed, RemoteFault
+from swarmtrain_transport.links.zmq_sockets import listen as listen_at
+from swarmtrain_transport.links.zmq_sockets import resolve
 from swarmtrain_transport.wire.messages import (
     Brings,
     Challenge,
@@ -106,13 +108,16 @@ async def ask(invite: Invite, identity: Identity, proxy: Proxy | None, listen: E
         writer.transport.abort()
 
     try:
-        server = await asyncio.start_server(greet, listen.host, listen.port)
+        numeric = await resolve(listen.host, listen.port)
+        server = await asyncio.start_server(
+            greet, sock=listen_at(listen.host, numeric, listen.port)
+        )
         found.port = int(server.sockets[0].getsockname()[1])
-    except OSError as error:
+    except ListenFailed as error:
         # A peer of this machine's may have that port: then it is reached in our place.
         found.port, found.came = listen.port, None
         if listen.port == 0:
-            found.fault = translate(error) or port_in_use(listen.host, listen.port)
+            found.fault = translate(error)
     try:
         async with asyncio.timeout(ASK_S):
             await _ask(invite, identity, proxy, found)

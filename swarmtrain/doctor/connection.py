@@ -74,14 +74,16 @@ def of_answer(answer: Answer, proxy: Proxy | None) -> Iterator[Finding]:
         error = refused(said.code, said.text)
         yield Finding.of("invite", error, NOTE if error.code in PASSING else BAD)
         return
-    yield Finding("invite", OK, "this key is in the run already" if said.is_member else "opens")
+    is_in = "this machine is in the run already" if said.is_member else "would let this machine in"
+    yield Finding("invite", OK, is_in)
     yield from _of_router(answer, said, proxy)
     yield from _of_way_back(answer, said)
     if answer.down_bytes_per_s and answer.up_bytes_per_s:
         down, up = _mbit_s(answer.down_bytes_per_s), _mbit_s(answer.up_bytes_per_s)
         yield Finding("rates", OK, f"at least {down} down, {up} up")
     if answer.fault is not None:
-        yield Finding.of("rates", answer.fault, NOTE)
+        name = "way back" if answer.fault.code in ("SWT-E201", "SWT-E202") else "rates"
+        yield Finding.of(name, answer.fault, NOTE)
 
 
 def _of_router(answer: Answer, said: Checked, proxy: Proxy | None) -> Iterator[Finding]:
@@ -117,9 +119,9 @@ def _of_way_back(answer: Answer, said: Checked) -> Iterator[Finding]:
     elif said.is_reached is False:
         yield Finding(
             "way back", NOTE, f"the coordinator cannot open a connection to {where}",
-            "Others cannot dial this machine: a router or firewall keeps them out. Peers that can "
-            "be dialled are met by turning round, others by help of the coordinator or a relay.",
-            "For direct ways join with --map, or let the router forward a port and join with "
+            "A router or firewall keeps out who dials this machine. It can take part all the same: "
+            "connections are made from its side, or by a relay, which is slower.",
+            "To be dialled join with --map, or let the router forward a port and join with "
             "--listen 0.0.0.0:PORT.",
             "SWT-E206",
         )  # fmt: skip

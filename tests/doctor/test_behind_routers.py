@@ -99,7 +99,8 @@ def test_each_kind_of_router_is_told(
     status, found = told[site]
     assert status == 0 and found["invite"]["level"] == "ok"
     assert address in found["address"]["what"]
-    assert (found["way back"]["level"] == "ok") == is_reached
+    back = found["way back"]
+    assert (back["level"] == "ok") == is_reached, back
     assert is_reached or found["way back"]["code"] == "SWT-E206"
     assert ("NAT-PMP, with" in found.get("router", {"what": ""})["what"]) == (site == "mapped")
 

@@ -278,6 +278,17 @@ def test_something_else_that_answers_in_this_machines_place_is_no_way_back() -> 
     assert "not tried" in back.what
 
 
+def test_an_address_that_is_not_this_machine_s_is_named(tmp_path: Path) -> None:
+    async def scene() -> None:
+        async with serving(tmp_path) as rig:
+            listen = Endpoint("192.0.2.7", 0)
+            found = await look(rig.invite(), tmp_path / "peer", listen=listen)
+            assert bad(found) == []
+            assert [one.code for one in found if one.name == "way back"][-1] == "SWT-E202"
+
+    run(scene())
+
+
 def test_peers_are_told_with_their_round_trips() -> None:
     assert list(of_peers([])) == []
     (one,) = of_peers([Tried("otter", 0.0123), Tried("lynx", None)])
