@@ -49,6 +49,10 @@ def simulate(
         bool,
         typer.Option("--extended", help="The organiser adds rounds, also to a finished run."),
     ] = False,
+    routers: Annotated[
+        bool,
+        typer.Option("--routers", help="Peers are behind routers, and meet by ways that break."),
+    ] = False,
     pipelines: Annotated[
         bool,
         typer.Option(
@@ -104,7 +108,8 @@ def simulate(
             say(f"seed {result.seed}, at {found.time_s:.3f} s: {found.invariant}: {found.story}")
 
     drawn_with = {
-        "fragments": fragments, "kind": kind.value, "text_pieces": text, "extended": extended
+        "fragments": fragments, "kind": kind.value, "text_pieces": text, "extended": extended,
+        "routers": routers,
     } | ({"groups": groups} if groups is not None else {})  # fmt: skip
     if trace and seed is not None:
         others = drawn(seed, kind.value, fragments)

@@ -15,7 +15,7 @@ from typing import Any, TypeVar
 import torch
 
 from swarmtrain.simulate.faults.plan import Strike
-from swarmtrain.simulate.faults.troubles import BESIDE
+from swarmtrain.simulate.faults.troubles import BESIDE, WAYS
 from swarmtrain.simulate.faults.weather import DrawnWeather, RepeatedWeather
 from swarmtrain.simulate.ground import narrow
 from swarmtrain.simulate.ground.conditions import Conditions, Extension
@@ -169,6 +169,7 @@ def world_of(
     extended: bool = False,
     beside: tuple[str, ...] = (),
     is_kept: bool = False,
+    routers: bool = False,
 ) -> World:
     """The world of a seed, with its weather, not yet started.
 
@@ -187,6 +188,7 @@ def world_of(
         extended: the organiser adds rounds, to the running or the finished run.
         beside: kinds of `BESIDE` that happen, too.
         is_kept: others keep the state of a second group, as they do in some worlds anyway.
+        routers: peers are behind routers, and meet by ways that break.
     """
     fragments = training.fragments or fragments
     digest = hashlib.sha256((_MIXED % seed).encode()).digest()
@@ -226,7 +228,9 @@ def world_of(
         leaves_in_turn=training.leaves_in_turn,
         text_pieces=text_pieces,
         extension=drawn_extension(seed, ops) if extended else None,
+        routers=routers,
     )
+    beside = (*beside, *WAYS) if routers else beside
     world.scene.weather = DrawnWeather(world.swarm, world.invariants, rng, kinds, beside)
     return world
 

@@ -3,6 +3,7 @@
 A plan of faults says what happens at which message; a weather draws it.
 """
 
+import contextlib
 from collections.abc import Iterable
 from typing import Any
 
@@ -49,15 +50,21 @@ class World:
 
     def start(self) -> None:
         """The coordinator and the first peers come up."""
-        with narrowed(is_narrow=self.scene.conditions.is_narrow):
+        with self._narrowed():
             self.swarm.start()
+            if self.swarm.network.routers is not None:
+                self.invariants.look_at_ways()
 
     def run(self, until_s: float | None = None) -> None:
         """Go on until the run has finished everywhere, a violation, or the end of time."""
         if until_s is not None:
             self.scene.end_s = until_s
-        with narrowed(is_narrow=self.scene.conditions.is_narrow):
+        with self._narrowed():
             self._run()
+
+    def _narrowed(self) -> contextlib.AbstractContextManager[None]:
+        conditions = self.scene.conditions
+        return narrowed(is_narrow=conditions.is_narrow, stays=conditions.routers)
 
     def _run(self) -> None:
         scene, invariants, decided = self.scene, self.invariants, self.invariants.decided
@@ -66,7 +73,8 @@ class World:
             if clock.now_s > invariants.first_limit_s:
                 invariants.too_late()
             is_last = decided.commits >= last_round and decided.rounds >= last_round
-            if is_last and decided.is_over and self.swarm.survivors and self.is_finished:
+            is_over = is_last and decided.is_over and self.swarm.survivors and self.is_finished
+            if is_over and invariants.are_met:
                 break
         if not (violations or scene.is_abandoned):
             invariants.at_end()

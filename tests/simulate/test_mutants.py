@@ -10,12 +10,13 @@ from hoarded_states import HOARDED_MUTANTS
 from membership_mutants import MEMBERSHIP_MUTANTS
 from mutants import MUTANTS, OPS, PEERS, hunt, hunt_seeds, main
 from unchecked import UNCHECKED_MUTANTS
+from way_mutants import WAY_MUTANTS
 
 from swarmtrain.simulate.seeds import run_seed
 
 UNSEEN = (
     "M6", "M8", "M12", "P2", *WORD_MUTANTS, *AUDIT_MUTANTS, *UNCHECKED_MUTANTS, *MEMBERSHIP_MUTANTS,
-    *HOARDED_MUTANTS,
+    *HOARDED_MUTANTS, *WAY_MUTANTS,
 )  # fmt: skip
 ENUMERATED = [name for name in MUTANTS if name not in UNSEEN]
 """A result is lost only when several die, and two of three can do without one that has forgotten
@@ -50,13 +51,14 @@ SEEN_SOON = (
     "M4", "M9", "M12", "M13a", "M13b", "M14", "M15", "M16", "M17", "P1", "P2", "P3", "P4",
     "N1", "N2", "N3", "N4", "N5", "N6", "N8", "N11", "N12", "N13", "N14", "N15", "N16", "N17",
     "N18", "N19", "N20", "N21", "N22", "N23", "N24", "N25", "N26", "N27", "N28",
-    *MEMBERSHIP_MUTANTS, *HOARDED_MUTANTS,
+    *MEMBERSHIP_MUTANTS, *HOARDED_MUTANTS, *WAY_MUTANTS,
 )  # fmt: skip
 
 
 FIRST_SEEN = {
     "M12": 7, "M13b": 6, "P4": 13, "N3": 10, "N8": 130, "N13": 6, "N15": 10, "N18": 6, "N19": 10,
     "N21": 14, "N27": 5, "N28": 5, "D5": 15, "D6": 40, "D7": 84,
+    "R1": 14, "R3": 8, "R4": 21, "R5": 15,
 }  # fmt: skip
 """Seeds at which a hunt begins that saw nothing in the worlds before."""
 

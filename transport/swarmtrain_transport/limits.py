@@ -469,6 +469,12 @@ MEET_AGAIN_MAX_S = 1800.0
 """Pause before ways that failed are tried again, doubling: two behind routers that let nobody
 through would else dial each other for ever."""
 
+MEET_LOST_S = 60.0
+"""Longest pause where nothing stands: whoever is reached by no way takes no part."""
+
+MEET_VOID_KEPT = 1024
+"""Tokens given up lately: what was said of them meanwhile counts for nothing."""
+
 MEET_STOOD_S = 60.0
 """A way that stood for so long was good, and is tried first once it is lost. One that is lost
 earlier counts as one that failed."""

@@ -7,6 +7,8 @@ shares the codec with them, the records, and the bounds of `limits`; no decision
 rule is not in protocol.md's list its name says so.
 """
 
+from collections.abc import Iterator
+
 from swarmtrain.simulate.checks.decided import Decided
 from swarmtrain.simulate.checks.demands import GRACE_S, Demands
 from swarmtrain.simulate.checks.group_checks import GroupChecks
@@ -14,6 +16,7 @@ from swarmtrain.simulate.checks.idle_members import IdleMembers
 from swarmtrain.simulate.checks.later_group import LaterGroup
 from swarmtrain.simulate.checks.lease_checks import LeaseChecks
 from swarmtrain.simulate.checks.training_checks import TrainingChecks
+from swarmtrain.simulate.checks.way_checks import WayChecks
 from swarmtrain.simulate.processes.peer import SimPeer
 from swarmtrain.simulate.processes.reading import WINDOWS
 from swarmtrain.simulate.processes.swarm import Swarm
@@ -41,6 +44,13 @@ from swarmtrain_transport.wire.records import (
     Unban,
 )
 
+WAYS_LOOK_S = 1.0
+"""Pause between two looks at who lacks a way to whom."""
+
+WAYS_S = 300.0
+"""So long after the last fault everybody is met: a try may have failed for many reasons before, and
+who comes last comes after a minute."""
+
 
 class Invariants(GroupChecks):
     """Checks one world; of its records those of the first group by itself.
@@ -53,6 +63,8 @@ class Invariants(GroupChecks):
         restored: the coordinator's disk was restored from a backup.
         later: checks of each group beside the first.
         leases: checks of the text's leases.
+        ways: checks of meetings, where peers are behind routers.
+        are_met: a way led from everybody to everybody when that was last looked at.
         sent_away: peers that the organiser has removed or banned once.
     """
 
@@ -62,6 +74,7 @@ class Invariants(GroupChecks):
         self.excluded: dict[tuple[int, int], str] = {}
         self.restored = False
         self.leases = LeaseChecks(WINDOWS, self._violated)
+        self.ways = WayChecks(self._violated)
         numbers = range(1, swarm.scene.conditions.groups)
         self.later = {group: LaterGroup(swarm, group, self.demands) for group in numbers}
         every: tuple[GroupChecks, ...] = (self, *self.later.values())
@@ -75,6 +88,8 @@ class Invariants(GroupChecks):
         self._overruled: set[int] = set()
         self._banned: set[PeerId] = set()
         self.sent_away: set[PeerId] = set()
+        self.are_met = True
+        self._calm_s = float("inf")
 
     # ---- the coordinator
 
@@ -116,6 +131,8 @@ class Invariants(GroupChecks):
 
     def _admitted(self, body: AnyBody) -> None:
         """Note whom the organiser does not want: nobody who is banned joins."""
+        if isinstance(body, Gone):
+            self.ways.gone(body.peer, self._scene.clock.now_s)
         if isinstance(body, Gone) and body.reason in (BANNED, REMOVED):
             self.sent_away.add(body.peer)
             if body.reason == BANNED:
@@ -327,6 +344,34 @@ class Invariants(GroupChecks):
         if halt.code != "SWT-E705" or not was_over:
             self._violated("halt", f"peer {peer.number} halts: {halt.text}")
         return False
+
+    def look_at_ways(self) -> None:
+        """W2: some time after the last fault a way leads from everybody to everybody. Nothing can
+        be held against who lacks one."""
+        apart = [*self._apart()]
+        for ends in apart:
+            for peer in ends:
+                self.demands.trouble(peer.peer_id, WAYS_LOOK_S)
+        self.are_met = not apart
+        if apart and self._scene.clock.now_s > self._calm_s + WAYS_S:
+            numbers = [(one.number, other.number) for one, other in apart]
+            story = f"after {WAYS_S:.0f} s no way leads from one to the other of {numbers}"
+            self._violated("W2", story)
+        self._scene.clock.after(WAYS_LOOK_S, self.look_at_ways)
+
+    def calm(self) -> None:
+        """Nothing goes wrong any more."""
+        self._calm_s = self._scene.clock.now_s
+
+    def _apart(self) -> Iterator[tuple[SimPeer, SimPeer]]:
+        """Yield the pairs of which the first has no way to the second."""
+        routers, survivors = self._swarm.network.routers, self._swarm.survivors
+        if routers is None:
+            return
+        for source in survivors:
+            for target in survivors:
+                if source is not target and not routers.carries(source.peer_id, target.peer_id):
+                    yield source, target
 
     def at_end(self) -> None:
         """L2: after the faults everybody reaches the end of each group, unless there states are at

@@ -116,7 +116,7 @@ class Rules:
     def _check_attested(self, plan: Plan, ready: set[tuple[PeerId, bytes]]) -> None:
         """T15: the state that an op begins with is attested, if more than half of the members of
         the op before it that still count have it. The dead count until they are suspected, and so
-        do those whose goodbye the coordinator was too ill to hear."""
+        do those whose goodbye the coordinator was too ill to hear; whom no way reaches does not."""
         op, now_s = plan.op - 1, self._scene.clock.now_s
         if plan.kind == PAIR or op != self._decided.newest[0] or op in self._attested or not op:
             return
@@ -125,10 +125,12 @@ class Rules:
         dead = {peer for peer, _ in self._demands.deaths_since(now_s - _SUSPECT_S)}
         living = {peer.peer_id for peer in self._swarm.survivors}
         members = {member.peer for member in self._decided.plans[op].members}
+        lines = self._swarm.coordinator.lines
+        lost = {peer for peer, line in lines.items() if line.life.unreached_s is not None}
         roots = Counter(
             self.states[key][1]
             for key in ready & self.states.keys()
-            if key[0] in members and self.states[key][0] == op
+            if key[0] in members - lost and self.states[key][0] == op
         )
         if 2 * max(roots.values(), default=0) > len(members & (living | dead)):
             self._violated("attest", f"op {op} is not attested, although most have its state")

@@ -12,12 +12,14 @@ from swarmtrain.simulate.checks.invariants import Invariants
 from swarmtrain.simulate.faults.hostile import Hostile
 from swarmtrain.simulate.ground import misbehaviour as deeds
 from swarmtrain.simulate.ground.handicaps import NO_HANDICAP, Handicap
+from swarmtrain.simulate.ground.routers import Routers, SimWay
 from swarmtrain.simulate.processes.peer import SimPeer
 from swarmtrain.simulate.processes.peer_disk import PeerDisk
 from swarmtrain.simulate.processes.swarm import Swarm
 from swarmtrain_transport import limits
 from swarmtrain_transport.coordinator.members.departures import Ban, Pardon, Removal
 from swarmtrain_transport.kinds import PAIR, WHOLE
+from swarmtrain_transport.links.link import PeerId
 
 _BACKUP_RECORDS_MIN = 8
 _LOOK_S = 0.2
@@ -44,6 +46,11 @@ ADDED = (FORGERY, FLIP, LATE)
 HAND_OVER, BAN, LOST_LEDGER, COLLUSION = "hand-over", "ban", "lost ledger", "collusion"
 BESIDE = (HAND_OVER, BAN, LOST_LEDGER, COLLUSION)
 """Kinds that are drawn beside all others, so that worlds without them stay what they were."""
+
+BROKEN_WAY, BLOCKED, UNHEARD, DOUBTED = "broken way", "blocked dial", "unheard meet", "doubted way"
+MOVED, MAPPED, REPLAYED = "moved peer", "mapped port", "replayed token"
+WAYS = (BROKEN_WAY, BLOCKED, UNHEARD, DOUBTED, MOVED, MAPPED, REPLAYED)
+"""Kinds that need routers before the peers."""
 
 OWNERS_DEEDS = (HOSTILE_OWNER, HOSTILE_WORDS, FORGERY, COLLUSION)
 """Kinds that need owners; where contributions stay whole there are none."""
@@ -106,12 +113,100 @@ class Troubles:
             BAN: self._ban,
             LOST_LEDGER: self._lose_ledger,
             COLLUSION: self._collude,
+            BROKEN_WAY: self._break_way,
+            BLOCKED: self._block,
+            UNHEARD: self._deafen,
+            DOUBTED: self._doubt,
+            MOVED: self._move,
+            MAPPED: self._map,
+            REPLAYED: self._replay,
         }
 
     @property
     def kinds(self) -> tuple[str, ...]:
         """Names of all kinds of trouble."""
         return tuple(self._every)
+
+    # ---- ways
+
+    def _way(self) -> tuple[Routers, SimWay] | None:
+        routers = self._swarm.network.routers
+        ways = routers.standing() if routers is not None else []
+        return (routers, self._rng.choice(ways)) if routers is not None and ways else None
+
+    def _break_way(self) -> str | None:
+        """Have a connection end, or all that somebody relays."""
+        if (found := self._way()) is None:
+            return None
+        routers, way = found
+        for peer in (way.sender, way.receiver):
+            self._trouble_of(peer, 1.0)
+        if way.relay is None or self._rng.random() < 0.5:
+            routers.end(way.token)
+            return f"a {way.way} way of peer {self._scene.numbers[way.sender]} breaks"
+        routers.end_all(way.relay)
+        return "a relay drops all that it carries"
+
+    def _trouble_of(self, peer: PeerId, seconds: float) -> None:
+        self._checks.demands.trouble(peer, seconds)
+
+    def _block(self) -> str | None:
+        """Have one no longer reach another plainly, in one direction."""
+        ends, routers = self._ends(), self._swarm.network.routers
+        if ends is None or routers is None:
+            return None
+        pair = (ends[0].peer_id, ends[1].peer_id)
+        routers.blocked.add(pair)
+        for peer in pair:
+            self._trouble_of(peer, 1.0)
+        self._swarm.network.drop(*pair)
+        return f"peer {ends[0].number} cannot dial peer {ends[1].number} any more"
+
+    def _deafen(self) -> str | None:
+        peer, routers = self._peer(), self._swarm.network.routers
+        if peer is None or routers is None:
+            return None
+        count = routers.deaf[peer.peer_id] = self._rng.randint(1, 3)
+        return f"peer {peer.number} does not do what the next {count} MEETs ask"
+
+    def _doubt(self) -> str | None:
+        """Have a receiver say of a way that stands that it does not."""
+        if (found := self._way()) is None:
+            return None
+        peer = self._swarm.peers[found[1].receiver]
+        if peer.dialling is not None and peer.is_alive:
+            peer.dialling.doubt(found[1].token)
+        return f"peer {peer.number} says that a way to it is no good"
+
+    def _move(self) -> str | None:
+        """Have a peer come from another address: all its connections end."""
+        peer, routers = self._peer(), self._swarm.network.routers
+        if peer is None or routers is None or not self._swarm.is_connected(peer):
+            return None
+        routers.remotes[peer.peer_id] = f"2001:db8:1::{self._rng.randrange(1, 1 << 16):x}"
+        routers.end_all(peer.peer_id)
+        self._trouble(peer, 2.0)
+        self._swarm.blink(peer)
+        return f"peer {peer.number} has another address"
+
+    def _map(self) -> str | None:
+        """Have a router forward a port, or forget that it did."""
+        peer, routers = self._peer(), self._swarm.network.routers
+        if peer is None or routers is None or peer.dialling is None:
+            return None
+        is_mapped = peer.peer_id in routers.mapped
+        (routers.mapped.discard if is_mapped else routers.mapped.add)(peer.peer_id)
+        peer.dialling.tell()
+        return f"the router of peer {peer.number} forwards a port: {not is_mapped}"
+
+    def _replay(self) -> str | None:
+        """Have somebody bring a token to the coordinator's port that was used there."""
+        ways, coordinator = self._checks.ways, self._swarm.coordinator
+        if not ways.taken_tokens or not coordinator.is_alive:
+            return None
+        token, side = self._rng.choice(ways.taken_tokens)
+        coordinator.show(token, side, "2001:db8:2::1", 1)
+        return "a token comes a second time"
 
     # ---- who
 

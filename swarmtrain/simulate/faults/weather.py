@@ -24,6 +24,7 @@ from swarmtrain.simulate.faults.troubles import (
     HOSTILE_OWNER,
     LONGEST_S,
     OWNERS_DEEDS,
+    WAYS,
     Troubles,
 )
 from swarmtrain.simulate.ground.handicaps import NO_HANDICAP
@@ -147,6 +148,7 @@ class RepeatedWeather(Troubles):
         self.is_calm = True
         swarm, scene = self._swarm, self._scene
         scene.say("CALM", "no faults from here on")
+        self._checks.calm()
         swarm.network.heal_all()
         for peer in swarm.peers.values():
             line = swarm.network.lines[peer.peer_id]
@@ -174,7 +176,7 @@ class DrawnWeather(RepeatedWeather):
         checks: checks that are told who is in trouble.
         rng: random numbers of this weather.
         kinds: names of what may happen; everything if it is empty.
-        beside: kinds of `BESIDE` that happen, too.
+        beside: kinds of `BESIDE` and `WAYS` that happen, too.
     """
 
     def __init__(
@@ -188,7 +190,7 @@ class DrawnWeather(RepeatedWeather):
         super().__init__(swarm, checks, (), reckless=rng.random() < 0.25)
         conditions = swarm.scene.conditions
         self._draw = rng
-        known = kinds or tuple(name for name in self.kinds if name not in BESIDE)
+        known = kinds or tuple(name for name in self.kinds if name not in (*BESIDE, *WAYS))
         names = [name for name in self.kinds if name in known]
         self._beside = beside
         self._draw_beside = random.Random(f"beside {conditions.seed}")

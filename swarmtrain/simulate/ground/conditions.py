@@ -78,6 +78,7 @@ class Conditions:
             fewer members; 0 for no keepers.
         text_pieces: pieces of the text that peers lease; 0 for none.
         extension: rounds that are added. Peers of a finished run have left then, and come back.
+        routers: peers are behind routers, and do not plainly reach each other.
     """
 
     num_peers: int = 3
@@ -107,6 +108,7 @@ class Conditions:
     stage_holders: int = 0
     text_pieces: int = 0
     extension: Extension | None = None
+    routers: bool = False
 
     @property
     def last_round(self) -> int:

@@ -1,4 +1,8 @@
-"""Narrow worlds: windows and memories are so small there that a few ops fill them."""
+"""Bounds of worlds that have their own.
+
+In narrow worlds windows and memories are so small that a few ops fill them. Where peers are behind
+routers they stay after the end, until all have met.
+"""
 
 import contextlib
 from collections.abc import Iterator
@@ -17,12 +21,21 @@ _BOUNDS = {
 }
 
 
+_STAYING = {"FINISH_S": 800.0}
+
+
 @contextlib.contextmanager
-def narrowed(*, is_narrow: bool) -> Iterator[None]:
-    """Let the transport have a narrow world's bounds until the end of the block."""
-    known = {name: getattr(limits, name) for name in _BOUNDS} if is_narrow else {}
-    for name in known:
-        setattr(limits, name, _BOUNDS[name])
+def narrowed(*, is_narrow: bool, stays: bool = False) -> Iterator[None]:
+    """Let the transport have a world's bounds until the end of the block.
+
+    Args:
+        is_narrow: bounds are those of a narrow world.
+        stays: peers stay for long after the end of the run.
+    """
+    bounds = (_BOUNDS if is_narrow else {}) | (_STAYING if stays else {})
+    known = {name: getattr(limits, name) for name in bounds}
+    for name, value in bounds.items():
+        setattr(limits, name, value)
     try:
         yield
     finally:

@@ -11,6 +11,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
 
+from swarmtrain.simulate.ground.routers import Routers
 from swarmtrain.simulate.ground.scene import Scene
 from swarmtrain_transport import limits
 from swarmtrain_transport.arithmetic import Buffer
@@ -112,6 +113,7 @@ class SimNetwork:
     Attributes:
         shut: Peers to which nobody can open a connection, with the time from which on.
         relays: Lines of those who pass on what senders have for receivers, by both.
+        routers: Routers before the peers, None for none.
     """
 
     def __init__(self, scene: Scene, latency_s: float) -> None:
@@ -125,6 +127,7 @@ class SimNetwork:
         self._cut: dict[tuple[PeerId, PeerId], float] = {}
         self.shut: dict[PeerId, float] = {}
         self.relays: dict[tuple[PeerId, PeerId], Line] = {}
+        self.routers = Routers(scene, self.drop) if scene.conditions.routers else None
         self._count = 0
         self._sent: dict[tuple[PeerId, PeerId], deque[Frame]] = {}
 
@@ -137,6 +140,8 @@ class SimNetwork:
     def kill(self, peer: PeerId) -> None:
         """The peer's process is gone, with every frame from and to it."""
         self.links.pop(peer, None)
+        if self.routers is not None:
+            self.routers.leave(peer)
         for ends, pair in self._pairs.items():
             if peer in ends:
                 pair.generation += 1
@@ -165,12 +170,17 @@ class SimNetwork:
         """Every link is well again."""
         self._cut.clear()
         self.shut.clear()
+        if self.routers is not None:
+            self.routers.calm()
 
     def unreached(self, source: SimLink) -> tuple[PeerId, ...]:
         """Return the peers to which this one could make no connection for long."""
+        me, long_s = source.address.peer_id, self._clock.now_s - limits.UNREACHED_S
+        if (routers := self.routers) is not None:
+            others = sorted(source.reception.allowed.peers())
+            return tuple(peer for peer in others if routers.is_down(me, peer))
         if not (self._cut or self.shut):
             return ()
-        me, long_s = source.address.peer_id, self._clock.now_s - limits.UNREACHED_S
         never_s = float("inf")
         return tuple(
             peer
@@ -192,6 +202,8 @@ class SimNetwork:
         if pair.under_way >= _QUEUE_MAX:
             return False
         if (self._cut and (start, end) in self._cut) or end in self.shut:
+            return True
+        if self.routers is not None and not self.routers.carries(start, end):
             return True
         if frame.kind in _KEPT:
             self._sent.setdefault((start, end), deque(maxlen=_KEPT_FRAMES)).append(frame)

@@ -1,5 +1,6 @@
 """The simulated coordinator: the production rendezvous on a pretended disk that takes time."""
 
+import random
 from collections import deque
 from collections.abc import Iterable, Mapping, Sequence
 from functools import partial
@@ -7,24 +8,35 @@ from typing import Protocol
 
 from swarmtrain.coordinator.corpus_service import CorpusService
 from swarmtrain.simulate.checks.lease_checks import LeaseChecks
+from swarmtrain.simulate.checks.way_checks import WayChecks
 from swarmtrain.simulate.ground.control import ControlLanes
 from swarmtrain.simulate.ground.process import Process
+from swarmtrain.simulate.ground.routers import CONE, OPEN, Routers
 from swarmtrain.simulate.ground.scene import Scene
 from swarmtrain.simulate.processes.reading import service_of
 from swarmtrain_transport import actions as do
 from swarmtrain_transport.coordinator.members.departures import Order
+from swarmtrain_transport.coordinator.members.meetings import Means
 from swarmtrain_transport.coordinator.members.roster import PeerLine
 from swarmtrain_transport.coordinator.ops.planning import RunTerms
 from swarmtrain_transport.coordinator.rendezvous import Rendezvous
 from swarmtrain_transport.coordinator.stages.stage_rounds import PipelineTerms
 from swarmtrain_transport.errors import RemoteFault
 from swarmtrain_transport.links.link import PeerId
+from swarmtrain_transport.links.ways import TOKEN_BYTES, Side, Way
 from swarmtrain_transport.pipeline.coordinator.assignment import StageNeed
-from swarmtrain_transport.wire.messages import Hello, LeaseRequest, PeerMessage, Released
+from swarmtrain_transport.wire.messages import Hello, LeaseRequest, Met, PeerMessage, Released
 from swarmtrain_transport.wire.records import Record, Sign, Verify
 
 _NEVER_S = float("inf")
 _INVITE = "invite"
+
+_DIAL_S = 5.0
+_UNTRIED = 0.2
+"""A try to reach a peer takes so long at most, and is not made in so many cases."""
+
+_BLIND_EVERY = 8
+"""Worlds of which one has a coordinator that shows nobody how it looks."""
 
 
 class CoordinatorWatch(Protocol):
@@ -45,6 +57,10 @@ class CoordinatorWatch(Protocol):
     @property
     def leases(self) -> LeaseChecks:
         """Looks on at the leases of text."""
+
+    @property
+    def ways(self) -> WayChecks:
+        """Looks on at meetings."""
 
 
 class SimCoordinator(Process):
@@ -95,6 +111,8 @@ class SimCoordinator(Process):
         """Rounds that the organiser has asked for, 0 before."""
         self.text_uses: dict[bytes, int] = {}
         self._texts: CorpusService | None = None
+        self.routers: Routers | None = None
+        """Routers before the peers: then it arranges ways."""
 
     def start(self) -> None:
         """A new life: replay the disk. One that holds nothing any more has lost the ledger."""
@@ -109,6 +127,7 @@ class SimCoordinator(Process):
             archive=self, more_groups=self._more_groups, needs=self._needs,
             pipeline=self._pipeline,
             is_lost=self._has_begun and not self.disk, rounds=self.wanted_rounds,
+            means=self._means(),
         )  # fmt: skip
         conditions = self._scene.conditions
         self._texts = service_of(
@@ -118,6 +137,44 @@ class SimCoordinator(Process):
             self.watch.leases.began(self._texts.pieces)
             self.machine.reads(self._texts.progress)
         self._act(self.machine.start(self.now_s))
+
+    def _means(self) -> Means | None:
+        if self.routers is None:
+            return None
+        rng = random.Random(f"tokens {self._scene.conditions.seed} {self._life}")
+        has_mirror = self._scene.conditions.seed % _BLIND_EVERY > 0
+        return Means(partial(rng.randbytes, TOKEN_BYTES), has_mirror, relay_bytes_per_s=1)
+
+    # ---- its own port
+
+    def takes(self, token: bytes, side: Side) -> Way | None:
+        """Take a connection that brings a token."""
+        if self.machine is None or self.is_stopped:
+            return None
+        way = self.machine.takes(token, side)
+        if way is not None:
+            self.watch.ways.taken(token, side, way)
+        return way
+
+    def show(self, token: bytes, side: Side, host: str, port: int) -> None:
+        """A connection has come from this address."""
+        self.hear(self._shown, token, side, host, port)
+
+    def _shown(self, token: bytes, side: Side, host: str, port: int) -> None:
+        if self.takes(token, side) is Way.PUNCHED and self.machine is not None:
+            self._act(self.machine.mirrored(token, side, host, port, self.now_s))
+
+    def _dial(self, peer: PeerId) -> None:
+        """Try to open a connection to a peer, where it comes from."""
+        routers, rng = self.routers, self._scene.rng
+        if routers is None or rng.random() < _UNTRIED:
+            return
+        is_open = routers.kind(peer) in (OPEN, CONE)
+        self.clock.after(_DIAL_S * rng.random(), partial(self.hear, self._dialled, peer, is_open))
+
+    def _dialled(self, peer: PeerId, is_open: bool) -> None:
+        if self.machine is not None:
+            self._act(self.machine.dialled(peer, is_open=is_open, now_s=self.now_s))
 
     @property
     def lines(self) -> Mapping[PeerId, PeerLine]:
@@ -177,8 +234,12 @@ class SimCoordinator(Process):
         assert self.machine is not None
         try:
             invite_id = _INVITE if self.has_lost_ledger else ""
-            let_in = self.machine.connected(peer, hello, self.now_s, invite_id=invite_id)
+            remote = "" if self.routers is None else self.routers.remotes[peer]
+            let_in = self.machine.connected(
+                peer, hello, self.now_s, invite_id=invite_id, remote=remote
+            )
             self._act([*let_in, *self._placed(self.machine)])
+            self._dial(peer)
         except RemoteFault as fault:
             self.watch.refused(peer, fault)
 
@@ -208,6 +269,8 @@ class SimCoordinator(Process):
                 self._lease(peer, message)
             else:
                 self._act(self.machine.received(peer, message, self.now_s))
+                if isinstance(message, Met) and self.machine.meetings.is_standing(message.token):
+                    self.watch.ways.stood(message.token)
         except RemoteFault as fault:
             self.watch.refused(peer, fault)
 

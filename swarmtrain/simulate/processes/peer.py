@@ -25,6 +25,7 @@ from swarmtrain.peer.training.machine import (
     tell,
 )
 from swarmtrain.peer.training.state_image import StateImage, image_of
+from swarmtrain.simulate.checks.way_checks import WayChecks
 from swarmtrain.simulate.ground.conditions import SNAPSHOT_ROUNDS
 from swarmtrain.simulate.ground.control import RECONNECT_S, ControlLanes
 from swarmtrain.simulate.ground.handicaps import NO_HANDICAP, Handicap
@@ -34,6 +35,7 @@ from swarmtrain.simulate.ground.process import Process
 from swarmtrain.simulate.ground.quick_keys import quick_sign, quick_verify
 from swarmtrain.simulate.ground.scene import Scene
 from swarmtrain.simulate.processes.credit import WatchedCredit
+from swarmtrain.simulate.processes.dialling import Dialling, Doorman
 from swarmtrain.simulate.processes.memory import WatchedMemory
 from swarmtrain.simulate.processes.peer_disk import PeerDisk
 from swarmtrain.simulate.processes.pretended_training import (
@@ -59,6 +61,7 @@ from swarmtrain_transport.wire.messages import (
     Leased,
     LeaseGrant,
     Leaving,
+    PeerMessage,
     Released,
     Welcome,
 )
@@ -87,6 +90,9 @@ _SAVE_S = 1.0
 _PATIENCE_S = 10.0
 _GLANCE_S = 0.25
 """Pause between two looks of a leaving peer whether it still waits for anything, as sessions do."""
+
+_PRIVATE, _PUBLIC = b"\xfd" + bytes(5), b"\x20\x01\x0d\xb8" + bytes(2)
+"""Prefixes of peers' addresses; those behind routers are seen at public ones."""
 
 _FLIP = 2.0**-6
 _ASKED_FOR = (FrameKind.BLOB, FrameKind.PIECE)
@@ -124,6 +130,10 @@ class PeerWatch(Protocol):
     def read(self, peer: PeerId, boot: bytes, leased: Leased, first: int) -> None:
         """A peer's process has read a window of a piece of text."""
 
+    @property
+    def ways(self) -> WayChecks:
+        """Looks on at meetings."""
+
 
 class Host(Protocol):
     """Surroundings of a peer's process."""
@@ -137,6 +147,10 @@ class Host(Protocol):
     @property
     def watch(self) -> PeerWatch:
         """Looks on."""
+
+    @property
+    def doorman(self) -> Doorman:
+        """The coordinator's own port."""
 
     def died(self, peer: "SimPeer") -> None:
         """A process is gone."""
@@ -191,9 +205,17 @@ class SimPeer(Process):
         self._rng = rng
         self._wakeup_s = float("inf")
         self._is_training = False
-        home = IPv6Address(b"\xfd" + bytes(5) + number.to_bytes(2, "big") + boot)
+        routers = host.network.routers
+        prefix = _PRIVATE if routers is None else _PUBLIC
+        home = IPv6Address(prefix + number.to_bytes(2, "big") + boot)
         address = Address(peer_id, peer_id, str(home), 1)
         self.link = host.network.open(address, self)
+        self.dialling: Dialling | None = None
+        if routers is not None:
+            self.dialling = Dialling(
+                peer_id, routers, scene, host.doorman, host.watch.ways, self.later, self.say
+            )
+            routers.enter(peer_id, address.host, self.dialling)
         card = Card(
             peer_id, boot, f"peer{number}", peer_id, address.host, address.port,
             conditions.retain_bytes, Brings(disk_bytes=_DISK_BYTES),
@@ -444,6 +466,8 @@ class SimPeer(Process):
         if isinstance(message, Released):
             self._go(is_released=True)
             return
+        if self.dialling is not None and self.dialling.heard(message):
+            return
         if self._reading is not None and isinstance(message, LeaseGrant):
             self._reading.granted(message)
             return
@@ -453,6 +477,10 @@ class SimPeer(Process):
             self._act(self.machine.control(message, self.now_s))
         except RemoteFault as fault:
             self._report_violation("fault", f"cannot follow: {fault}")
+
+    def say(self, message: PeerMessage) -> None:
+        """Tell the coordinator."""
+        self._host.control.to_coordinator(self, message)
 
     def on_control_down(self) -> None:
         """The coordinator's connection is gone; try again soon."""

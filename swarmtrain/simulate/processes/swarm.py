@@ -55,6 +55,7 @@ class Swarm:
             scene, self.control, scene.conditions.terms(), partial(quick_sign, RUN_KEY),
             quick_verify, scene.conditions.stage_terms(),
         )  # fmt: skip
+        self.coordinator.routers = self.network.routers
         self.control.coordinator = self.coordinator
         self._is_extending = self._is_extended = False
         self._resting: list[SimPeer] = []
@@ -67,6 +68,11 @@ class Swarm:
             self.add_peer()
 
     # ---- peers
+
+    @property
+    def doorman(self) -> SimCoordinator:
+        """The coordinator's own port."""
+        return self.coordinator
 
     def add_peer(self, handicap: Handicap | None = None) -> SimPeer:
         """A new peer's process begins; peers are numbered as they come."""
@@ -147,6 +153,8 @@ class Swarm:
     def crash_coordinator(self, back_s: float, *, keeps_torn: bool = False) -> None:
         """kill -9; it is started again after so many seconds."""
         self.coordinator.crash(keeps_torn=keeps_torn)
+        if self.network.routers is not None:
+            self.network.routers.end_all(b"")
         self.watch.coordinator_fell(back_s)
         self.control.cut_all(self.survivors)
         self.scene.clock.after(back_s, self.coordinator.start)

@@ -34,6 +34,7 @@ from swarmtrain.foundation.events import Event, RoundEnded
 from swarmtrain.pipeline.costs import stage_needs
 from swarmtrain.pipeline.staged_model import MicroBatch, OwnWork, StagedModel
 from swarmtrain.simulate.checks.lease_checks import LeaseChecks
+from swarmtrain.simulate.checks.way_checks import WayChecks
 from swarmtrain.simulate.ground.conditions import Conditions
 from swarmtrain.simulate.ground.control import ControlLanes
 from swarmtrain.simulate.ground.network import SimNetwork
@@ -93,6 +94,7 @@ class World:
         )  # fmt: skip
         self.counts: Counter[str] = Counter()
         self.leases = LeaseChecks(1, self._violated)
+        self.ways = WayChecks(self._violated)
         self.network = SimNetwork(self.scene, self.scene.conditions.latency_s)
         self.control = ControlLanes(self.scene)
         first, *later = group_terms(self._config)

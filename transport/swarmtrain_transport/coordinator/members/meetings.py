@@ -9,6 +9,7 @@ lies loses what it sends itself, a receiver can have another way looked for and 
 """
 
 import math
+from collections import deque
 from collections.abc import Callable, Collection, Iterator
 from dataclasses import dataclass, field
 
@@ -154,12 +155,14 @@ class Meetings:
         note: Callable[[PeerId, str, str], None],
     ) -> None:
         self._means, self._send, self._note = means, send, note
+        self._out: list[tuple[PeerId, CoordinatorMessage]] = []
         self.relays = Relays()
         self.own_carried = 0
         self.has_news = False
         self._members: dict[PeerId, _Member] = {}
         self._pairs: dict[PeerId, dict[PeerId, _Pair]] = {}
         self._dials: dict[PeerId, TokenBucket] = {}
+        self._void: deque[bytes] = deque(maxlen=limits.MEET_VOID_KEPT)
         self._by_token: dict[bytes, _Meeting] = {}
         self._due_s = math.inf
 
@@ -275,7 +278,9 @@ class Meetings:
         """A side says what has come of its part."""
         meeting = self._by_token.get(message.token)
         if meeting is None:
-            if message.is_up and message.way and message.peer != peer:
+            # A word on a try may cross the one that gives it up.
+            is_old = message.is_up and message.token not in self._void
+            if is_old and message.way and message.peer != peer:
                 self._adopt(peer, message, now_s)
             return
         side, pair = meeting.side_of(peer), self._pairs[meeting.sender][meeting.receiver]
@@ -354,6 +359,13 @@ class Meetings:
         lost = {peer for peer, pair in pairs.items() if pair.is_lost and pair.is_named}
         return lost | ((member.unreached if member is not None else set()) - pairs.keys())
 
+    def is_standing(self, token: bytes) -> bool:
+        """Return True if a way stands that was made with this token."""
+        meeting = self._by_token.get(token)
+        return meeting is not None and self._pairs[meeting.sender][meeting.receiver].standing is (
+            meeting
+        )
+
     def knows(self, peer: PeerId) -> bool:
         """Return True if a peer takes part in meetings."""
         member = self._members.get(peer)
@@ -397,9 +409,15 @@ class Meetings:
         return self._due_s
 
     def tick(self, now_s: float) -> None:
-        """End tries that took too long, and begin those that are due."""
-        if now_s < self._due_s:
-            return
+        """End tries that took too long, begin those that are due, and send what there is to say:
+        after the records that it follows from."""
+        if now_s >= self._due_s:
+            self._go_on(now_s)
+        for peer, message in self._out:
+            self._send(peer, message)
+        self._out.clear()
+
+    def _go_on(self, now_s: float) -> None:
         self._due_s = math.inf
         for pair in list(self._every_pair()):
             if pair.trying is not None and pair.trying.ends_s <= now_s:
@@ -516,7 +534,7 @@ class Meetings:
             self._members[end].busy += 1
         if route.relay is not None:
             self.relays.takes(route.relay, meeting.token)
-            self._send(route.relay, Carry(meeting.token))
+            self._say(route.relay, Carry(meeting.token))
         elif route.way is Way.DIALLED:
             self._tell(meeting, (route.host, route.port), None)
         elif route.way is Way.TURNED:
@@ -531,9 +549,9 @@ class Meetings:
         part."""
         meeting.is_told = True
         token, way = meeting.token, meeting.route.way.value
-        self._send(meeting.sender, Meet(token, meeting.receiver, True, way, *to_sender))
+        self._say(meeting.sender, Meet(token, meeting.receiver, True, way, *to_sender))
         if to_receiver is not None:
-            self._send(meeting.receiver, Meet(token, meeting.sender, False, way, *to_receiver))
+            self._say(meeting.receiver, Meet(token, meeting.sender, False, way, *to_receiver))
 
     def _end_try(self, pair: _Pair, now_s: float) -> _Meeting | None:
         """Whatever came of it, the try is over."""
@@ -550,13 +568,14 @@ class Meetings:
         """Tell everybody whom it concerns that a meeting is void."""
         if meeting is None or self._by_token.pop(meeting.token, None) is None:
             return
+        self._void.append(meeting.token)
         told = {meeting.sender, meeting.receiver} if meeting.is_told else set[PeerId]()
         if meeting.route.relay is not None:
             self.relays.ends(meeting.route.relay, meeting.token)
             told.add(meeting.route.relay)
         for peer in sorted(told):
             if peer in self._members and self._members[peer].is_here:
-                self._send(peer, Part(meeting.token))
+                self._say(peer, Part(meeting.token))
 
     def _fail(self, pair: _Pair, now_s: float) -> None:
         """The try has failed: the next one."""
@@ -570,7 +589,8 @@ class Meetings:
         pair.first_rank, pair.is_doubted = 0, False
         if pair.standing is None and not pair.is_lost:
             pair.is_lost = self.has_news = True
-        pair.due_s = now_s + pair.pause_s
+        longest_s = math.inf if pair.standing is not None else limits.MEET_LOST_S
+        pair.due_s = now_s + min(pair.pause_s, longest_s)
         pair.pause_s = min(2 * pair.pause_s, limits.MEET_AGAIN_MAX_S)
 
     # ---- ways that stand
@@ -667,6 +687,9 @@ class Meetings:
 
     def _every_pair(self) -> Iterator[_Pair]:
         return (pair for pairs in self._pairs.values() for pair in pairs.values())
+
+    def _say(self, peer: PeerId, message: CoordinatorMessage) -> None:
+        self._out.append((peer, message))
 
     def _wake(self, time_s: float) -> None:
         self._due_s = min(self._due_s, time_s)

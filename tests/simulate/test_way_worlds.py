@@ -1,0 +1,41 @@
+"""Worlds in which peers are behind routers: ways are found, break, and are found again."""
+
+from collections import Counter
+from unittest import mock
+
+import pytest
+
+from swarmtrain.simulate.ground.routers import Routers
+from swarmtrain.simulate.seeds import run_seed, world_of
+from swarmtrain_transport.kinds import GATHER, MEAN, PAIR
+
+PEERS, OPS = 4, 5
+
+
+@pytest.mark.parametrize("kind", [MEAN, GATHER, PAIR])
+def test_whatever_breaks_a_way_leads_from_everybody_to_everybody_in_the_end(kind: str) -> None:
+    for seed in range(4):
+        assert not run_seed(seed, PEERS, OPS, kind=kind, routers=True).violations, seed
+
+
+def test_such_worlds_have_ways_of_all_kinds_and_all_of_their_troubles() -> None:
+    ways, faults = Counter[str](), Counter[str]()
+    stand = Routers.stand
+
+    def counted(self, token, ends, kind, relay):
+        ways[kind.value] += 1
+        stand(self, token, ends, kind, relay)
+
+    with mock.patch.object(Routers, "stand", counted):
+        for seed in range(6):
+            faults.update(run_seed(seed, PEERS, OPS, routers=True).faults)
+    assert ways.keys() == {"dialled", "turned", "punched", "relayed"}
+    assert {"broken way", "blocked dial", "doubted way", "moved peer", "mapped port"} <= {*faults}
+
+
+def test_a_relay_that_dies_is_left_and_the_run_goes_on() -> None:
+    world = world_of(3, PEERS, OPS, kinds=("death",), routers=True)
+    world.start()
+    world.run()
+    assert not world.violations
+    assert world.invariants.decided.commits == OPS
