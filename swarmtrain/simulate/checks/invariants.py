@@ -48,8 +48,8 @@ WAYS_LOOK_S = 1.0
 """Pause between two looks at who lacks a way to whom."""
 
 WAYS_S = 300.0
-"""So long after the last fault everybody is met: a try may have failed for many reasons before, and
-who comes last comes after a minute."""
+"""Time after the last fault in which everybody is met: a try may have failed for many reasons
+before, and who comes last comes after a minute."""
 
 
 class Invariants(GroupChecks):

@@ -50,7 +50,7 @@ class Dialling:
     """One process's.
 
     Args:
-        peer: its peer.
+        peer: peer of that process.
         routers: routers of the world.
         scene: clock and chance.
         doorman: the coordinator's port.

@@ -1,7 +1,7 @@
 """Ways from one peer to another: streams of bytes from the sender to the receiver, whoever dialled.
 
 Pure: what a way is, which of several is the best, and the few bytes by which a connection that is
-not plainly dialled begins (protocol.md part 6).
+not plainly dialled begins (protocol.md part 5).
 """
 
 import enum

@@ -250,14 +250,16 @@ class Meetings:
 
     def unheard(self, pairs: Collection[tuple[PeerId, PeerId]], now_s: float) -> None:
         """Parts of these senders have not come to these receivers in time for a round. A relay that
-        stalls says nothing, and TCP takes its word: so another one is tried. It is the receivers'
-        word, and each counts once against a relay."""
+        stalls says nothing, and TCP takes its word: so another one is tried, beside it, as it is
+        the receivers' word alone. Each counts once against a relay."""
         for sender, receiver in pairs:
             pair = self._pair(sender, receiver)
             if pair is None or pair.standing is None or pair.trying is not None:
                 continue
-            if pair.standing.route.way is Way.RELAYED:
-                self._lose(pair, "parts did not come through", now_s, accuser=receiver)
+            if (route := pair.standing.route).way is Way.RELAYED:
+                pair.is_doubted, pair.due_s = True, now_s
+                pair.tried.add(route)
+                self._complain(route.relay, receiver, "parts did not come through", now_s)
                 self._wake(now_s)
 
     def carrying(self, peer: PeerId, message: Carrying, now_s: float) -> None:
@@ -620,7 +622,7 @@ class Meetings:
         pair.has_changed = False
         self.has_news = True
 
-    def _lose(self, pair: _Pair, reason: str, now_s: float, accuser: PeerId | None = None) -> None:
+    def _lose(self, pair: _Pair, reason: str, now_s: float) -> None:
         """A way is no more, as its sender says: another one at once."""
         meeting, pair.standing = pair.standing, None
         assert meeting is not None
@@ -635,10 +637,12 @@ class Meetings:
         pair.first_rank = route.way.rank
         if pair.trying is None:
             pair.due_s = now_s
-        if route.relay is not None:
-            count = self.relays.failed(route.relay, accuser or pair.sender, now_s)
-            if count > 1:
-                self._note(route.relay, "relay left", f"by {count} peers: {reason}")
+        self._complain(route.relay, pair.sender, reason, now_s)
+
+    def _complain(self, relay: PeerId | None, peer: PeerId, reason: str, now_s: float) -> None:
+        """A peer is ill served by a relay."""
+        if relay is not None and (count := self.relays.failed(relay, peer, now_s)) > 1:
+            self._note(relay, "relay left", f"by {count} peers: {reason}")
 
     # ---- the end of a peer
 
