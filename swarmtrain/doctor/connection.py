@@ -108,6 +108,8 @@ def _of_router(answer: Answer, said: Checked, proxy: Proxy | None) -> Iterator[F
 
 def _of_way_back(answer: Answer, said: Checked) -> Iterator[Finding]:
     where = f"{cleaned(said.host)} port {answer.port}"
+    if not answer.port:
+        return  # nothing to be reached at; the fault says why
     if said.is_reached and answer.came is not False:
         yield Finding("way back", OK, f"the coordinator reaches {where}")
     elif said.is_reached:
