@@ -21,7 +21,7 @@ def doctor(
     invite: Annotated[
         str,
         typer.Argument(
-            metavar="[INVITE]", show_default="--invite-file or SWARMTRAIN_INVITE",
+            metavar="INVITE", show_default="--invite-file or SWARMTRAIN_INVITE",
             help="Look also at the way to the run of this invite. Nothing is joined.",
         ),
     ] = "",
