@@ -24,6 +24,7 @@ import argparse
 import contextlib
 import itertools
 import json
+import math
 import random
 import shutil
 import statistics
@@ -357,14 +358,14 @@ def churn(options: argparse.Namespace, lab: NatLab, swarm: Swarm) -> Iterator[Fa
     if not swarm.hear(options.seconds, lambda: len(swarm.common()) >= ROUNDS):
         raise Failed("the four never made rounds together")
     calm = rounds_a_minute(swarm, CALM_MINUTES)
-    done: Counter[str] = Counter()
+    done: list[tuple[float, str]] = []
 
     def break_something() -> None:
         deed, target = chance.choice([
             *(("restart", name) for name in routers), *(("move", name) for name in routers),
             *(("kill", name) for name in relays),
         ])  # fmt: skip
-        done[deed] += 1
+        done.append((time.monotonic(), deed))
         if deed == "kill":
             swarm.kill(target)
             swarm.begin(target, "relay", "--name", target, place=HUB)
@@ -375,7 +376,7 @@ def churn(options: argparse.Namespace, lab: NatLab, swarm: Swarm) -> Iterator[Fa
     # Somebody may have been broken a moment ago: all shall be in a round once more.
     ended = max(swarm.common(), default=0)
     is_whole = swarm.hear(options.seconds, lambda: max(swarm.common(), default=0) > ended)
-    yield Fact("faults", ", ".join(f"{count} x {deed}" for deed, count in sorted(done.items())))
+    yield from pauses(swarm, done)
     yield roots(swarm)
     swarm.status()
     lost = [f"{peer[:8]}: {reason}, {times} x" for (peer, reason), times in swarm.lost.items()]
@@ -386,6 +387,24 @@ def churn(options: argparse.Namespace, lab: NatLab, swarm: Swarm) -> Iterator[Fa
         "rounds a minute", f"{stormy:.1f} of {calm:.1f} undisturbed, {ratio:.2f}",
         f"at least {RATE_BAR}", holds=ratio >= RATE_BAR,
     )  # fmt: skip
+
+
+def pauses(swarm: Swarm, done: Sequence[tuple[float, str]]) -> Iterator[Fact]:
+    """How long each kind of fault held up the run, and all who are in it; before the next one it
+    may have done neither."""
+    ends = sorted({min(told[number][0] for told in swarm.rounds.values() if number in told)
+                   for number in set().union(*swarm.rounds.values())})  # fmt: skip
+    whole = sorted(swarm.common().values())
+    for deed, count in sorted(Counter(deed for _, deed in done).items()):
+        found = []
+        for moments in (ends, whole):
+            waits = [
+                next((end_s - at_s for end_s in moments if end_s > at_s), math.inf)
+                for at_s, other in done
+                if other == deed
+            ]
+            found.append(f"{statistics.median(waits):.1f} s")
+        yield Fact(f"{count} x {deed}", f"a round after {found[0]}, one with all after {found[1]}")
 
 
 def rounds_a_minute(
