@@ -2,7 +2,7 @@
 """Peers behind routers of every kind: by what ways they meet, and whether they train.
 
     nat.py --nats cone,restricted,symmetric,none[,mapped]     # all pairs of these kinds
-    nat.py --scenario four|ipv6|together|home-coordinator|stages|planned|churn
+    nat.py --scenario four|ipv6|together|home-coordinator|stages|planned|healing|churn
     nat.py --relay-only --net 100:0                           # exchanges through one relay, timed
 
 For each pair a coordinator on the public internet of natlab.sh and two peers behind routers of
@@ -14,8 +14,9 @@ end is open or maps its port, restricted to restricted punched, symmetric to sym
 Scenarios: `four` peers each behind its own router; `ipv6` alone; two `together` behind one router;
 `home-coordinator` behind a router that maps; `stages`, a pipeline of three behind routers;
 `planned`, seconds per round where two of four have but a relay between them, by those without
-routers; `churn`, four peers whose routers restart or get other addresses, and relays that are
-killed, every 10 s (`--every`) for `--minutes`, after two undisturbed ones.
+routers; `healing`, seconds from a restart of a router, another address or a relay's death until
+both are in rounds again; `churn`, four peers whose routers restart or get other addresses, and
+relays that are killed, every 10 s (`--every`) for `--minutes`, after two undisturbed ones.
 
 Linux only; as root; nftables, and miniupnpd for mapped. Exit status 1 if anything asked is missed.
 """
@@ -55,6 +56,12 @@ PLANNED_WIDTH = 384
 PLANNED_WARMUP, PLANNED_ROUNDS = 3, 12
 PLANNED_BAR = 1.1
 RELAYED_NET = "100:0"
+
+HEALING_KINDS = (
+    ("none", "symmetric"), ("none", "mapped"), ("restricted", "restricted"),
+    ("symmetric", "symmetric"),
+)  # fmt: skip
+HEAL_S, HEALED_ROUNDS, DRAINED_S = 5.0, 2, 0.5
 
 CALM_MINUTES = 2.0
 RATE_BAR = 0.7
@@ -148,7 +155,16 @@ def setting_of(scenario: str, kinds: Sequence[str] = ()) -> Setting:
     raise ValueError(scenario)
 
 
-SCENARIOS = ("four", "ipv6", "together", "home-coordinator", "stages", "planned", "churn")
+SCENARIOS = (
+    "four",
+    "ipv6",
+    "together",
+    "home-coordinator",
+    "stages",
+    "planned",
+    "healing",
+    "churn",
+)
 
 
 def arguments(words: list[str] | None = None) -> argparse.Namespace:
@@ -261,6 +277,8 @@ def relayed(options: argparse.Namespace) -> list[Fact]:
 
 def play(options: argparse.Namespace) -> list[Fact]:
     """Play a scenario; its facts."""
+    if options.scenario == "healing":
+        return list(healing(options))
     setting = setting_of(options.scenario, options.kinds)
     try:
         if options.scenario == "planned":
@@ -325,6 +343,43 @@ def stages(options: argparse.Namespace, setting: Setting, swarm: Swarm) -> Itera
             way = swarm.way(*pair)
             asked = setting.asked(*pair)
             yield Fact(" to ".join(pair), way, nat_bars.asked_words(asked), holds=way in asked)
+
+
+def healing(options: argparse.Namespace) -> Iterator[Fact]:
+    """Seconds from a fault until both are in rounds again; in peace that takes less than one."""
+    for kinds in HEALING_KINDS if not options.kinds else (options.kinds,):
+        name = " - ".join(kinds)
+        try:
+            with playing(options, each_own(*kinds), keeps=False) as (lab, swarm):
+                relays = [f"relay{index}" for index in range(RELAYS)]
+                needs_relay = nat_bars.asked(*kinds) == nat_bars.RELAYED
+                for relay in relays if needs_relay else ():
+                    swarm.begin(relay, "relay", "--name", relay, place=HUB)
+                if not swarm.hear(options.seconds, lambda: len(swarm.common()) >= ROUNDS):
+                    raise Failed("no rounds with both before any fault")
+                for deed in ("restart", "move"):
+                    lab.order(deed, swarm.names[-1])
+                    yield healed(swarm, f"{name}, {deed}", options.seconds)
+                if needs_relay:
+                    swarm.kill(relays[0])
+                    yield healed(swarm, f"{name}, a relay dies", options.seconds)
+        except Failed as problem:
+            yield Fact(name, str(problem), "all go on to the end", holds=False)
+
+
+def healed(swarm: Swarm, name: str, limit_s: float) -> Fact:
+    """Wait for rounds with both that were not as good as over at the fault, which was just now."""
+    began_s = time.monotonic()
+    swarm.hear(DRAINED_S)
+    before = max(swarm.common())
+
+    def later() -> list[int]:
+        return [number for number in swarm.common() if number > before]
+
+    if not swarm.hear(limit_s, lambda: len(later()) >= HEALED_ROUNDS):
+        return Fact(name, f"not in {limit_s:.0f} s", f"within {HEAL_S:.0f} s", holds=False)
+    took_s = swarm.common()[later()[HEALED_ROUNDS - 1]] - began_s
+    return Fact(name, f"{took_s:.1f} s", f"within {HEAL_S:.0f} s", holds=took_s <= HEAL_S)
 
 
 def planned(options: argparse.Namespace, setting: Setting) -> Iterator[Fact]:
