@@ -361,7 +361,10 @@ def healing(options: argparse.Namespace) -> Iterator[Fact]:
                     lab.order(deed, swarm.names[-1])
                     yield healed(swarm, f"{name}, {deed}", options.seconds)
                 if needs_relay:
-                    swarm.kill(relays[0])
+                    carrying = [one for one in swarm.status()["relays"] if one["ways"]]
+                    if not carrying:
+                        raise Failed("no relay carries anything")
+                    swarm.kill(max(carrying, key=lambda one: one["ways"])["name"])
                     yield healed(swarm, f"{name}, a relay dies", options.seconds)
         except Failed as problem:
             yield Fact(name, str(problem), "all go on to the end", holds=False)
