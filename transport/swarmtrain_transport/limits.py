@@ -479,6 +479,9 @@ MEET_STOOD_S = 60.0
 """A way that stood for so long was good, and is tried first once it is lost. One that is lost
 earlier counts as one that failed."""
 
+MEET_ALL_MAX = 2 * PEERS_MAX
+"""Peers up to which everybody meets everybody before anybody needs it: 16 thousand pairs."""
+
 MEET_DIALLERS_KEPT = 16 * PEERS_MAX
 """Peers whose spent dials are remembered, gone ones too."""
 

@@ -315,6 +315,23 @@ def test_a_result_that_nobody_holds_is_cancelled_and_the_op_is_planned_again() -
     assert [plan.op for plan in hall.bodies(Plan)] == [1, 2, 2]
 
 
+def test_a_state_that_the_run_goes_back_to_is_attested_before_anything_is_planned_with_it() -> None:
+    hall = opened(A, B, wait_ready_s=5.0)
+    hall.ready(1, A, B)
+    hall.exchange(A, B)
+    hall.say(A, m.Applied(1, root_of(1)))
+    hall.ready(2, A)
+    hall.alive(hall.now_s + 10.0, A, B)
+    assert hall.plan().op == 2 and [one.peer for one in hall.plan().members] == [A]
+    hall.exchange(A)
+    hall.say(A, m.Applied(2, root_of(2)))
+    hall.say(B, m.Applied(1, root_of(1)), m.Ready(2, 1, 1, root_of(1)), m.Stranded(2))
+    assert [body.op for body in hall.bodies(Attest)] == [0, 2]
+    hall.say(A, m.Leave())
+    assert [body.op for body in hall.bodies(Rewind)] == [1]
+    assert [body.op for body in hall.bodies(Attest)] == [0, 2, 1]
+
+
 def test_nothing_is_cancelled_while_somebody_holds_it_or_may_come_back_with_it() -> None:
     hall = opened()
     hall.ready(1, A, B, C)

@@ -210,6 +210,19 @@ def test_the_best_of_several_ways_is_taken_and_what_is_parted_from_ends() -> Non
     between_two(story)
 
 
+def test_another_address_is_dialled_until_that_is_given_up() -> None:
+    async def story(town: Town, ada: Home, ben: Home) -> None:
+        peer, token = ben.station.id, secrets.token_bytes(32)
+        ada.dialler.meet(Meet(token, peer, True, Way.DIALLED, *ben.link_address))
+        await town.world.until(lambda: ada.is_up(token))
+        assert ada.link.ways()[peer] is Way.DIALLED
+        await reach(town.world, ada.station, ben.station)
+        ada.dialler.part(token)
+        await town.world.until(lambda: ada.link.ways()[peer] is None)
+
+    between_two(story)
+
+
 def test_a_token_is_good_for_one_connection_of_the_side_that_it_was_given_to() -> None:
     async def story(town: Town, ada: Home, ben: Home) -> None:
         token = secrets.token_bytes(32)

@@ -210,7 +210,10 @@ class GroupCoordinator:
         """
         self._decide(now_s)
         self._agreement.attest(self.view.last_op, now_s)
+        newest = self.view.last_op
         self._agreement.rewind(self.keepers.newest)
+        if self.view.last_op != newest:  # the state that the run goes back to may not be attested
+            self._agreement.attest(self.view.last_op, now_s)
         if not is_under_way:
             self._begin(now_s)
         self._plan_next(now_s)

@@ -36,8 +36,8 @@ class Ends(Protocol):
     ) -> None:  # fmt: skip
         """Send by it."""
 
-    def redial(self, peer: PeerId, host: str, port: int) -> None:
-        """Dial a peer at another address."""
+    def redial(self, peer: PeerId, host: str = "", port: int = 0) -> None:
+        """Dial a peer at another address; at that which it was allowed with, without one."""
 
     def part(self, token: bytes) -> None:
         """Close the connection of a token."""
@@ -89,6 +89,7 @@ class Dialler:
         self._loop, self._link, self._coordinator, self._tell = loop, link, coordinator, tell
         self._meetings: dict[bytes, _Meeting] = {}
         self._standing: dict[bytes, Met] = {}
+        self._redialled: dict[PeerId, bytes] = {}
         self._heard_by_relay: dict[bytes, PeerId] = {}
 
     def __len__(self) -> int:
@@ -124,8 +125,7 @@ class Dialler:
         meeting.ends = self._loop.call_later(limits.MEET_S, self._fail, asked.token, "timeout")
         match asked.way, bool(asked.host):
             case (Way.DIALLED, True) if asked.sends:
-                self._link.redial(asked.peer, asked.host, asked.port)
-                self._over(asked.token)  # how it fares is told by PROGRESS
+                self._do(meeting, self._redial(asked))
             case (Way.TURNED, False) if asked.sends:
                 pass  # `greeted` hears of the other side
             case (Way.TURNED, True) if not asked.sends:
@@ -150,6 +150,7 @@ class Dialler:
         self._over(token)
         self._standing.pop(token, None)
         self._heard_by_relay.pop(token, None)
+        self._dial_as_told(token)
         self._link.part(token)
 
     def greeted(self, preamble: Preamble, far: sockets.socket) -> bool:
@@ -169,6 +170,21 @@ class Dialler:
             self._over(token)
 
     # ---- what a meeting takes
+
+    async def _redial(self, asked: Meet) -> None:
+        """Dial another address of the receiver from now on."""
+        self._redialled[asked.peer] = asked.token
+        self._link.redial(asked.peer, asked.host, asked.port)
+        while self._link.ways().get(asked.peer) is not Way.DIALLED:
+            await asyncio.sleep(limits.DIAL_AGAIN_S)
+        self._over(asked.token)
+        self._tell(Met(asked.token, True, peer=asked.peer, way=Way.DIALLED))
+
+    def _dial_as_told(self, token: bytes) -> None:
+        """Dial the receiver's own address again, if another was dialled for this token."""
+        for peer in [peer for peer, newest in self._redialled.items() if newest == token]:
+            del self._redialled[peer]
+            self._link.redial(peer)
 
     def _do(self, meeting: _Meeting, part: Coroutine[Any, Any, None]) -> None:
         meeting.task = self._loop.create_task(self._guarded(meeting.asked, part))
@@ -309,6 +325,7 @@ class Dialler:
     def _fail(self, token: bytes, reason: str) -> None:
         logger.debug("a meeting fails: %s", reason)
         self._over(token)
+        self._dial_as_told(token)
         self._tell(Met(token, False, reason))
 
     def _over(self, token: bytes) -> None:

@@ -182,10 +182,12 @@ class ZmqLink:
         """Return by which way frames go to each peer now, None where none stands."""
         return {peer: bundle.way for peer, bundle in self._routes.items()}
 
-    def redial(self, peer: PeerId, host: str, port: int) -> None:
-        """Dial a peer at another of its addresses from now on, if it is known."""
-        if peer in self._routes:
-            self._routes[peer].redial(host, port)
+    def redial(self, peer: PeerId, host: str = "", port: int = 0) -> None:
+        """Dial a peer at another of its addresses from now on, if it is known; without one at that
+        which it was allowed with."""
+        if (bundle := self._routes.get(peer)) is not None:
+            told = bundle.address
+            bundle.redial(host or told.host, port or told.port)
 
     def renew(self, gone: Collection[str] | None = None) -> None:
         """Make connections anew that are known to be dead, and dial at once where there is none;

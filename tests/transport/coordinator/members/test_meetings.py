@@ -439,6 +439,19 @@ def test_how_often_one_makes_others_dial_is_bounded(lies: str) -> None:
     assert len(dialled) < 700
 
 
+def test_where_very_many_take_part_only_those_meet_that_need_it() -> None:
+    many = [House(bytes([9, i]) * 16, "symmetric", f"198.51.{i}.1") for i in range(140)]
+    streets = Streets([])
+    for house in many:
+        streets.houses[house.peer] = house
+        streets.enter(house)
+    first, second = many[0].peer, many[-1].peer
+    known = len(streets.ways())
+    assert known <= limits.MEET_ALL_MAX**2 and (first, second) not in streets.ways()
+    streets.machine.unreached(first, (second,), streets.now_s)
+    assert (first, second) in streets.ways()
+
+
 def test_whatever_happens_the_books_agree() -> None:
     for seed in range(60):
         draw = random.Random(seed)

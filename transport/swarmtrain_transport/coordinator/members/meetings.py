@@ -235,7 +235,7 @@ class Meetings:
         if (member := self._members.get(peer)) is None:
             return
         member.unreached = now_named = frozenset(others)
-        for other in now_named:
+        for other in sorted(now_named):
             self._look(peer, other, now_s)
             pair = self._pair(peer, other)
             if pair is not None and pair.standing is not None and pair.trying is None:
@@ -252,7 +252,7 @@ class Meetings:
         """Parts of these senders have not come to these receivers in time for a round. A relay that
         stalls says nothing, and TCP takes its word: so another one is tried, beside it, as it is
         the receivers' word alone. Each counts once against a relay."""
-        for sender, receiver in pairs:
+        for sender, receiver in sorted(pairs):
             pair = self._pair(sender, receiver)
             if pair is None or pair.standing is None or pair.trying is not None:
                 continue
@@ -378,7 +378,9 @@ class Meetings:
     def ways(self) -> dict[tuple[PeerId, PeerId], Way | None]:
         """The way by which each peer that is here sends to each other one, None for no way."""
         here = [peer for peer, one in self._members.items() if one.is_here and one.meets]
-        return {(a, b): self._way(a, b) for a in here for b in here if a != b}
+        if self._meets_all:
+            return {(a, b): self._way(a, b) for a in here for b in here if a != b}
+        return {(a, b): self._way(a, b) for a in here for b in self._pairs.get(a, ()) if b in here}
 
     def detours(self, now_s: float) -> dict[tuple[PeerId, PeerId], float]:
         """Return the pairs of sender and receiver without a direct way, and the bytes a second that
@@ -398,6 +400,12 @@ class Meetings:
     def names_of_relays(self) -> dict[PeerId, str]:
         """Names of those who pass bytes on now."""
         return {peer: one.name for peer, one in self._members.items() if peer in self.relays}
+
+    @property
+    def _meets_all(self) -> bool:
+        """True if everybody is to meet everybody; where more take part only those who say that they
+        need it, or there would be a million pairs."""
+        return len(self._members) <= limits.MEET_ALL_MAX
 
     def _way(self, sender: PeerId, receiver: PeerId) -> Way | None:
         pair = self._pair(sender, receiver)
@@ -448,7 +456,9 @@ class Meetings:
             pair.is_named = pair.is_named or is_named
             if not pair.is_named and not source.at.fails_to_dial(target.at):
                 self._drop(pair)
-        elif pair is None and (is_named or source.at.fails_to_dial(target.at)):
+        elif pair is None and (
+            is_named or (self._meets_all and source.at.fails_to_dial(target.at))
+        ):
             self._add(sender, receiver, now_s).is_named = is_named
 
     def _check_standing(self, pair: _Pair, now_s: float) -> None:
