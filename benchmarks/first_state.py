@@ -4,10 +4,10 @@
 
 A coordinator and its peers run on loopback, each a process of its own. The first to come is
 hostile, and the honest ones come when it has given the run's first state. In `hoard` it answers
-nothing that is asked of it by hash, neither states nor results; in `unreachable` it is an ordinary
-`swarmtrain join --advertise 127.0.0.1:9`, where nobody listens. It is told after how many seconds
-round 1 was committed, counted from the start of the honest peers, who was in the rounds of the
-20 s after it, and where the hostile one is named. Exit status 1: round 1 took more than three
+nothing that is asked of it by hash, neither states nor results; in `unreachable` it tells an
+address where nobody listens, and takes no part in meetings, by which it would soon be reached. It
+is told after how many seconds round 1 was committed, counted from the start of the honest peers,
+who was in the rounds of the 20 s after it, and where the hostile one is named. Exit status 1: round 1 took more than three
 minutes, an honest peer was in no round or in less than half of them, or the culprit is not named.
 """
 
@@ -25,8 +25,10 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+from swarmtrain.config.options import Endpoint
+
 HOSTILE = "mallory"
-NOWHERE = "127.0.0.1:9"
+NOWHERE = Endpoint("127.0.0.1", 9)
 BEGIN_S = 180.0
 """Bar: time for round 1, with every honest peer in a result."""
 
@@ -85,11 +87,10 @@ class Beginning:
         """Start the coordinator, then the hostile peer, and the others when it has given."""
         self.processes.start_coordinator()
         self.hear(BEGIN_S, lambda: bool(self.invite))
-        if kind == "unreachable":
-            self.processes.start_peer(HOSTILE, advertise=NOWHERE)
-        else:
-            folder = str(self.place.peer(HOSTILE))
-            self.processes.start_module(HOSTILE, Path(__file__).stem, "--hostile", folder)
+        folder = str(self.place.peer(HOSTILE))
+        self.processes.start_module(
+            HOSTILE, Path(__file__).stem, "--kind", kind, "--hostile", folder
+        )
         self.processes.hand_invite(HOSTILE, self.invite)
         if not self.hear(BEGIN_S, lambda: self.has_given):
             raise RuntimeError("the hostile peer gave no first state")
@@ -159,16 +160,16 @@ def measure(kind: str, peers: int) -> dict[str, Any]:
     }  # fmt: skip
 
 
-def hoard(folder: str) -> int:
-    """Be a peer that answers nothing which is asked of it by hash; the invite is the first line of
-    standard input."""
+def hostile(kind: str, folder: str) -> int:
+    """Be the first peer; the invite is the first line of standard input."""
     from swarmtrain.chaos.siege.hostile import _LyingLink
-    from swarmtrain.config.options import Endpoint, JoinOptions
+    from swarmtrain.config.options import JoinOptions
     from swarmtrain.foundation import events
     from swarmtrain.peer.network.shell import PeerShell
     from swarmtrain.peer.run import run_peer
     from swarmtrain_transport.credentials.invite import Invite
     from swarmtrain_transport.wire.frames import FrameKind
+    from swarmtrain_transport.wire.messages import PeerMessage, Places
 
     answers = (FrameKind.BLOB, FrameKind.PIECE)
 
@@ -181,12 +182,20 @@ def hoard(folder: str) -> int:
                 lambda frame, send: False, lambda peer: False,
             )  # fmt: skip
 
+    class Aloof(PeerShell):
+        def send(self, message: PeerMessage) -> None:
+            if not isinstance(message, Places):
+                super().send(message)
+
+    is_aloof = kind == "unreachable"
     options = JoinOptions(
         invite=Invite.parse(sys.stdin.readline().strip()), name=HOSTILE,
-        listen=Endpoint("127.0.0.1", 0), state_dirs=(Path(folder),), json_events=True,
+        listen=Endpoint("127.0.0.1", 0), advertise=NOWHERE if is_aloof else None,
+        state_dirs=(Path(folder),), json_events=True,
     )  # fmt: skip
     say = partial(print, file=sys.stderr, flush=True)
-    return run_peer(options, say=say, emit=events.write, make_shell=Hoarder)
+    shell = Aloof if is_aloof else Hoarder
+    return run_peer(options, say=say, emit=events.write, make_shell=shell)
 
 
 def main() -> int:
@@ -197,7 +206,7 @@ def main() -> int:
     parser.add_argument("--hostile", metavar="FOLDER", help=argparse.SUPPRESS)
     options = parser.parse_args()
     if options.hostile:
-        return hoard(options.hostile)
+        return hostile(options.kind, options.hostile)
     figures = measure(options.kind, options.peers)
     words = (
         "{kind}: round 1 after {round_1_s} s, all {peers} honest peers in a result after"
