@@ -7,8 +7,9 @@ hostile, and the honest ones come when it has given the run's first state. In `h
 nothing that is asked of it by hash, neither states nor results; in `unreachable` it tells an
 address where nobody listens, and takes no part in meetings, by which it would soon be reached. It
 is told after how many seconds round 1 was committed, counted from the start of the honest peers,
-who was in the rounds of the 20 s after it, and where the hostile one is named. Exit status 1: round 1 took more than three
-minutes, an honest peer was in no round or in less than half of them, or the culprit is not named.
+who was in the rounds of the 20 s after it, and where the hostile one is named. Exit status 1:
+round 1 took more than three minutes, an honest peer was in no round or in less than half of them,
+or the culprit is not named.
 """
 
 import argparse
