@@ -1,7 +1,7 @@
 """Cost of strangers, and of a member that says too much, to a coordinator and to its run.
 
     python benchmarks/door.py [--flood silent] [--connections 6000] [--json]
-    python benchmarks/door.py --flood knocks|unfinished|heavy|copies [--seconds 20] [--json]
+    python benchmarks/door.py --flood knocks|unfinished|heavy|copies|preambles [--seconds 20]
 
 A coordinator of its own runs on loopback. `silent` opens so many connections from 127.0.0.1 that
 say nothing; meanwhile a stranger from 127.0.0.2 asks how it is, over TLS. The others have three
@@ -10,7 +10,9 @@ strangers without an invite come again and again: `knocks` sends first messages 
 lists on 8 connections, `unfinished` all but the last byte of such a message on 60 connections from
 each of three addresses. In `heavy` a fourth peer says GOT of 4 MiB about an unknown plan each
 second. In `copies` the coordinator loses its ledger, and before its peers are back 70 strangers say
-that they have a longer one; it is told after how many seconds all three are in a result again.
+that they have a longer one; it is told after how many seconds all three are in a result again. In
+`preambles` 60 connections each to the coordinator's port and to those of all peers say that they
+are of a meeting: a token that nobody has, or half of one.
 Linux only: it binds other addresses of the loopback network, and reads memory from /proc.
 """
 
@@ -49,6 +51,9 @@ FLOOD_BYTES = (4 << 20) - 1024
 
 CUT = ("flood", "fault")
 """Events of `status` that name who was cut off."""
+
+FALSE_MEETINGS = 60
+"""Connections to each port."""
 
 PAUSE_S = 0.05
 """Pause of a flooding connection that was broken before it comes again."""
@@ -195,6 +200,36 @@ SOURCES = {"knocks": ("127.0.0.1",) * 8, "unfinished": ADDRESSES * 60}
 """Addresses of the connections that are open at once."""
 
 
+def false_meeting(port: int, source: str, *, is_whole: bool) -> None:
+    """Come with a preamble of a meeting that there is not, again and again."""
+    from swarmtrain_transport.links.ways import TOKEN_BYTES, Preamble, Side
+
+    while True:
+        said = Preamble(Side.RECEIVER, os.urandom(TOKEN_BYTES)).encode()
+        with (
+            contextlib.suppress(OSError),
+            socket.create_connection(
+                ("127.0.0.1", port), CONNECT_TIMEOUT_S, source_address=(source, 0)
+            ) as line,
+        ):
+            line.sendall(said if is_whole else said[:20])
+            line.recv(1)
+        time.sleep(PAUSE_S)
+
+
+def false_meetings(ports: list[int]) -> None:
+    """Flood each port until the process is ended."""
+    os.nice(19)
+    for port in ports:
+        for number in range(FALSE_MEETINGS):
+            source = ADDRESSES[number % len(ADDRESSES)]
+            threading.Thread(
+                target=false_meeting, args=(port, source), kwargs={"is_whole": number % 2 == 0},
+                daemon=True,
+            ).start()  # fmt: skip
+    threading.Event().wait()
+
+
 def strangers(kind: str, port: int) -> None:
     """All strangers of a flood, until the process is ended. They take only the time of processors
     that nobody else wants here: elsewhere they would have machines of their own."""
@@ -284,14 +319,14 @@ def heavy_member(invite: "Invite") -> None:
 
 
 @contextlib.contextmanager
-def attack(kind: str, invite: str) -> Iterator[None]:
+def attack(kind: str, invite: str, ports: list[int]) -> Iterator[None]:
     """The strangers, or the member, as a process of their own."""
     process = subprocess.Popen(
         [sys.executable, __file__, "--flood", kind, "--attack"],
         stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL,
     )  # fmt: skip
     assert process.stdin is not None and process.stdout is not None
-    process.stdin.write(invite.encode() + b"\n")
+    process.stdin.write(f"{invite}\n{json.dumps(ports)}\n".encode())
     process.stdin.flush()
     process.stdout.readline()  # it has begun: to start a process takes long on a busy machine
     try:
@@ -312,6 +347,8 @@ class Counted:
     def __init__(self, place: Any, processes: Any) -> None:
         self.place, self.processes = place, processes
         self.invite = ""
+        self.ports: list[int] = []
+        """Data ports of the peers."""
         self.ends: dict[str, list[float]] = {name: [] for name in PEERS}
         """Times at which each peer's part was merged into a round."""
 
@@ -322,7 +359,7 @@ class Counted:
 
     def look(self, until_s: float, is_enough: Callable[[], bool] = lambda: False) -> None:
         """Hear events until then."""
-        from swarmtrain.foundation.events import Ready, RoundEnded
+        from swarmtrain.foundation.events import In, Ready, RoundEnded
         from swarmtrain.local_run.processes import Ended
 
         while (left_s := until_s - time.monotonic()) > 0 and not is_enough():
@@ -334,6 +371,8 @@ class Counted:
                 self.invite = event.invite
                 for peer in PEERS:
                     self.processes.hand_invite(peer, event.invite)
+            elif isinstance(event, In):
+                self.ports.append(event.port)
             elif isinstance(event, RoundEnded) and event.outcome == "merged":
                 self.ends[name].append(time.monotonic())
             elif isinstance(event, Ended) and name in PEERS:
@@ -405,7 +444,7 @@ def measure_run(kind: str, seconds: float) -> dict[str, Any]:
             )
             quiet = run.count(seconds)
             back_s = 0.0
-            with attack(kind, run.invite):
+            with attack(kind, run.invite, run.ports):
                 if kind == "copies":
                     back_s = run.lose_ledger()
                 flooded = run.count(seconds)
@@ -429,7 +468,7 @@ def rounded(value: Any) -> Any:
 
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    kinds = ["silent", *SOURCES, "heavy", "copies"]
+    kinds = ["silent", *SOURCES, "heavy", "copies", "preambles"]
     parser.add_argument("--flood", default="silent", choices=kinds)
     parser.add_argument("--connections", type=int, default=6000, help="of `silent`")
     parser.add_argument("--seconds", type=float, default=20.0, help="of the others, each half")
@@ -440,12 +479,15 @@ def main() -> int:
         from swarmtrain_transport.credentials.invite import Invite
 
         invite = Invite.parse(sys.stdin.readline().strip())
+        ports = json.loads(sys.stdin.readline())
         if options.flood != "heavy":
             print("begun", flush=True)
         if options.flood == "heavy":
             heavy_member(invite)
         if options.flood == "copies":
             claimants(invite)
+        if options.flood == "preambles":
+            false_meetings([invite.port, *ports])
         strangers(options.flood, invite.port)
     if options.flood == "silent":
         figures = measure_silent(options.connections)
