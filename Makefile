@@ -51,7 +51,7 @@ tests-of-parts: setup
 # and its stories. An environment of its own, made anew each time, without torch and numpy.
 #   make test-no-torch PYTHON=python3.13
 BARE := .venv-no-torch
-TORCHLESS := tests/transport tests/coordinator tests/why tests/local_run tests/foundation tests/mapping \
+TORCHLESS := tests/transport tests/coordinator tests/why tests/local_run tests/foundation tests/port_mapping \
   tests/console tests/config/test_config.py tests/config/test_run_file_page.py \
   tests/hook/test_environment.py tests/emulate/test_course.py tests/emulate/test_emulate_links.py \
   tests/house/test_imports.py

@@ -1,4 +1,4 @@
-"""A real router daemon (miniupnpd) behind which `swarmtrain.mapping` asks for a port; as root.
+"""A real router daemon (miniupnpd) behind which `swarmtrain.port_mapping` asks for a port; as root.
 
 Three namespaces: a machine at home, its router, and somebody outside, who dials. Each row is one
 protocol that the router speaks: seconds until the port was there, whether somebody outside got in,
@@ -151,7 +151,7 @@ def measure(row: str, folder: Path, *, restarts: bool) -> dict:
 
 async def inside() -> None:
     """At home: listen, ask, tell, leave when told."""
-    from swarmtrain.mapping.mapper import Mapper
+    from swarmtrain.port_mapping.mapper import Mapper
 
     logging.basicConfig(level=os.environ.get("LOG", "WARNING"), stream=sys.stderr)
     servers = [await asyncio.start_server(lambda reader, writer: writer.close(), host, PORT)

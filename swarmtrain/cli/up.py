@@ -24,7 +24,7 @@ from swarmtrain.console.lines import stamped
 from swarmtrain.foundation import events
 from swarmtrain.foundation.errors import misuse
 from swarmtrain.foundation.signals import tell
-from swarmtrain.mapping.answers import is_private
+from swarmtrain.port_mapping.answers import is_private
 from swarmtrain_transport.credentials.invite import Invite, names_its_reader
 from swarmtrain_transport.limits import LINGER_LATE_S
 

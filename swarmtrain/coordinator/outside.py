@@ -8,7 +8,7 @@ import ipaddress
 import socket
 from collections.abc import Callable
 
-from swarmtrain.mapping.mapper import Mapper, families
+from swarmtrain.port_mapping.mapper import Mapper, families
 from swarmtrain_transport.wire.messages import Place
 
 ROUTE_PROBE = ("192.0.2.1", 9)

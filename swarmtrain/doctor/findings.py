@@ -13,7 +13,7 @@ from swarmtrain.console.units import human_bytes
 from swarmtrain.doctor.router import Router
 from swarmtrain.foundation.error_table import EXIT_BUG, EXIT_DONE, TABLE
 from swarmtrain.foundation.errors import UserError
-from swarmtrain.mapping.answers import is_private
+from swarmtrain.port_mapping.answers import is_private
 from swarmtrain_transport import limits
 
 OK, NOTE, BAD = "ok", "note", "bad"

@@ -16,9 +16,9 @@ from swarmtrain.doctor.router import Router, ask
 from swarmtrain.foundation import regular_file
 from swarmtrain.foundation.errors import UserError, cleaned
 from swarmtrain.foundation.file_descriptors import raise_limit
-from swarmtrain.mapping.gateway import gateways, own_host
 from swarmtrain.peer.disk.group_storage import RUN_FILE
 from swarmtrain.peer.disk.shelf import free_bytes
+from swarmtrain.port_mapping.gateway import gateways, own_host
 from swarmtrain_transport.errors import RemoteFault
 from swarmtrain_transport.pipeline.coordinator.assignment import memory_of
 

@@ -10,8 +10,8 @@ import struct
 from contextlib import suppress
 from dataclasses import dataclass
 
-from swarmtrain.mapping.answers import ANSWER_BYTES_MAX
-from swarmtrain.mapping.gateway import Gateway
+from swarmtrain.port_mapping.answers import ANSWER_BYTES_MAX
+from swarmtrain.port_mapping.gateway import Gateway
 
 ASKED_S = (0.25, 0.5, 1.0)
 """Waits for an answer, one for each time that it is asked, as RFC 6886 begins."""

@@ -9,7 +9,7 @@ import pytest
 
 from swarmtrain.doctor import router as routers
 from swarmtrain.doctor.router import Router, ask, understood
-from swarmtrain.mapping.gateway import Gateway
+from swarmtrain.port_mapping.gateway import Gateway
 
 ADDRESS = bytes.fromhex("0080000000000001cb007107")
 HOST = "127.0.0.1"

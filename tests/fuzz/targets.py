@@ -21,15 +21,15 @@ from swarmtrain.checkpoint import CheckpointError
 from swarmtrain.config import file as config_file
 from swarmtrain.config.settings import RunConfig, RunSection
 from swarmtrain.foundation.errors import UserError
-from swarmtrain.mapping.nat_pmp import NatPmp
-from swarmtrain.mapping.pcp import Pcp
-from swarmtrain.mapping.upnp import location_in
 from swarmtrain.models.weights_file import head_bytes, places_in
 from swarmtrain.peer.arithmetic import CodecArithmetic, codec_of
 from swarmtrain.peer.disk import identity_file, ledger_file
 from swarmtrain.peer.disk.group_storage import parse_result
 from swarmtrain.peer.network.proxy import Proxy
 from swarmtrain.pipeline.activations import ActivationCodec, Boundary
+from swarmtrain.port_mapping.nat_pmp import NatPmp
+from swarmtrain.port_mapping.pcp import Pcp
+from swarmtrain.port_mapping.upnp import location_in
 from swarmtrain_optimizers.codecs import CODECS
 from swarmtrain_optimizers.codecs.base import IllegalPayload
 from swarmtrain_transport import limits

@@ -32,7 +32,7 @@ OPTIMIZERS = (
 
 SWARMTRAIN = (
     "foundation",
-    "errors config console mapping",
+    "errors config console port_mapping",
     "models data checkpoint inner_optimizer",
     "pipeline",
     "strategies why",

@@ -19,7 +19,6 @@ import msgspec
 from swarmtrain.config.caps import NO_CAPS, Caps
 from swarmtrain.config.options import Endpoint
 from swarmtrain.foundation.errors import UserError, cleaned, refused, run_over, translate
-from swarmtrain.mapping.mapper import Mapper, families
 from swarmtrain.peer.arithmetic import CodecArithmetic
 from swarmtrain.peer.disk.recall import recall
 from swarmtrain.peer.disk.shelf import DiskShelf
@@ -42,6 +41,7 @@ from swarmtrain.peer.network.whereabouts import Unreachable, Whereabouts
 from swarmtrain.peer.view import PeerView, TrainerNote, ended_note, view_of
 from swarmtrain.pipeline.costs import span_words
 from swarmtrain.pipeline.stage_peer import End, Part
+from swarmtrain.port_mapping.mapper import Mapper, families
 from swarmtrain.status import StatusServer
 from swarmtrain_transport import actions as do
 from swarmtrain_transport import limits

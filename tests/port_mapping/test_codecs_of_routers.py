@@ -4,10 +4,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from swarmtrain.mapping.answers import Granted, Refused, flaw, has_restarted, is_private
-from swarmtrain.mapping.nat_pmp import NatPmp
-from swarmtrain.mapping.pcp import Pcp
-from tests.mapping.fake_router import FakeRouter
+from swarmtrain.port_mapping.answers import Granted, Refused, flaw, has_restarted, is_private
+from swarmtrain.port_mapping.nat_pmp import NatPmp
+from swarmtrain.port_mapping.pcp import Pcp
+from tests.port_mapping.fake_router import FakeRouter
 
 NONCE = bytes(range(12))
 OWN, OWN_6 = "192.168.1.5", "2001:db8::5"

@@ -5,8 +5,8 @@ import random
 
 import pytest
 
-from swarmtrain.mapping.answers import Granted, Refused
-from swarmtrain.mapping.machine import (
+from swarmtrain.port_mapping.answers import Granted, Refused
+from swarmtrain.port_mapping.machine import (
     AGAIN_S,
     EMPTY_AGAIN_S,
     Actions,
@@ -16,9 +16,9 @@ from swarmtrain.mapping.machine import (
     Send,
     UnmapByUpnp,
 )
-from swarmtrain.mapping.nat_pmp import NatPmp
-from swarmtrain.mapping.pcp import Pcp
-from tests.mapping.fake_router import PUBLIC, FakeRouter
+from swarmtrain.port_mapping.nat_pmp import NatPmp
+from swarmtrain.port_mapping.pcp import Pcp
+from tests.port_mapping.fake_router import PUBLIC, FakeRouter
 
 BY_UPNP = Granted("203.0.113.8", 9000, 600)
 DECIDED_S = 60.0

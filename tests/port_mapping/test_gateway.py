@@ -2,8 +2,8 @@
 
 import asyncio
 
-from swarmtrain.mapping import gateway
-from swarmtrain.mapping.gateway import bsd_router, linux_router, linux_router_6
+from swarmtrain.port_mapping import gateway
+from swarmtrain.port_mapping.gateway import bsd_router, linux_router, linux_router_6
 
 TABLE = """\
 Iface\tDestination\tGateway\tFlags\tRefCnt\tUse\tMetric\tMask\tMTU\tWindow\tIRTT

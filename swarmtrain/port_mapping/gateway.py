@@ -10,7 +10,7 @@ import sys
 from dataclasses import dataclass
 from pathlib import Path
 
-from swarmtrain.mapping import pcp
+from swarmtrain.port_mapping import pcp
 
 SSDP = ("239.255.255.250", 1900)
 """Address and port at which UPnP devices are searched for."""

@@ -11,10 +11,10 @@ import socket
 from collections.abc import Awaitable, Callable, Collection, Coroutine, Sequence
 from typing import Any
 
-from swarmtrain.mapping import gateway as routes
-from swarmtrain.mapping.answers import ANSWER_BYTES_MAX
-from swarmtrain.mapping.gateway import Gateway
-from swarmtrain.mapping.machine import (
+from swarmtrain.port_mapping import gateway as routes
+from swarmtrain.port_mapping.answers import ANSWER_BYTES_MAX
+from swarmtrain.port_mapping.gateway import Gateway
+from swarmtrain.port_mapping.machine import (
     Actions,
     Exchange,
     MapByUpnp,
@@ -23,9 +23,9 @@ from swarmtrain.mapping.machine import (
     Send,
     UnmapByUpnp,
 )
-from swarmtrain.mapping.nat_pmp import NatPmp
-from swarmtrain.mapping.pcp import NONCE_BYTES, Pcp
-from swarmtrain.mapping.upnp import Upnp
+from swarmtrain.port_mapping.nat_pmp import NatPmp
+from swarmtrain.port_mapping.pcp import NONCE_BYTES, Pcp
+from swarmtrain.port_mapping.upnp import Upnp
 from swarmtrain_transport.wire.messages import Place
 
 logger = logging.getLogger(__name__)

@@ -6,10 +6,10 @@ from contextlib import asynccontextmanager
 import pytest
 from aiohttp import web
 
-from swarmtrain.mapping import upnp
-from swarmtrain.mapping.answers import Granted, Refused
-from swarmtrain.mapping.gateway import Gateway
-from swarmtrain.mapping.upnp import Upnp, is_of, location_in, search_request
+from swarmtrain.port_mapping import upnp
+from swarmtrain.port_mapping.answers import Granted, Refused
+from swarmtrain.port_mapping.gateway import Gateway
+from swarmtrain.port_mapping.upnp import Upnp, is_of, location_in, search_request
 
 LOOPBACK = "127.0.0.1"
 ROUTER = "192.168.1.1"

@@ -5,12 +5,12 @@ from contextlib import asynccontextmanager
 
 import pytest
 
-from swarmtrain.mapping import mapper as shell
-from swarmtrain.mapping.answers import Refused
-from swarmtrain.mapping.gateway import Gateway
-from swarmtrain.mapping.mapper import NO_ROUTER, Mapper, families
+from swarmtrain.port_mapping import mapper as shell
+from swarmtrain.port_mapping.answers import Refused
+from swarmtrain.port_mapping.gateway import Gateway
+from swarmtrain.port_mapping.mapper import NO_ROUTER, Mapper, families
 from swarmtrain_transport.wire.messages import Place
-from tests.mapping.fake_router import PUBLIC, FakeRouter, Listening
+from tests.port_mapping.fake_router import PUBLIC, FakeRouter, Listening
 
 LOOPBACK = "127.0.0.1"
 

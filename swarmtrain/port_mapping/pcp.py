@@ -6,7 +6,7 @@ IPv4 and IPv6 alike: of an IPv6 router the answer is a hole in its firewall.
 import ipaddress
 import struct
 
-from swarmtrain.mapping.answers import ANSWER_BYTES_MAX, LIFETIME_S, Granted, Refused
+from swarmtrain.port_mapping.answers import ANSWER_BYTES_MAX, LIFETIME_S, Granted, Refused
 
 PORT = 5351
 """UDP port of PCP and NAT-PMP at the router."""

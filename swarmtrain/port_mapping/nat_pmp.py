@@ -6,7 +6,7 @@ Older than PCP, IPv4 alone, and without a nonce. The external address is an answ
 import ipaddress
 import struct
 
-from swarmtrain.mapping.answers import LIFETIME_S, Granted, Refused
+from swarmtrain.port_mapping.answers import LIFETIME_S, Granted, Refused
 
 _ADDRESS, _MAP_TCP, _ANSWER = 0, 2, 0x80
 _ASKS = struct.Struct("!BBxxHHI")

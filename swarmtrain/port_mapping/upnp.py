@@ -17,8 +17,8 @@ from urllib.parse import urlsplit
 
 import aiohttp
 
-from swarmtrain.mapping.answers import Granted, Refused
-from swarmtrain.mapping.gateway import Gateway
+from swarmtrain.port_mapping.answers import Granted, Refused
+from swarmtrain.port_mapping.gateway import Gateway
 
 logger = logging.getLogger(__name__)
 

@@ -11,7 +11,7 @@ import random
 from dataclasses import dataclass
 from typing import Protocol
 
-from swarmtrain.mapping.answers import Granted, Refused, flaw, has_restarted
+from swarmtrain.port_mapping.answers import Granted, Refused, flaw, has_restarted
 
 
 class MappingProtocol(enum.StrEnum):
