@@ -400,6 +400,7 @@ class Rendezvous:
         if absent_s > limits.ABSENT_S and now_s > self.next_wakeup_s + limits.ABSENT_S:
             self.live_roster.pardon(now_s)
             self.recovery.pardon(absent_s)
+            self.meetings.pardon(absent_s)
             for group in self.groups.values():
                 group.pardon(absent_s)
             if self.stage_rounds is not None:

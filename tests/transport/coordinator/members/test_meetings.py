@@ -188,6 +188,18 @@ def test_a_sender_that_names_the_receiver_for_long_has_lost_its_way() -> None:
     assert len(streets.meets(A)) > 1
 
 
+def test_what_was_said_while_the_coordinator_was_stopped_takes_no_way_down() -> None:
+    streets = met("open", "restricted", seconds=1.0)
+    token = standing(streets, A, B)
+    streets.machine.pardon(30.0)
+    streets.now_s += 30.0
+    streets.machine.unreached(A, (B,), streets.now_s)  # said before the way stood
+    assert standing(streets, A, B) == token
+    streets.now_s += limits.UNREACHED_S
+    streets.machine.unreached(A, (B,), streets.now_s)
+    assert streets.ways()[A, B] is None
+
+
 def test_a_receiver_takes_no_way_down_but_another_one_is_looked_for() -> None:
     streets = met("open", "restricted", seconds=100.0)
     token = standing(streets, A, B)

@@ -211,6 +211,13 @@ class Meetings:
         self.relays.left(peer)
         self._wake(now_s)
 
+    def pardon(self, absent_s: float) -> None:
+        """The coordinator was stopped for so long: what it hears now was said meanwhile."""
+        for pair in self._every_pair():
+            pair.stood_s += absent_s
+            if pair.trying is not None:
+                pair.trying.ends_s += absent_s
+
     def places(self, peer: PeerId, message: Places, now_s: float) -> None:
         """A peer tells its addresses."""
         if (member := self._members.get(peer)) is None or member.at.places == message.places:
