@@ -21,6 +21,7 @@ ELSEWHERE = {
     "demo": "tests/demo",
     "emulate": "tests/emulate",
     "chaos": "tests/chaos",
+    "relay": "tests/e2e/test_relay.py",
     "simulate": "tests/simulate",
     "compare": "tests/compare",
 }
