@@ -1,4 +1,4 @@
-"""A process that only relays stands in the status while it is there, and ends when it is asked to."""
+"""A process that only relays stands in the status while it is there, and ends when asked to."""
 
 from e2e_rig import SMALL_MODEL, place
 
