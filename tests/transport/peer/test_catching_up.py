@@ -1,5 +1,8 @@
 """A peer that fell behind: results while they are kept, a later state as soon as they are not."""
 
+import struct
+
+import msgspec
 import pytest
 
 from swarmtrain_transport import actions as do
@@ -8,7 +11,7 @@ from swarmtrain_transport.hashing import content_hash
 from swarmtrain_transport.peer.participant import Actions, Participant
 from swarmtrain_transport.wire import messages as m
 from swarmtrain_transport.wire.frames import Frame, FrameKind
-from swarmtrain_transport.wire.records import Attest, Gone, Rewind
+from swarmtrain_transport.wire.records import Attest, Freeze, Gone, Rewind
 from tests.transport.peer.test_participant import peer_of, records
 from tests.transport.plain_arithmetic import PlainArithmetic
 from tests.transport.rig import (
@@ -17,6 +20,7 @@ from tests.transport.rig import (
     B,
     C,
     Chain,
+    commit_of,
     genesis_body,
     join_body,
     run_body,
@@ -28,8 +32,9 @@ from tests.transport.swarm import Member, state_of
 LATER = b"S" * 32
 
 
-def behind(commits: int) -> tuple[Participant, Chain, Actions]:
-    """A peer at op 0 that hears of so many commits at once, the last of them attested."""
+def behind(commits: int, root: bytes = bytes(32)) -> tuple[Participant, Chain, Actions]:
+    """A peer at op 0 that hears of so many commits at once, the last of them attested. All their
+    slices have this root."""
     manifest, chunks = state_of([7] * 24)
     joins = [join_body(peer) for peer in (A, B, C)]
     chain = Chain(run_body(), *joins, genesis_body(24, manifest.root))
@@ -39,7 +44,12 @@ def behind(commits: int) -> tuple[Participant, Chain, Actions]:
     first = len(chain.records)
     for _ in range(commits):
         chain.add(chain.plan((B, C), 24))
-        chain.commit(B, C)
+        op = chain.view.first.in_progress
+        assert op is not None
+        chain.add(Freeze(op.plan.op, (B, C), {}))
+        commit = commit_of(op)
+        slices = tuple(msgspec.structs.replace(one, root=root) for one in commit.slices)
+        chain.add(msgspec.structs.replace(commit, slices=slices))
     chain.add(Attest(commits, LATER))
     return machine, chain, machine.control(records(chain, first), 0.0)
 
@@ -110,3 +120,19 @@ def test_whoever_is_alone_finds_out_that_a_result_is_with_nobody() -> None:
         assert now_s < 2 * limits.LOST_ROUNDS * limits.FETCH_RETRY_S
         now_s = max(now_s, machine.next_wakeup_s)
         actions = machine.tick(now_s)
+
+
+@pytest.mark.parametrize(("weight", "is_lost"), [(3, False), (0, True)])
+def test_a_committed_result_that_nobody_can_decode_is_as_good_as_lost(
+    weight: int, is_lost: bool
+) -> None:
+    """Who was left agreed on its hashes, its owner among them. It never reaches the trainer."""
+    chunk = struct.pack("<5q", 1, 1, 1, 1, weight)
+    digest = content_hash(chunk)
+    machine, chain, _ = behind(1, root=content_hash(digest * 3))
+    actions = machine.frame(B, Frame(FrameKind.BLOB, chain.view.run_tag, body=digest * 3), 0.0)
+    actions += machine.frame(B, Frame(FrameKind.BLOB, chain.view.run_tag, body=chunk), 0.0)
+    assert any(isinstance(action, do.ApplyResult) for action in actions) is not is_lost
+    stranded = [a for a in actions if getattr(a, "message", None) == m.Stranded(1)]
+    assert bool(stranded) is is_lost
+    assert (LATER in {found for _, found in asked(actions)}) is is_lost

@@ -8,14 +8,20 @@ import dataclasses
 from collections.abc import Sequence
 
 from swarmtrain_transport import limits
-from swarmtrain_transport.arithmetic import Buffer
+from swarmtrain_transport.arithmetic import Arithmetic, Buffer
 from swarmtrain_transport.blocks.blobs import Blobs
 from swarmtrain_transport.blocks.fetch import Fetcher
 from swarmtrain_transport.collective.rule_inputs import has_centre
 from swarmtrain_transport.errors import RemoteFault
 from swarmtrain_transport.hashing import content_hash
 from swarmtrain_transport.kinds import GATHER, PAIR
-from swarmtrain_transport.ledger.fold import GroupView, OpView, num_chunks, window_of
+from swarmtrain_transport.ledger.fold import (
+    GroupView,
+    OpView,
+    chunk_range,
+    num_chunks,
+    window_of,
+)
 from swarmtrain_transport.ledger.pairing import link_of, partner_in, whole_pairs
 from swarmtrain_transport.ledger.sample_weights import in_result
 from swarmtrain_transport.links.link import PeerId
@@ -78,27 +84,31 @@ class CatchUp:
         view: the ledger's fold.
         blobs: store of chunks.
         fetcher: asks others for what is missing.
+        arithmetic: knows which chunks can be decoded.
     """
 
-    def __init__(self, me: PeerId, view: GroupView, blobs: Blobs, fetcher: Fetcher) -> None:
-        self._me = me
+    def __init__(
+        self, me: PeerId, view: GroupView, blobs: Blobs, fetcher: Fetcher, arithmetic: Arithmetic
+    ) -> None:
+        self._me, self._arithmetic = me, arithmetic
         self._view = view
         self._blobs = blobs
         self._fetcher = fetcher
         self._wanted: set[bytes] = set()
         self._lacking: tuple[object, ...] = ()
         """State of things when something was lacking; until it changes nothing else is."""
+        self._illegal_op = -1
+        """Op whose committed result nobody can decode: its owner erred, or lied, and hardly anybody
+        else was there. For us it is as good as lost."""
 
     def collect(self, op: int, *, replayed: bool) -> OpResult | None:
-        """The whole result of a committed op, or None while chunks are being fetched.
-
-        Raises:
-            RemoteFault: a hash list has the wrong length for the plan.
-        """
+        """The whole result of a committed op, or None while chunks are being fetched, and for good
+        if they are none that could be decoded."""
         now = (op, self._blobs.changes, *self._view.holders)
         if now == self._lacking:
             return None
         self._wanted.clear()
+        self._illegal_op = -1
         view, before = self._view.commits[op], self._view.samples.after(op - 1)
         commit = view.outcome
         assert isinstance(commit, Commit)
@@ -155,14 +165,17 @@ class CatchUp:
         return has_centre(self._view, self._blobs, op)
 
     def is_lost(self) -> bool:
-        """True if a piece that is waited for is, again and again, with nobody who is here."""
-        return any(self._fetcher.rounds(digest) >= limits.LOST_ROUNDS for digest in self._wanted)
+        """True if a piece that is waited for is, again and again, with nobody who is here, or the
+        op's result is none."""
+        return self._illegal_op >= 0 or any(
+            self._fetcher.rounds(digest) >= limits.LOST_ROUNDS for digest in self._wanted
+        )
 
     def give_up(self) -> None:
         """Nothing of it is wanted any more: a later state will make it unnecessary."""
         self._fetcher.cancel(self._wanted)
         self._wanted.clear()
-        self._lacking = ()
+        self._lacking, self._illegal_op = (), -1
 
     def _chunks(self, op: int, view: OpView, index: int, root: bytes) -> tuple[Buffer, ...] | None:
         """One slice's chunks; what is missing is asked for."""
@@ -171,17 +184,34 @@ class CatchUp:
             self._want(root, view, index)
             return None
         size = limits.HASH_BYTES
-        if len(hash_list) != size * num_chunks(view.plan, index):
-            raise RemoteFault("manifest", f"op {op}: slice {index} has another number of chunks")
         joined = bytes(hash_list)
         digests = [joined[start : start + size] for start in range(0, len(joined), size)]
+        if len(joined) != size * num_chunks(view.plan, index):
+            self._illegal_op = op
         missing = [digest for digest in digests if digest not in self._blobs]
         for digest in missing:
             self._want(digest, view, index)
         if missing:
             return None
-        chunks = [self._blobs.get(digest) for digest in digests]
-        return tuple(chunk for chunk in chunks if chunk is not None)
+        chunks = [chunk for chunk in map(self._blobs.get, digests) if chunk is not None]
+        if self._illegal_op != op and self._are_legal(view, index, chunks):
+            return tuple(chunks)
+        self._illegal_op = op
+        return None
+
+    def _are_legal(self, view: OpView, index: int, chunks: Sequence[Buffer]) -> bool:
+        """Return True if the trainer can decode them; during an op each was looked at, but what is
+        committed may come from elsewhere."""
+        window, arithmetic = window_of(view.plan), self._arithmetic
+        is_verbatim = view.plan.kind in (GATHER, PAIR)
+        check = arithmetic.check if is_verbatim else arithmetic.check_result
+        try:
+            for number, chunk in enumerate(chunks):
+                start, stop = chunk_range(view.plan, index, number)
+                check(chunk, stop - start, window)
+        except RemoteFault:
+            return False
+        return True
 
     def _want(self, digest: bytes, view: OpView, index: int) -> None:
         self._wanted.add(digest)

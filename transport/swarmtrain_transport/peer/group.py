@@ -77,7 +77,7 @@ class GroupPart:
         self._ledger, self._card, self._stats = ledger, card, stats
         self._arithmetic, self._sign = arithmetic, sign
         self._fetcher = Fetcher(shuffle)
-        self._catchup = CatchUp(card.peer_id, self.view, blobs, self._fetcher)
+        self._catchup = CatchUp(card.peer_id, self.view, blobs, self._fetcher, arithmetic)
 
     def _begin_exchange(
         self, contribution: Contribution | None, now_s: float, ahead: Ahead | None = None
