@@ -6,8 +6,15 @@ from pathlib import Path
 
 import pytest
 
-from swarmtrain.peer.network import steadiness
-from swarmtrain.peer.network.steadiness import SLEPT_S, Change, Lookout, addresses, watch
+from swarmtrain.peer.network import control, steadiness
+from swarmtrain.peer.network.steadiness import (
+    SLEPT_S,
+    Change,
+    Lookout,
+    addresses,
+    outlive,
+    watch,
+)
 from swarmtrain_transport.credentials.identity import Identity
 from swarmtrain_transport.credentials.invite import Invite
 from swarmtrain_transport.links.tcp import own_host
@@ -67,6 +74,48 @@ def test_a_dead_control_lane_is_made_anew_without_a_pause(
                 assert await listener.hears("up") == ("up", False)
                 await listener.hears(Welcome)
             assert rig.store.invites()[0].uses == 1
+
+    run(scene())
+
+
+def test_a_line_is_given_up_when_another_one_would_stand_and_not_before() -> None:
+    async def scene() -> None:
+        looks = iter([0, 2, 3, 4, 5, 0, 1, 3, 3])
+        dials = iter([OSError, TimeoutError, None, None])
+        done: list[int] = []
+
+        def retries() -> int:
+            done.append(next(looks))
+            return done[-1]
+
+        async def dial() -> None:
+            if fault := next(dials):
+                raise fault
+
+        async def pause(seconds: float) -> None:
+            assert seconds == steadiness.LINE_LOOK_S
+
+        await outlive(retries, dial, pause=pause)
+        # The network was away for two looks; with the third an answer came.
+        assert not list(looks) and not list(dials)
+
+    run(scene())
+
+
+def test_a_control_lane_that_a_router_has_forgotten_is_made_anew(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def scene() -> None:
+        told: list[bool] = []
+        monkeypatch.setattr(steadiness, "LINE_LOOK_S", 0.0)
+        monkeypatch.setattr(control, "retries", lambda line: 0 if told else 3)
+        async with serving(tmp_path) as rig:
+            lane = connected(rig.invite(), ALICE, forgotten=lambda: told.append(True))
+            async with lane as (_, listener):
+                await listener.hears("down")
+                assert await listener.hears("up") == ("up", False)
+                await listener.hears(Welcome)
+            assert told == [True]
 
     run(scene())
 

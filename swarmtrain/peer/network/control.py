@@ -14,6 +14,7 @@ import socket
 from asyncio.trsock import TransportSocket
 from collections.abc import AsyncIterator, Awaitable, Callable, Collection
 from contextlib import asynccontextmanager
+from functools import partial
 from typing import Protocol
 
 import aiohttp
@@ -41,11 +42,13 @@ from swarmtrain.foundation.errors import (
 from swarmtrain.peer.network.patience import AskedToWait, Patience, in_words, pause_s
 from swarmtrain.peer.network.probe import probe
 from swarmtrain.peer.network.proxy import Proxy, ProxyFailed, options_of, proxy_for
+from swarmtrain.peer.network.steadiness import outlive
 from swarmtrain.peer.network.text_download import not_given, read_bounded, unpack_piece
 from swarmtrain_transport import limits
 from swarmtrain_transport.credentials.identity import Identity, knock_payload
 from swarmtrain_transport.credentials.invite import Invite
 from swarmtrain_transport.errors import RemoteFault
+from swarmtrain_transport.links.tcp import retries
 from swarmtrain_transport.wire.messages import (
     Challenge,
     CoordinatorMessage,
@@ -137,6 +140,7 @@ class ControlClient:
         find_proxy: finds the proxy by which a host and port are reached, None for directly.
         waits: True to try the first connection as long as it takes.
         holding: see Patience.
+        forgotten: called when a connection is cut that led nowhere although the network is there.
     """
 
     def __init__(
@@ -152,12 +156,13 @@ class ControlClient:
         find_proxy: Callable[[str, int], Proxy | None] = proxy_for,
         waits: bool = False,
         holding: Callable[[], str] = str,
+        forgotten: Callable[[], None] | None = None,
     ) -> None:
         self._invite = invite
         self._identity = identity
         self._make_hello = make_hello
         self._handler = handler
-        self._rng, self._prepare = rng, prepare
+        self._rng, self._prepare, self._forgotten = rng, prepare, forgotten
         self._pause = pause
         self._find_proxy = find_proxy
         self._proxy: Proxy | None = None
@@ -393,6 +398,7 @@ class ControlClient:
         is_first, self._has_been_up = not self._has_been_up, True
         self._trying.answered()
         sending = asyncio.create_task(self._send_all(socket, self._outgoing))
+        watching = asyncio.create_task(self._outlive(socket))
         try:
             # Without end, until `_cut` moves it to now.
             async with self._patient(None):
@@ -408,9 +414,26 @@ class ControlClient:
             if self._closing.is_set():
                 # Messages queued before `close`, such as Leave, are on their way out.
                 await asyncio.wait([sending], timeout=CLOSE_TIMEOUT_S)
-            sending.cancel()
-            await asyncio.gather(sending, return_exceptions=True)
+            for task in (sending, watching):
+                task.cancel()
+            await asyncio.gather(sending, watching, return_exceptions=True)
             self._handler.on_down()
+
+    async def _outlive(self, socket: aiohttp.ClientWebSocketResponse) -> None:
+        """Cut the connection as soon as it is dead while another one would stand."""
+        line, there = socket.get_extra_info("socket"), self.other_end
+        if line is None or there is None:
+            return
+
+        async def dial() -> None:
+            _, writer = await asyncio.open_connection(*there)
+            writer.transport.abort()
+
+        await outlive(partial(retries, line), dial)
+        logger.info("Nothing answers on the connection to the coordinator; connecting anew.")
+        self.renew()
+        if self._forgotten is not None:
+            self._forgotten()
 
     async def _receive(self, socket: aiohttp.ClientWebSocketResponse) -> CoordinatorMessage:
         """The next message. ConnectionError when there is none any more."""

@@ -195,6 +195,7 @@ class PeerShell:
                 self._invite, self._identity, self._participant.hello, self, rng=self._rng,
                 prepare=partial(where.tell, self._participant), waits=waits,
                 holding=self._holding,
+                forgotten=partial(self._changed, Change(is_forgotten=True)),
             )  # fmt: skip
             self.spawn(watch(self._changed))
             try:
@@ -374,12 +375,11 @@ class PeerShell:
         return self._control is not None and self._control.is_up
 
     def _changed(self, change: Change) -> None:
-        """Make anew what a sleep or a lost address has ended, and go on at once where there may be
-        a network again."""
+        """Make anew what a sleep, a lost address or a router has ended, and go on at once where
+        there may be a network again."""
         assert self._control is not None and self._zmq is not None
-        gone = None if change.slept_s else change.gone
-        self._zmq.renew(gone)
-        self._control.renew(gone)
+        self._zmq.renew(change.dead)
+        self._control.renew(change.dead)
         if self._meetings is not None:
             self._meetings.tell_places()
 

@@ -25,6 +25,9 @@ _RTT_AT, _UNSENT_AT, _LEAST_RTT_AT = 68, 144, 148
 _PATH_BYTES = _LEAST_RTT_AT + _WORD.size
 """tcpi_rtt, tcpi_notsent_bytes and tcpi_min_rtt; all of them since Linux 4.6."""
 
+_RETRIES_AT = 2
+"""tcpi_retransmits."""
+
 _NEAR_CONTROL = b"cubic"
 _BY_RATE = b"bbr"
 _NAME_BYTES = 16
@@ -58,6 +61,18 @@ def received(descriptor: int, port: int) -> int | None:
     """Bytes that have come back by a connection to this port, None without one."""
     counts = _counts(descriptor, port) if can_tell() else None
     return counts[1] if counts is not None else None
+
+
+def retries(connection: sockets.socket) -> int:
+    """Count how often in a row the oldest bytes under way were sent anew without any answer; 0
+    where the system does not tell."""
+    if not can_tell():
+        return 0
+    try:
+        info = connection.getsockopt(sockets.IPPROTO_TCP, sockets.TCP_INFO, _PATH_BYTES)
+    except OSError:
+        return 0  # it has just ended
+    return info[_RETRIES_AT] if len(info) > _RETRIES_AT else 0
 
 
 def local_host(descriptor: int, port: int) -> str:
