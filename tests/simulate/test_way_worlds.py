@@ -18,6 +18,11 @@ def test_whatever_breaks_a_way_leads_from_everybody_to_everybody_in_the_end(kind
         assert not run_seed(seed, PEERS, OPS, kind=kind, routers=True).violations, seed
 
 
+@pytest.mark.parametrize("seed", [485, 592, 656, 1274])
+def test_worlds_behind_routers_that_broke_a_rule_once_break_none(seed: int) -> None:
+    assert not run_seed(seed, PEERS, 10, routers=True).violations
+
+
 def test_such_worlds_have_ways_of_all_kinds_and_all_of_their_troubles() -> None:
     ways, faults = Counter[str](), Counter[str]()
     stand = Routers.stand

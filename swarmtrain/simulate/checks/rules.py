@@ -198,7 +198,8 @@ class Rules:
         return [peer for peer in self._swarm.survivors if peer.peer_id not in elsewhere]
 
     def rewound(self, rewind: Rewind) -> None:
-        """T12: everybody is connected, and nobody has a newer state of the run's."""
+        """T12: everybody of the roster is connected, and nobody in it has a newer state of the
+        run's. A process that has been stopped for long lives, and is none of them."""
         for later in [op for op in self._attested if op > rewind.op]:
             del self._attested[later]
         if rewind.op < 0 or self._is_paired:
@@ -208,6 +209,7 @@ class Rules:
                 self.states.get((peer.peer_id, peer.machine.card.boot), (-1, b""))[0]
                 for peer in self._swarm.survivors
                 if self._group in peer.machine.groups
+                and peer.peer_id in self._decided.roster
                 and (self._group or peer.peer_id not in self._scene.flipped)
                 and not peer.is_leaving
             ),
