@@ -350,7 +350,7 @@ def healing(options: argparse.Namespace) -> Iterator[Fact]:
     for kinds in HEALING_KINDS if not options.kinds else (options.kinds,):
         name = " - ".join(kinds)
         try:
-            with playing(options, each_own(*kinds), keeps=False) as (lab, swarm):
+            with playing(options, each_own(*kinds), keeps=options.keep) as (lab, swarm):
                 relays = [f"relay{index}" for index in range(RELAYS)]
                 needs_relay = nat_bars.asked(*kinds) == nat_bars.RELAYED
                 for relay in relays if needs_relay else ():

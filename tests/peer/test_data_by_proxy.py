@@ -23,7 +23,7 @@ class Taker:
     def __init__(self) -> None:
         self.taken: asyncio.Queue[socket.socket] = asyncio.Queue()
 
-    def adopt(self, far: socket.socket) -> None:
+    def adopt(self, far: socket.socket, ended: Callable[[], None]) -> None:
         self.taken.put_nowait(far)
 
     def ways(self) -> dict[bytes, Way | None]:

@@ -81,10 +81,13 @@ class Bandwidth:
         if frame.kind not in _BULK:
             return self._link.send(peer, frame)
         self._outbox.put(peer, frame)
+        self._flush_soon()
+        return True
+
+    def _flush_soon(self) -> None:
         if self._timer is None:
             # After the whole batch: which frame goes first depends on all of them.
             self._timer = self._loop.call_later(0, self._flush)
-        return True
 
     def close(self) -> None:
         """Send nothing more."""
@@ -120,6 +123,8 @@ class Bandwidth:
         stats.up_bytes_per_s = self._rates.up_bytes_per_s
         stats.down_bytes_per_s = self._rates.down_bytes_per_s
         stats.waiting = self._outbox.waiting(self._link.acknowledged())
+        if not self._outbox.is_empty:  # a connection was made anew
+            self._flush_soon()
 
     def _widen(self) -> None:
         """Between exchanges: more flows to whom one cannot fill the way."""

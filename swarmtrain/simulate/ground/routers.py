@@ -23,8 +23,8 @@ _RELAYS = 0.3
 
 _NOTICE_S = 6.0
 _NOTICES = 0.8
-"""A sender notices within so long that a way has ended, in so many cases; else only PROGRESS says
-so, as it names whom nothing reaches."""
+"""One of two ends notices within so long that a way has ended, in so many cases; else only PROGRESS
+says so, as it names whom nothing reaches."""
 
 
 _LATELY_S = 60.0
@@ -35,7 +35,7 @@ class End(Protocol):
     """A peer's part in meetings."""
 
     def lost(self, token: bytes) -> None:
-        """A way by which it sends has ended."""
+        """A way by which it sends, or hears, has ended."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -156,15 +156,16 @@ class Routers:
         return list(self._ways.values())
 
     def end(self, token: bytes, *, is_noticed: bool = True) -> None:
-        """A way is no more; its sender may notice."""
+        """A way is no more; one end may notice."""
         if (way := self._ways.pop(token, None)) is None:
             return
         self._note_two((way.sender, way.receiver))
         self._standing[way.sender, way.receiver].discard(token)
         self._drop(way.sender, way.receiver)
-        rng, sender = self._scene.rng, self.ends.get(way.sender)
-        if is_noticed and sender is not None and rng.random() < _NOTICES:
-            self._scene.clock.after(_NOTICE_S * rng.random(), lambda: sender.lost(token))
+        rng = self._scene.rng
+        end = self.ends.get(way.sender if rng.random() < 0.5 else way.receiver)
+        if is_noticed and end is not None and rng.random() < _NOTICES:
+            self._scene.clock.after(_NOTICE_S * rng.random(), lambda: end.lost(token))
 
     def end_all(self, peer: PeerId) -> None:
         """End all ways from, to and over a peer; b"" is the coordinator."""

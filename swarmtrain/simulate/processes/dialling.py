@@ -15,6 +15,7 @@ from swarmtrain_transport import limits
 from swarmtrain_transport.links.link import PeerId
 from swarmtrain_transport.links.ways import Side, Way
 from swarmtrain_transport.wire.messages import (
+    LOST,
     Carried,
     Carry,
     Carrying,
@@ -117,8 +118,8 @@ class Dialling:
 
     def lost(self, token: bytes) -> None:
         """Notice that a way is no more."""
-        if self._standing.pop(token, None) is not None:
-            self._later(0.0, lambda: self._say(Met(token, False, "reset")))
+        self._standing.pop(token, None)
+        self._later(0.0, lambda: self._say(Met(token, False, LOST)))
 
     def doubt(self, token: bytes) -> None:
         """Say, as a receiver, that a way is no good."""

@@ -2,6 +2,8 @@
 
 import itertools
 
+import pytest
+
 from swarmtrain_transport import limits
 from swarmtrain_transport.links.outbox import Outbox, TokenBucket
 from swarmtrain_transport.wire.frames import Frame, FrameKind
@@ -53,6 +55,52 @@ class Wire:
     @property
     def under_way(self) -> float:
         return sum(self.handed.values()) - sum(self.acked.values())
+
+
+def handed(outbox: Outbox, acked: dict[bytes, int], now_s: float) -> list[int]:
+    """Numbers of the chunks that go to A now."""
+    return [frame.chunk for _, frame in outbox.due(acked, RATE, now_s)]
+
+
+@pytest.mark.parametrize("is_seen_gone", [True, False])
+def test_what_a_connection_has_lost_goes_again_as_soon_as_another_one_stands(
+    is_seen_gone: bool,
+) -> None:
+    outbox = filled(a=3)
+    assert handed(outbox, {A: 0}, 0.0) == [0, 1]
+    assert handed(outbox, {A: CHUNK + 9}, 0.1) == [2]  # the first has arrived
+    if is_seen_gone:
+        for now_s in (0.2, 0.3):
+            assert handed(outbox, {}, now_s) == []
+        outbox.put(A, part(3))
+        assert handed(outbox, {}, 0.4) == [3]  # waits in the link for the next connection
+    again = [handed(outbox, {A: count * CHUNK}, 0.5) for count in range(4)]
+    assert [*itertools.chain(*again)] == [1, 2]
+
+
+def test_what_stood_still_goes_again_if_the_connection_has_died_of_it() -> None:
+    outbox = filled(a=1)
+    assert handed(outbox, {A: 5}, 0.0) == [0]
+    assert handed(outbox, {A: 5}, 2 * limits.OUT_STUCK_S) == []
+    assert handed(outbox, {A: 0}, 2.1 * limits.OUT_STUCK_S) == [0]
+
+
+def test_what_stood_still_and_went_on_has_arrived() -> None:
+    outbox = filled(a=1)
+    assert handed(outbox, {A: 5}, 0.0) == [0]
+    for now_s, count in ((2.0, 5), (2.1, CHUNK), (2.2, 0)):
+        assert handed(outbox, {A: count}, now_s * limits.OUT_STUCK_S) == []
+
+
+def test_nothing_of_a_plan_that_has_ended_goes_again() -> None:
+    outbox = Outbox()
+    for plan_id in (1, 2):
+        outbox.put(A, part(plan_id, plan_id))
+    outbox.put(A, part(3, kind=FrameKind.BLOB))
+    assert handed(outbox, {A: 0}, 0.0) == [1, 2]
+    outbox.keep_only({2})
+    assert handed(outbox, {}, 0.1) == [3]
+    assert handed(outbox, {A: 0}, 0.2) == [2]
 
 
 def test_without_any_measurement_everything_goes_at_once_in_turns() -> None:

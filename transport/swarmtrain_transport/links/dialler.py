@@ -16,7 +16,7 @@ from typing import Any, Protocol
 from swarmtrain_transport import limits
 from swarmtrain_transport.links.link import PeerId, is_dialable
 from swarmtrain_transport.links.ways import PREAMBLE_BYTES, Preamble, Side, Way
-from swarmtrain_transport.wire.messages import Meet, Met
+from swarmtrain_transport.wire.messages import LOST, Meet, Met
 
 logger = logging.getLogger(__name__)
 
@@ -27,8 +27,8 @@ Open = Callable[[], Awaitable[sockets.socket]]
 class Ends(Protocol):
     """The link's part: what it does with a connection that is there."""
 
-    def adopt(self, far: sockets.socket) -> None:
-        """Hear by it."""
+    def adopt(self, far: sockets.socket, ended: Callable[[], None]) -> None:
+        """Hear by it, until it has ended."""
 
     def send_by(
         self, peer: PeerId, far: sockets.socket, way: Way, token: bytes,
@@ -90,19 +90,24 @@ class Dialler:
         self._meetings: dict[bytes, _Meeting] = {}
         self._standing: dict[bytes, Met] = {}
         self._redialled: dict[PeerId, bytes] = {}
-        self._heard_by_relay: dict[bytes, PeerId] = {}
+        self._heard_by: dict[bytes, Meet] = {}
+        self._gone: dict[bytes, Met] = {}
 
     def __len__(self) -> int:
         """Meetings that are under way."""
         return len(self._meetings)
 
     def standing(self) -> tuple[Met, ...]:
-        """Return what stands to send by, for a coordinator that may know of nothing."""
-        return tuple(self._standing.values())
+        """Return what stands to send by, for a coordinator that may know of nothing, and what was
+        heard by and has ended since this was last asked."""
+        gone, self._gone = self._gone, {}
+        return (*self._standing.values(), *gone.values())
 
     def heard_by_relay(self) -> tuple[PeerId, ...]:
         """Return the peers whose bytes come over a relay."""
-        return tuple(sorted(set(self._heard_by_relay.values())))
+        return tuple(
+            sorted({one.peer for one in self._heard_by.values() if one.way == Way.RELAYED})
+        )
 
     def meet(self, asked: Meet) -> None:
         """Do this side's part of a meeting."""
@@ -149,7 +154,8 @@ class Dialler:
         """Give up a meeting, and the connection that it made."""
         self._over(token)
         self._standing.pop(token, None)
-        self._heard_by_relay.pop(token, None)
+        self._heard_by.pop(token, None)
+        self._gone.pop(token, None)
         self._dial_as_told(token)
         self._link.part(token)
 
@@ -308,9 +314,18 @@ class Dialler:
             stands = functools.partial(self._stands, asked)
             self._link.send_by(asked.peer, far, Way(asked.way), asked.token, stands)
         else:
-            if asked.way == Way.RELAYED:
-                self._heard_by_relay[asked.token] = asked.peer
-            self._link.adopt(far)
+            self._heard_by[asked.token] = asked
+            self._link.adopt(far, functools.partial(self._unheard, asked.token))
+
+    def _unheard(self, token: bytes) -> None:
+        """Tell that what was heard by has ended: the sender's end may seem to stand for long, where
+        a router has forgotten the connection."""
+        if self._heard_by.pop(token, None) is None:
+            return
+        met = Met(token, False, LOST)
+        if len(self._gone) < limits.MEETINGS_MAX:
+            self._gone[token] = met  # there may be no coordinator to hear it now
+        self._tell(met)
 
     def _stands(self, asked: Meet, is_up: bool) -> None:
         """Tell that what is sent by stands, or is gone."""
@@ -319,7 +334,7 @@ class Dialler:
             self._standing[asked.token] = met
         else:
             self._standing.pop(asked.token, None)
-            met = Met(asked.token, False, "lost")
+            met = Met(asked.token, False, LOST)
         self._tell(met)
 
     def _fail(self, token: bytes, reason: str) -> None:

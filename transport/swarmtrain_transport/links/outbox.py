@@ -64,6 +64,8 @@ class _Line:
     frames: deque[Frame] = field(default_factory=deque)
     hops: deque[Frame] = field(default_factory=deque)
     flying: deque[_Flight] = field(default_factory=deque)
+    doubtful: list[Frame] = field(default_factory=list)
+    stands: bool = False
     landed: int = 0
     queued: int = 0
     put: int = 0
@@ -91,9 +93,20 @@ class _Line:
             self.landed += self.flying.popleft().size
 
     def lose(self) -> None:
-        """Wait no more for what was handed over."""
+        """Wait no more for what was handed over. It may have to go again, if it went to a
+        connection that stood."""
         self.acked = self.landed = self.handed
+        if self.stands:
+            self.doubtful += [one.frame for one in self.flying if one.frame.kind not in _HOPS]
         self.flying.clear()
+
+    def repeat(self, plan_ids: Collection[int] | None) -> None:
+        """Put what the last connection has lost before all that waits."""
+        lost = [frame for frame in self.doubtful if _is_of(frame, plan_ids)]
+        self.doubtful.clear()
+        self.frames.extendleft(reversed(lost))
+        num_bytes = sum(len(frame.body) for frame in lost)
+        self.queued, self.put = self.queued + num_bytes, self.put + num_bytes
 
     def acked_since(self) -> int:
         """Bytes acknowledged since this was last asked."""
@@ -115,6 +128,7 @@ class Outbox:
         self._turns = 0
         self._looked_s = -math.inf
         self._asked_s = -math.inf
+        self._plan_ids: Collection[int] | None = None
 
     def put(self, peer: bytes, frame: Frame) -> None:
         """This is to go to that peer, after what was put for it before.
@@ -137,12 +151,10 @@ class Outbox:
 
     def keep_only(self, plan_ids: Collection[int]) -> None:
         """Parts and results of other plans than these are of no use to anybody any more."""
+        self._plan_ids = plan_ids
         for line in self._lines.values():
-            line.frames = deque(
-                frame
-                for frame in line.frames
-                if frame.kind not in (FrameKind.PART, FrameKind.RESULT) or frame.plan_id in plan_ids
-            )
+            line.frames = deque(frame for frame in line.frames if _is_of(frame, plan_ids))
+            line.doubtful = [frame for frame in line.doubtful if _is_of(frame, plan_ids)]
             line.queued = sum(len(frame.body) for frame in line.frames)
             line.put = line.queued
 
@@ -233,17 +245,24 @@ class Outbox:
             if count < line.seen:
                 # No connection, or a new one: what the old one has lost will not be acknowledged.
                 line.lose()
+                if count >= 0:
+                    line.repeat(self._plan_ids)
                 line.seen = max(0, count)
             else:
+                if not line.stands:
+                    line.repeat(self._plan_ids)
+                elif count > line.seen:
+                    line.doubtful.clear()  # it keeps the order, and so has brought them
                 # Encryption and framing are acknowledged too: never more than was handed over.
                 line.acked = min(line.handed, line.acked + count - line.seen)
                 line.seen = count
+            line.stands = count >= 0
             line.land()
 
     def _give_up(self, now_s: float) -> None:
-        """Forget bytes that have stood still for OUT_STUCK_S: they were lost with a connection that
-        was made anew, however the counts of the two may look. A receiver that misses them asks
-        again."""
+        """Wait no more for bytes that have stood still for OUT_STUCK_S: they were lost with a
+        connection that was made anew, however the counts of the two may look. A receiver that
+        misses them asks again."""
         for line in self._lines.values():
             if not line.flying or line.acked > line.told:
                 line.moved_s = now_s
@@ -300,6 +319,12 @@ class Outbox:
             line.moved_s = self._asked_s
         if self._cap is not None:
             self._cap.spend(size)
+
+
+def _is_of(frame: Frame, plan_ids: Collection[int] | None) -> bool:
+    """Return True unless it is a part or result of another plan than these."""
+    is_of_plan = frame.kind in (FrameKind.PART, FrameKind.RESULT)
+    return plan_ids is None or not is_of_plan or frame.plan_id in plan_ids
 
 
 def _next(waiting: Mapping[bytes, _Line]) -> bytes:

@@ -200,9 +200,10 @@ class ZmqLink:
             bundle.renew(gone)
         self._proxy.renew(gone)
 
-    def adopt(self, far: sockets.socket) -> None:
-        """Hear by a connection that this side, or both, have dialled; the link owns it then."""
-        self._proxy.adopt(far)
+    def adopt(self, far: sockets.socket, ended: Callable[[], None]) -> None:
+        """Hear by a connection that this side, or both, have dialled, until it has ended; the link
+        owns it then."""
+        self._proxy.adopt(far, ended)
 
     def send_by(
         self, peer: PeerId, far: sockets.socket, way: Way, token: bytes,

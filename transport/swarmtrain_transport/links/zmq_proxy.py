@@ -223,21 +223,23 @@ class Proxy:
                 return
             self._doorway.enter(far)
 
-    def adopt(self, far: sockets.socket) -> None:
-        """Pass on what comes by a connection, whoever has dialled it; closed if that fails."""
+    def adopt(self, far: sockets.socket, ended: Callable[[], None] = lambda: None) -> None:
+        """Pass on what comes by a connection, whoever has dialled it, until it has ended; closed if
+        that fails."""
         try:
-            self._begin(far)
+            self._begin(far, ended)
         except OSError:
             far.close()
+            self.loop.call_soon(ended)
 
     def _go_on(self) -> None:
         self.loop.add_reader(self._public, self._accept)
 
-    def _begin(self, far: sockets.socket) -> None:
+    def _begin(self, far: sockets.socket, ended: Callable[[], None]) -> None:
         watch(far)
         near = self._local.connect()
         near.setsockopt(sockets.SOL_SOCKET, sockets.SO_SNDBUF, self._hold_bytes)
-        connection = Connection(self, far, near)
+        connection = Connection(self, far, near, ended)
         self._connections[connection.name] = connection
         self.keep_few(b"", limits.LINK_UNHEARD_MAX)
 
@@ -258,13 +260,20 @@ class Connection:
         is_cut: `cut` was called.
     """
 
-    def __init__(self, proxy: Proxy, far: sockets.socket, near: sockets.socket) -> None:
+    def __init__(
+        self,
+        proxy: Proxy,
+        far: sockets.socket,
+        near: sockets.socket,
+        ended: Callable[[], None],
+    ) -> None:
         self.name: object = near.getsockname()
         self.key = b""
         self.is_cut = False
         self._proxy = proxy
         self._far = far
-        self._near = near
+        self._near, self._ended = near, ended
+        self._is_told = False
         self._taken = 0
         self._mark = 0
         pump = functools.partial(Pump, proxy.loop, proxy.pool)
@@ -299,6 +308,7 @@ class Connection:
 
     def end(self) -> None:
         """libzmq has closed it, or has no more sockets."""
+        self._tell_end()
         self._inward.stop()
         self._outward.stop()
         self._far.close()
@@ -314,9 +324,15 @@ class Connection:
 
     def _far_ended(self) -> None:
         """End reading: nothing more comes. libzmq may still be busy with it, and answer."""
+        self._tell_end()
         self._inward.stop()
         with contextlib.suppress(OSError):
             self._near.shutdown(sockets.SHUT_WR)
+
+    def _tell_end(self) -> None:
+        if not self._is_told:
+            self._is_told = True
+            self._proxy.loop.call_soon(self._ended)
 
     def _far_broke(self) -> None:
         """End writing: what libzmq says is dropped until it closes."""

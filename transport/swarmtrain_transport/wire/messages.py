@@ -353,6 +353,10 @@ class Places(Message, frozen=True, tag="places"):
     places: tuple[Place, ...]
 
 
+LOST = "lost"
+"""Reason in a MET of whose end of a connection, by which a way stood, has ended."""
+
+
 class Met(Message, frozen=True, tag="met", omit_defaults=True):
     """The outcome of one side's part of a meeting: the sender has a connection to the receiver that
     proved its key (`is_up`), or this side could not do its part, or what stood is gone. After HELLO

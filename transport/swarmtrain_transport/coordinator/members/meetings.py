@@ -24,6 +24,7 @@ from swarmtrain_transport.links.link import PeerId, is_local
 from swarmtrain_transport.links.outbox import TokenBucket
 from swarmtrain_transport.links.ways import Side, Way
 from swarmtrain_transport.wire.messages import (
+    LOST,
     Carried,
     Carry,
     Carrying,
@@ -303,10 +304,11 @@ class Meetings:
             return
         elif is_tried:
             self._fail(pair, now_s)
-        elif side is Side.SENDER:
+        elif side is Side.SENDER or message.reason == LOST:
+            # A receiver that closes its end takes the way down, which the sender may notice late.
             self._lose(pair, message.reason, now_s)
         elif pair.trying is None and not pair.is_doubted:
-            # Only its sender takes a way down; but it may not have noticed yet.
+            # A receiver's mere word does not.
             pair.is_doubted = True
             pair.due_s = max(now_s, pair.tried_s + pair.pause_s)
             pair.pause_s = min(2 * pair.pause_s, limits.MEET_AGAIN_MAX_S)
