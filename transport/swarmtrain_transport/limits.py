@@ -649,6 +649,9 @@ OUT_LOOK_S = 0.02
 """Pause between two looks at a queue before the link: 64 KiB at 25 Mbit/s, a hundredth of what a
 window holds."""
 
+OUT_LOOKS_LOST = 10
+"""Times as long a pause while no peer that something waits for has a connection."""
+
 OUT_BUSY = 0.8
 """From this share of its known rate on a link is taken to be filled."""
 

@@ -122,7 +122,7 @@ class Bandwidth:
         stats = participant.stats
         stats.up_bytes_per_s = self._rates.up_bytes_per_s
         stats.down_bytes_per_s = self._rates.down_bytes_per_s
-        stats.waiting = self._outbox.waiting(self._link.acknowledged())
+        stats.waiting = self._outbox.waiting(self._link.acknowledged(), now_s)
         if not self._outbox.is_empty:  # a connection was made anew
             self._flush_soon()
 

@@ -163,10 +163,11 @@ class Outbox:
         """True if nothing waits here."""
         return not any(line.frames or line.hops for line in self._lines.values())
 
-    def waiting(self, acked: Mapping[bytes, int] | None) -> dict[bytes, int]:
+    def waiting(self, acked: Mapping[bytes, int] | None, now_s: float) -> dict[bytes, int]:
         """Bytes per peer that wait here, but for those between stages, or are not known to have
-        arrived; `acked` as for `due`."""
+        arrived; `acked` and `now_s` as for `due`."""
         self._hear(acked)
+        self._give_up(now_s)
         found = {peer: line.queued + line.under_way for peer, line in self._lines.items()}
         return {peer: count for peer, count in found.items() if count}
 
@@ -175,7 +176,9 @@ class Outbox:
         """Time at which `due` may have something to give."""
         if self.is_empty:
             return math.inf
-        soon_s = self._asked_s + limits.OUT_LOOK_S
+        waiting = [line for line in self._lines.values() if line.frames or line.hops]
+        times = 1 if any(line.stands for line in waiting) else limits.OUT_LOOKS_LOST
+        soon_s = self._asked_s + times * limits.OUT_LOOK_S
         if self._cap is not None:
             return max(soon_s, self._cap.opens_s)
         return soon_s
@@ -186,8 +189,9 @@ class Outbox:
         """Hand over the frames that may go now.
 
         Args:
-            acked: bytes that each peer has acknowledged since its connection was made; None where
-                the system does not tell: then nothing but the cap holds frames back.
+            acked: bytes that each peer has acknowledged since its connection was made; what is for
+                others waits until they have one. None where the system does not tell: then nothing
+                but the cap holds frames back.
             bytes_per_s: known rate of our link, 0 if it is not known.
             now_s: the time.
         """
@@ -200,7 +204,7 @@ class Outbox:
         frames: list[tuple[bytes, Frame]] = []
         self._is_held = False
         while self._cap is None or self._cap.is_open(now_s):
-            open_lines = self._open_lines(is_windowed=is_windowed)
+            open_lines = self._open_lines(is_told=acked is not None, is_windowed=is_windowed)
             hops = {peer: line for peer, line in open_lines.items() if line.hops}
             bulk = {peer: line for peer, line in open_lines.items() if line.frames}
             if hops and (self._lead <= 0 or not bulk):
@@ -290,9 +294,13 @@ class Outbox:
         else:
             self._window = max(least, self._window / 2)
 
-    def _open_lines(self, *, is_windowed: bool) -> dict[bytes, _Line]:
+    def _open_lines(self, *, is_told: bool, is_windowed: bool) -> dict[bytes, _Line]:
         """Lines with something that may go now."""
-        waiting = {p: line for p, line in self._lines.items() if line.frames or line.hops}
+        waiting = {
+            peer: line
+            for peer, line in self._lines.items()
+            if (line.frames or line.hops) and (line.stands or not is_told)
+        }
         if is_windowed:
             waiting = {p: line for p, line in waiting.items() if line.under_way < line.window}
             under_way = sum(line.under_way for line in self._lines.values())
