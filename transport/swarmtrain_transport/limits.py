@@ -450,6 +450,10 @@ UNREACHED_S = 12.0
 """A peer is told to be unreachable when no connection to it could be made for so long: a try takes
 up to HANDSHAKE_S where a machine is busy."""
 
+MEET_FIRST_S = 2.5
+"""For a dial from one side where nothing stands yet: twice what a lost SYN costs. Where a slower
+one would do, it is tried again beside the way that was found."""
+
 MEET_SLACK_S = 2.0
 """The coordinator waits so much longer: its words have to reach both, and theirs it."""
 
@@ -475,7 +479,7 @@ MEET_LOST_S = 60.0
 MEET_VOID_KEPT = 1024
 """Tokens given up lately: what was said of them meanwhile counts for nothing."""
 
-MEET_STOOD_S = 60.0
+MEET_STOOD_S = 5.0
 """A way that stood for so long was good, and is tried first once it is lost. One that is lost
 earlier counts as one that failed."""
 
@@ -778,9 +782,10 @@ that comes too early is refused, or dropped."""
 NEAR_RTT_S = 0.005
 """A round trip below this is within a house or a town."""
 
-LINK_KEEPALIVE_S = 2.0
-LINK_SILENCE_S = 6.0
-"""TCP's own probes: they find dead paths and stopped machines, not stuck programs."""
+LINK_KEEPALIVE_S = 1.0
+LINK_SILENCE_S = 3.0
+"""TCP's own probes: they find dead paths and stopped machines, not stuck programs. The time begins
+with what is sent again, so no queue on the way makes it pass. What is lost goes again (outbox)."""
 
 UNKNOWN_HANDSHAKES_PER_S = 10
 """Refused keys reported in one second; more are only counted, so a flood cannot fill the log."""

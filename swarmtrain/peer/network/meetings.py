@@ -37,7 +37,7 @@ from swarmtrain_transport.wire.messages import (
 logger = logging.getLogger(__name__)
 
 LAN = "lan"
-LOOK_S = 2.0
+LOOK_S = 1.0
 """Pause between two looks at addresses, ways, and what was relayed."""
 
 _UNLIMITED = -1
@@ -142,6 +142,7 @@ class Meetings:
         if self._relay is not None:
             self._relay.look()
         self.tell_places()
+        self._dialler.look()
         for line in self._told_ways.look(self._link.ways(), self._loop.time()):
             logger.info("%s", line)
 

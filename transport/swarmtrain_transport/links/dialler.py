@@ -92,14 +92,15 @@ class Dialler:
         self._redialled: dict[PeerId, bytes] = {}
         self._heard_by: dict[bytes, Meet] = {}
         self._gone: dict[bytes, Met] = {}
+        self._dialled: set[PeerId] = set()
 
     def __len__(self) -> int:
         """Meetings that are under way."""
         return len(self._meetings)
 
     def standing(self) -> tuple[Met, ...]:
-        """Return what stands to send by, for a coordinator that may know of nothing, and what was
-        heard by and has ended since this was last asked."""
+        """Return what stands to send by, for a coordinator that may know of nothing, and what has
+        ended since this was last asked."""
         gone, self._gone = self._gone, {}
         return (*self._standing.values(), *gone.values())
 
@@ -108,6 +109,16 @@ class Dialler:
         return tuple(
             sorted({one.peer for one in self._heard_by.values() if one.way == Way.RELAYED})
         )
+
+    def look(self) -> None:
+        """Tell whose plain connection has ended since the last look and is not back."""
+        for peer, way in self._link.ways().items():
+            if way is Way.DIALLED:
+                self._dialled.add(peer)
+            elif peer in self._dialled:
+                self._dialled.discard(peer)
+                if way is None:
+                    self._tell(Met(b"", False, LOST, peer, Way.DIALLED))
 
     def meet(self, asked: Meet) -> None:
         """Do this side's part of a meeting."""
@@ -320,12 +331,8 @@ class Dialler:
     def _unheard(self, token: bytes) -> None:
         """Tell that what was heard by has ended: the sender's end may seem to stand for long, where
         a router has forgotten the connection."""
-        if self._heard_by.pop(token, None) is None:
-            return
-        met = Met(token, False, LOST)
-        if len(self._gone) < limits.MEETINGS_MAX:
-            self._gone[token] = met  # there may be no coordinator to hear it now
-        self._tell(met)
+        if self._heard_by.pop(token, None) is not None:
+            self._tell(self._lost(token))
 
     def _stands(self, asked: Meet, is_up: bool) -> None:
         """Tell that what is sent by stands, or is gone."""
@@ -334,8 +341,16 @@ class Dialler:
             self._standing[asked.token] = met
         else:
             self._standing.pop(asked.token, None)
-            met = Met(asked.token, False, LOST)
+            met = self._lost(asked.token)
         self._tell(met)
+
+    def _lost(self, token: bytes) -> Met:
+        """What to tell of a way that has ended, now and after the next WELCOME: there may be no
+        coordinator to hear it now."""
+        met = Met(token, False, LOST)
+        if len(self._gone) < limits.MEETINGS_MAX:
+            self._gone[token] = met
+        return met
 
     def _fail(self, token: bytes, reason: str) -> None:
         logger.debug("a meeting fails: %s", reason)

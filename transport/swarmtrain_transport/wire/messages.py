@@ -362,7 +362,8 @@ class Met(Message, frozen=True, tag="met", omit_defaults=True):
     proved its key (`is_up`), or this side could not do its part, or what stood is gone. After HELLO
     a sender says so again of all that stands, with the receiver and the way: a restarted
     coordinator knows of none. A sender whose plain connection stands answers MEET with ``dialled``
-    as the way, and does nothing."""
+    as the way, and does nothing; one whose plain connection has ended and is not back at once says
+    so with the receiver, and no token."""
 
     token: bytes
     is_up: bool

@@ -193,6 +193,9 @@ class Meetings:
             pair.is_doubted = pair.is_doubted or has_moved
             if has_moved or pair.standing is None:
                 pair.refresh(now_s)
+            if has_moved and pair.standing is not None:
+                # Hardly anything that stood does still, and the same kind of way is soonest found.
+                pair.first_rank = pair.standing.route.way.rank
         self._look_at(peer, now_s)
 
     def away(self, peer: PeerId, now_s: float) -> None:
@@ -280,12 +283,18 @@ class Meetings:
             for pair in self._every_pair():
                 if pair.standing is None:
                     pair.due_s = min(pair.due_s, now_s)
+                for meeting in (pair.standing, pair.trying):
+                    if meeting is not None and meeting.route.relay == peer:
+                        self.relays.takes(peer, meeting.token)  # since before it ceased for a while
             self._wake(now_s)
 
     # ---- what comes of a meeting
 
     def met(self, peer: PeerId, message: Met, now_s: float) -> None:
         """A side says what has come of its part."""
+        if not message.token:
+            self._lose_plain(peer, message.peer, now_s)
+            return
         meeting = self._by_token.get(message.token)
         if meeting is None:
             # A word on a try may cross the one that gives it up.
@@ -518,11 +527,11 @@ class Meetings:
         """Routes that may be tried next, best first; after a loss, those that are no better than
         what was lost."""
         routes = [route for route in self._routes(pair, now_s) if route not in pair.tried]
-        if pair.standing is not None:
-            rank = pair.standing.route.way.rank + pair.is_doubted
-            return iter([route for route in routes if route.way.rank < rank])
         routes.sort(key=lambda route: route.way.rank < pair.first_rank)
-        return iter(routes)
+        if pair.standing is None:
+            return iter(routes)
+        rank = pair.standing.route.way.rank + pair.is_doubted
+        return iter([route for route in routes if route.way.rank < rank])
 
     def _routes(self, pair: _Pair, now_s: float) -> Iterator[Route]:
         means, ends = self._means, (pair.sender, pair.receiver)
@@ -549,7 +558,9 @@ class Meetings:
     def _try(self, pair: _Pair, route: Route, now_s: float) -> None:
         assert self._means is not None
         ends = (pair.sender, pair.receiver)
-        meeting = _Meeting(self._means.draw_token(), *ends, route, now_s + _TRY_S)
+        is_quick = pair.standing is None and route.way in (Way.DIALLED, Way.TURNED)
+        ends_s = now_s + (limits.MEET_FIRST_S if is_quick else _TRY_S)
+        meeting = _Meeting(self._means.draw_token(), *ends, route, ends_s)
         self._by_token[meeting.token], pair.trying = meeting, meeting
         for end in ends:
             self._members[end].busy += 1
@@ -657,6 +668,19 @@ class Meetings:
         if pair.trying is None:
             pair.due_s = now_s
         self._complain(route.relay, pair.sender, reason, now_s)
+
+    def _lose_plain(self, sender: PeerId, receiver: PeerId, now_s: float) -> None:
+        """A sender says that its plain connection has ended and does not come back at once: another
+        way is looked for, while it is dialled on."""
+        if receiver == sender or not (self.knows(sender) and self.knows(receiver)):
+            return
+        pair = self._pair(sender, receiver) or self._add(sender, receiver, now_s)
+        if pair.standing is not None and pair.standing.route is _PLAIN:
+            pair.standing, self.has_news = None, True
+        if pair.standing is None and pair.trying is None:
+            pair.is_named, pair.due_s = True, now_s
+            pair.first_rank = Way.TURNED.rank
+        self._wake(now_s)
 
     def _complain(self, relay: PeerId | None, peer: PeerId, reason: str, now_s: float) -> None:
         """A peer is ill served by a relay."""

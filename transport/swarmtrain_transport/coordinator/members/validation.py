@@ -112,10 +112,9 @@ def _check_ways(message: Places | Met | Carrying | Carried) -> None:
                 map(_is_place, message.places)
             )
         case Met():
-            is_well = len(message.token) == TOKEN_BYTES and (
-                not message.way
-                or (message.way in set(Way) and len(message.peer) == limits.KEY_BYTES)
-            )
+            is_named = message.way in set(Way) and len(message.peer) == limits.KEY_BYTES
+            is_of_meeting = len(message.token) == TOKEN_BYTES and (is_named or not message.way)
+            is_well = is_of_meeting or (is_named and not message.token and not message.is_up)
         case Carrying():
             counts = (message.bytes_per_s, message.bytes_left + 1)
             is_well = 1 <= message.port <= _PORT_MAX and all(map(_is_count, counts))
