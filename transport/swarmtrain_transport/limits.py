@@ -787,6 +787,10 @@ LINK_SILENCE_S = 3.0
 """TCP's own probes: they find dead paths and stopped machines, not stuck programs. The time begins
 with what is sent again, so no queue on the way makes it pass. What is lost goes again (outbox)."""
 
+LINK_RETRIES = 3
+"""Times in a row that TCP has sent the same bytes without an answer before something else is tried:
+1.5 s over short paths. Where one packet of 50 is lost that comes by chance once in hours."""
+
 UNKNOWN_HANDSHAKES_PER_S = 10
 """Refused keys reported in one second; more are only counted, so a flood cannot fill the log."""
 

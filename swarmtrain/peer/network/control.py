@@ -48,7 +48,7 @@ from swarmtrain_transport import limits
 from swarmtrain_transport.credentials.identity import Identity, knock_payload
 from swarmtrain_transport.credentials.invite import Invite
 from swarmtrain_transport.errors import RemoteFault
-from swarmtrain_transport.links.tcp import retries
+from swarmtrain_transport.links.tcp import is_stuck
 from swarmtrain_transport.wire.messages import (
     Challenge,
     CoordinatorMessage,
@@ -429,7 +429,7 @@ class ControlClient:
             _, writer = await asyncio.open_connection(*there)
             writer.transport.abort()
 
-        await outlive(partial(retries, line), dial)
+        await outlive(partial(is_stuck, line.fileno(), there[1]), dial)
         logger.info("Nothing answers on the connection to the coordinator; connecting anew.")
         self.renew()
         if self._forgotten is not None:

@@ -25,9 +25,6 @@ SLEPT_S = 3.0
 
 
 LINE_LOOK_S = 0.5
-RETRIES_MIN = 3
-"""Times in a row that TCP has sent the same bytes without an answer: 1.5 s over short paths, where
-of 50 packets one is lost once in hours."""
 
 TRY_S = 2.0
 """For another connection to stand."""
@@ -106,7 +103,7 @@ async def watch(
 
 
 async def outlive(
-    retries: Callable[[], int],
+    is_stuck: Callable[[], bool],
     dial: Callable[[], Awaitable[None]],
     *,
     pause: Callable[[float], Awaitable[None]] = asyncio.sleep,
@@ -118,18 +115,18 @@ async def outlive(
     when it happens, where TCP and heartbeats find out after many seconds.
 
     Args:
-        retries: see `tcp.retries`.
+        is_stuck: see `tcp.is_stuck`.
         dial: makes another connection to the other end, and closes it; raises OSError if it fails.
         pause: waits for so many seconds.
     """
     while True:
         await pause(LINE_LOOK_S)
-        if retries() < RETRIES_MIN:
+        if not is_stuck():
             continue
         with contextlib.suppress(OSError):
             async with asyncio.timeout(TRY_S):
                 await dial()
-            if retries() >= RETRIES_MIN:
+            if is_stuck():
                 return
 
 

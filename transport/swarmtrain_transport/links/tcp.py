@@ -63,16 +63,11 @@ def received(descriptor: int, port: int) -> int | None:
     return counts[1] if counts is not None else None
 
 
-def retries(connection: sockets.socket) -> int:
-    """Count how often in a row the oldest bytes under way were sent anew without any answer; 0
-    where the system does not tell."""
-    if not can_tell():
-        return 0
-    try:
-        info = connection.getsockopt(sockets.IPPROTO_TCP, sockets.TCP_INFO, _PATH_BYTES)
-    except OSError:
-        return 0  # it has just ended
-    return info[_RETRIES_AT] if len(info) > _RETRIES_AT else 0
+def is_stuck(descriptor: int, port: int) -> bool:
+    """Return True if nothing is heard on a connection to this port, although the oldest bytes under
+    way were sent again LINK_RETRIES times in a row; False where the system does not tell."""
+    info = _info(descriptor, port, _RETRIES_AT + 1) if can_tell() else None
+    return info is not None and info[_RETRIES_AT] >= limits.LINK_RETRIES
 
 
 def local_host(descriptor: int, port: int) -> str:

@@ -11,7 +11,7 @@ from collections.abc import Collection
 
 from swarmtrain_transport.links.link import Address
 from swarmtrain_transport.links.parallel_flows import Path
-from swarmtrain_transport.links.tcp import acknowledged, local_host, path_of
+from swarmtrain_transport.links.tcp import acknowledged, is_stuck, local_host, path_of
 from swarmtrain_transport.links.ways import Way
 from swarmtrain_transport.links.zmq_sockets import Ground, Route
 from swarmtrain_transport.links.zmq_turned import TurnedRoute
@@ -83,6 +83,12 @@ class Bundle:
         for route in routes:
             route.reopen()
         return len(routes)
+
+    def cut_stuck(self) -> None:
+        """Make those anew on which nothing is heard any more."""
+        for route in [flow.route for flow in self._all()]:
+            if is_stuck(route.descriptor, route.port):
+                route.reopen()
 
     def renew(self, gone: Collection[str] | None) -> None:
         """Make those anew that are down, or go out by an address that is gone; None for all."""

@@ -331,8 +331,10 @@ class ZmqLink:
         self._reception.refuse_handshake(fault, self._ground.loop.time())
 
     def _look(self) -> None:
-        """Name and cut off whoever talks back, or does not end a message."""
+        """Name and cut off whoever talks back, or does not end a message; make dead connections
+        anew."""
         for peer, bundle in list(self._routes.items()):
+            bundle.cut_stuck()
             if bundle.cut_talkers():
                 self._reception.refuse(peer, RemoteFault("backtalk", "over our own connection"))
         for _ in range(self._proxy.take_floods()):

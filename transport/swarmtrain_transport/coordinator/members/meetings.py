@@ -190,12 +190,16 @@ class Meetings:
         at.places = known.at.places
         known.at, known.is_here = at, True
         for pair in self._pairs_of(peer):
+            if self._end_try(pair, now_s) is not None:
+                pair.due_s = now_s  # its MEET may have gone to a connection that was dead
             pair.is_doubted = pair.is_doubted or has_moved
             if has_moved or pair.standing is None:
+                # After another address hardly anything that stood does still, and the same kind of
+                # way is soonest found.
+                stood = pair.standing
+                first_rank = pair.first_rank if stood is None else stood.route.way.rank
                 pair.refresh(now_s)
-            if has_moved and pair.standing is not None:
-                # Hardly anything that stood does still, and the same kind of way is soonest found.
-                pair.first_rank = pair.standing.route.way.rank
+                pair.first_rank = first_rank
         self._look_at(peer, now_s)
 
     def away(self, peer: PeerId, now_s: float) -> None:
