@@ -30,6 +30,7 @@ class Bundle:
         self.address = address
         self._dialled = [_Flow(Route(ground, address))]
         self._met: dict[bytes, tuple[Way, _Flow]] = {}
+        self._asked: set[tuple[Route, int]] = set()
 
     @property
     def width(self) -> int:
@@ -130,9 +131,13 @@ class Bundle:
         return [(flow.route.descriptor, flow.route.port) for flow in self._all()]
 
     def acked(self) -> int | None:
-        """Bytes acknowledged on those that stand, None without any. Asked a hundred times a
-        second, so it asks for nothing else."""
-        found = [acknowledged(descriptor, port) for descriptor, port in self.connections()]
+        """Bytes acknowledged on those by which frames go; None without any, and once when one of
+        them is there no more. Asked a hundred times a second, so it asks for nothing else."""
+        routes = [flow.route for flow in self._flows] if self.way is not None else []
+        before, self._asked = self._asked, {(route, route.descriptor) for route in routes}
+        if before - self._asked:
+            return None
+        found = [acknowledged(route.descriptor, route.port) for route in routes]
         counts = [count for count in found if count is not None]
         return sum(counts) if counts else None
 
