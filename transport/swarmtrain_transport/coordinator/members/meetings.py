@@ -185,9 +185,8 @@ class Meetings:
             self._look_at(peer, now_s)
             return
         has_moved = known.at.remote != remote
-        if (known.at.host, known.at.port, known.at.remote) == (at.host, at.port, remote):
-            at.is_dialled = known.at.is_dialled
-        at.places = known.at.places
+        # Who moves is mostly behind a router again, or again behind none; a dial will tell.
+        at.is_dialled, at.places = known.at.is_dialled, known.at.places
         known.at, known.is_here = at, True
         for pair in self._pairs_of(peer):
             if self._end_try(pair, now_s) is not None:
