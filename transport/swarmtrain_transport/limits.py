@@ -772,6 +772,9 @@ use, and there is another way to try."""
 PLACES_MAX = 8
 """Addresses that a peer tells."""
 
+RELAY_NEAR_BYTES = 128 << 10
+"""That a relay takes in ahead by a connection that is near; the system doubles it."""
+
 MEETINGS_MAX = 4 * PEERS_MAX
 """Meetings that a peer has under way at once: two directions with everybody, and one more try."""
 

@@ -18,9 +18,10 @@ from swarmtrain_transport.links.doorway import Doorway
 from swarmtrain_transport.links.link import Address
 from swarmtrain_transport.links.outbox import TokenBucket
 from swarmtrain_transport.links.relay import Relay
+from swarmtrain_transport.links.tcp import can_tell
 from swarmtrain_transport.links.ways import PREAMBLE_BYTES, Preamble, Side, Way
 from swarmtrain_transport.links.zmq_link import ZmqLink
-from swarmtrain_transport.wire.messages import Meet, Met
+from swarmtrain_transport.wire.messages import LOST, Meet, Met
 from tests.transport.links.link_rig import Station, ZmqWorld, noise, part, reach, run_in
 
 
@@ -185,7 +186,10 @@ def test_a_way_that_breaks_is_told_and_another_one_carries_on(way: Way) -> None:
         await reach(town.world, ada.station, ben.station)
         for connection in list(ben.link._proxy._connections.values()):
             connection.cut()
-        await town.world.until(lambda: Met(token, False, "lost") in ada.met)
+        for home in (ada, ben):  # the receiver knows at once, where a router has forgotten it
+            await town.world.until(lambda home=home: Met(token, False, LOST) in home.met)
+            assert Met(token, False, LOST) in home.dialler.standing(), "again after WELCOME"
+            assert not home.dialler.standing()
         assert ada.link.unreached(0.0) == (ben.station.id,)
         await meet(town, ada, ben, Way.TURNED)
         await reach(town.world, ada.station, ben.station)
@@ -206,6 +210,38 @@ def test_the_best_of_several_ways_is_taken_and_what_is_parted_from_ends() -> Non
         await town.world.repeat(
             lambda: ada.link.send(peer, part(1)), lambda: ada.link.ways()[peer] is Way.DIALLED
         )
+
+    between_two(story)
+
+
+def test_a_relay_takes_little_in_ahead_where_both_are_near() -> None:
+    async def story(town: Town, ada: Home, ben: Home) -> None:
+        await meet(town, ada, ben, Way.RELAYED)
+        await reach(town.world, ada.station, ben.station)
+        town.relay.look()
+        ends = [far for pair in town.relay._carried.values() for far in pair._ends.values()]
+        taken = [far.getsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF) for far in ends]
+        assert len(taken) == 2
+        if can_tell():
+            assert max(taken) <= 2 * limits.RELAY_NEAR_BYTES
+
+    between_two(story)
+
+
+def test_who_loses_a_plain_connection_tells_once() -> None:
+    async def story(town: Town, ada: Home, ben: Home) -> None:
+        peer, told = ben.station.id, Met(b"", False, LOST, ben.station.id, Way.DIALLED)
+        ada.link.redial(peer, "127.0.0.1", ben.link.address.port)
+        await town.world.repeat(
+            lambda: ada.dialler.look(), lambda: ada.link.ways()[peer] is Way.DIALLED
+        )
+        ada.dialler.look()
+        assert told not in ada.met
+        ada.link.redial(peer, "127.0.0.1", 9)
+        await town.world.until(lambda: ada.link.ways()[peer] is None)
+        for _ in range(3):
+            ada.dialler.look()
+        assert ada.met.count(told) == 1
 
     between_two(story)
 

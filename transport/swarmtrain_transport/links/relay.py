@@ -11,6 +11,7 @@ from collections.abc import Callable
 
 from swarmtrain_transport import limits
 from swarmtrain_transport.links.outbox import TokenBucket
+from swarmtrain_transport.links.tcp import suit_to_path
 from swarmtrain_transport.links.ways import Preamble, Side
 from swarmtrain_transport.links.zmq_proxy import watch
 from swarmtrain_transport.links.zmq_pump import BufferPool, Pump
@@ -59,8 +60,9 @@ class Relay:
             pair.end()
 
     def look(self) -> None:
-        """Tell what was moved since the last look."""
+        """Tell what was moved since the last look, and suit the connections to their paths."""
         for token, pair in list(self._carried.items()):
+            pair.suit()
             if moved := pair.take_moved():
                 self._told(token, moved, False)
 
@@ -90,6 +92,7 @@ class _Pair:
     ) -> None:
         self._loop, self._pool, self._gate, self._over = loop, pool, gate, over
         self._ends: dict[Side, sockets.socket] = {}
+        self._unsuited: list[sockets.socket] = []
         self._pumps: tuple[Pump, ...] = ()
         self._moved = 0
         self._is_over = False
@@ -105,6 +108,7 @@ class _Pair:
             far.close()
             return True
         self._ends[side] = far
+        self._unsuited.append(far)
         if len(self._ends) == len(Side):
             self._timer.cancel()
             one, other = self._ends.values()
@@ -119,6 +123,16 @@ class _Pair:
         """Bytes moved since this was last asked."""
         moved, self._moved = self._moved, 0
         return moved
+
+    def suit(self) -> None:
+        """Let both choose what suits their ways, see `suit_to_path`. Over a short one little is
+        taken in ahead: acknowledgements of what goes out would wait behind a queue of what comes
+        in, and the line would be idle the other way."""
+        for far in self._unsuited[:]:
+            with contextlib.suppress(OSError):  # it has just ended
+                if suit_to_path(far.fileno(), far.getpeername()[1]):
+                    far.setsockopt(sockets.SOL_SOCKET, sockets.SO_RCVBUF, limits.RELAY_NEAR_BYTES)
+                    self._unsuited.remove(far)
 
     def end(self) -> None:
         """Close both."""

@@ -172,6 +172,52 @@ def test_a_lost_way_is_made_anew_at_once_and_those_that_were_worse_before_those_
     assert {meet.way for meet in streets.meets(A)[first:]} == {"punched"}
 
 
+def test_a_receiver_whose_end_is_gone_takes_the_way_down_and_its_mere_word_does_not() -> None:
+    streets = met("restricted", "restricted", seconds=120.0)
+    token = standing(streets, A, B)
+    streets.say(B, token, False, "slow")
+    assert standing(streets, A, B) == token
+    streets.say(B, token, False, m.LOST)
+    assert streets.ways()[A, B] is None
+    streets.run(1.0)
+    assert streets.ways()[A, B] is Way.PUNCHED
+
+
+def test_who_comes_from_another_address_is_met_by_the_same_kind_of_way_first() -> None:
+    streets = met("open", "restricted", seconds=120.0)
+    house, before = streets.houses[B], len(streets.meets(A))
+    house.remote = "198.51.100.77"
+    hello = m.Hello(b"boot", "otter", B, house.remote, DATA_PORT, -1, b"", 1 << 30)
+    streets.machine.came(B, house.remote, hello, streets.now_s)
+    streets.say(B, standing(streets, A, B), False, m.LOST)
+    streets.run(1.0)
+    assert streets.ways()[A, B] is Way.TURNED
+    assert [meet.way for meet in streets.meets(A)[before:]] == ["turned"]
+
+
+def test_a_try_whose_word_went_to_a_dead_connection_is_made_again_at_once() -> None:
+    streets = met("restricted", "restricted", seconds=120.0)
+    streets.houses[B].is_on = False
+    streets.say(A, standing(streets, A, B), False, m.LOST)
+    streets.run(0.5)
+    streets.houses[B].is_on = True
+    streets.enter(streets.houses[B])
+    streets.run(1.0)
+    assert streets.ways()[A, B] is Way.PUNCHED
+
+
+def test_a_plain_connection_that_is_lost_is_made_up_for_beside_further_dials() -> None:
+    streets = met("open", "open")
+    assert streets.ways()[A, B] is Way.DIALLED
+    streets.houses[B].kind = "restricted"  # its router has forgotten the port that it forwarded
+    streets.say(A, b"", False, m.LOST, peer=B, way="dialled")
+    streets.run(1.0)
+    assert streets.ways()[A, B] is Way.TURNED
+    streets.say(A, b"", False, m.LOST, peer=A, way="dialled")
+    streets.say(A, b"", False, m.LOST, peer=C, way="dialled")
+    assert set(streets.ways()) <= {(A, B), (B, A)}
+
+
 def test_a_way_that_flaps_is_not_asked_for_without_end() -> None:
     streets = met("restricted", "restricted", relay=False)
     for _ in range(600):
