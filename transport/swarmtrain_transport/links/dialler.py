@@ -345,7 +345,7 @@ class Dialler:
         self._tell(met)
 
     def _lost(self, token: bytes) -> Met:
-        """What to tell of a way that has ended, now and after the next WELCOME: there may be no
+        """Words on a way that has ended, now and after the next WELCOME: there may be no
         coordinator to hear it now."""
         met = Met(token, False, LOST)
         if len(self._gone) < limits.MEETINGS_MAX:
