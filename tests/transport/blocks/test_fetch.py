@@ -41,6 +41,21 @@ def test_a_holder_that_lacks_the_blob_is_passed_over_at_once() -> None:
     assert fetch.requests(0.0) == [(B, X)]
 
 
+def test_what_nobody_has_does_not_fill_the_windows_of_those_who_have_the_rest() -> None:
+    fetch = fetcher()
+    lost = [digest_of(10 + number) for number in range(2 * W)]
+    for digest in lost:
+        fetch.want(digest, [A], spread=False)
+    now_s, asked = 0.0, set[bytes]()
+    while min(map(fetch.rounds, lost)) < 1:
+        for peer, digest in fetch.requests(now_s):
+            fetch.missing(peer, digest, now_s)
+        now_s += limits.FETCH_RETRY_S
+    fetch.want(X, [A], spread=False)
+    asked.update(digest for _, digest in fetch.requests(now_s + 1.0))
+    assert X in asked
+
+
 def test_a_silent_holder_is_passed_over_after_its_time() -> None:
     fetch = fetcher()
     fetch.want(X, [A, B], spread=False)

@@ -195,7 +195,8 @@ class Fetcher:
         up."""
         self._now_s = now_s
         asks: list[tuple[PeerId, bytes]] = []
-        for digest, want in self.wants.items():
+        # What nobody had so far comes last, or it would fill the windows of those who have the rest.
+        for digest, want in sorted(self.wants.items(), key=lambda one: one[1].rounds):
             if want.asked is not None and now_s >= self._due_s(want):
                 holder = self._holders[want.asked]
                 want.hurries += self._may_hurry(want)

@@ -263,6 +263,7 @@ class Progression:
         self.is_halted = any(isinstance(action, do.Halt) for action in actions)
         if self._busy:
             self.pending.clear()
+            self._catchup.give_up()
         if self._busy or self.is_halted:
             return actions
         self.saved = None  # it is not the run's, or could not be loaded
