@@ -195,7 +195,7 @@ class Fetcher:
         up."""
         self._now_s = now_s
         asks: list[tuple[PeerId, bytes]] = []
-        # What nobody had so far comes last, or it would fill the windows of those who have the rest.
+        # What nobody had so far comes last, or it would fill the windows for all else.
         for digest, want in sorted(self.wants.items(), key=lambda one: one[1].rounds):
             if want.asked is not None and now_s >= self._due_s(want):
                 holder = self._holders[want.asked]
