@@ -58,7 +58,7 @@ SEEN_SOON = (
 FIRST_SEEN = {
     "M12": 7, "M13b": 6, "P4": 13, "N3": 10, "N8": 130, "N13": 6, "N15": 10, "N18": 6, "N19": 10,
     "N21": 14, "N27": 5, "N28": 5, "D5": 15, "D6": 40, "D7": 84,
-    "R1": 14, "R3": 8, "R4": 21, "R5": 15,
+    "R1": 14, "R3": 8, "R4": 21, "R5": 30, "R7": 80,
 }  # fmt: skip
 """Seeds at which a hunt begins that saw nothing in the worlds before."""
 

@@ -143,7 +143,9 @@ class Lies:
         ended = self._ended.get(why.op)
         place = (why.slice_index, why.chunk)
         name = self._scene.name_of(peer)
-        if peer != self._scene.liar or ended is None or ended.owners[place[0]] != peer:
+        if self._scene.liar is None and self._swarm.peers[peer].arithmetic.forges_results:
+            self._scene.liar = peer  # it was alone, and has signed what nobody can decode
+        elif peer != self._scene.liar or ended is None or ended.owners[place[0]] != peer:
             self._violated(f"{name} is convicted of a sum that it has not made wrong")
         elif ended.place != place:
             self._violated(f"{name} is convicted of what was not drawn")
