@@ -6,10 +6,10 @@ try to reach it; whether it truly did is known here, as a router may answer in t
 
 import asyncio
 import os
-import random
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import starmap
 from pathlib import Path
 from typing import Any
 
@@ -22,18 +22,18 @@ from swarmtrain.foundation.control_lane import (
     CHECK_PART_BYTES,
     CHECK_PATH,
     CHECK_S,
+    PEERS_TRIED,
     Checked,
 )
 from swarmtrain.foundation.errors import UserError, translate
 from swarmtrain.peer.disk import identity_file
 from swarmtrain.peer.network.patience import in_words
 from swarmtrain.peer.network.proxy import Proxy, connect, options_of
-from swarmtrain.verify.peer_state import records_in
-from swarmtrain.verify.proof import Unproved, fold
 from swarmtrain_transport import limits
 from swarmtrain_transport.credentials.identity import Identity, knock_payload
 from swarmtrain_transport.credentials.invite import Invite
 from swarmtrain_transport.errors import ListenFailed, RemoteFault
+from swarmtrain_transport.links.link import is_dialable
 from swarmtrain_transport.links.zmq_sockets import listen as listen_at
 from swarmtrain_transport.links.zmq_sockets import resolve
 from swarmtrain_transport.wire.messages import (
@@ -44,13 +44,11 @@ from swarmtrain_transport.wire.messages import (
     decode_from_coordinator,
     encode,
 )
-from swarmtrain_transport.wire.records import Join
 
 ASK_S = 20.0
 """Time that a coordinator gives a stranger."""
 
 PEER_S = 5.0
-PEERS_TRIED = 3
 
 
 @dataclass(slots=True)
@@ -208,26 +206,18 @@ async def _measure(socket: aiohttp.ClientWebSocketResponse, found: Answer) -> No
         found.up_bytes_per_s = sent / max(time.perf_counter() - began_s, 1e-6)
 
 
-def others_in(directory: Path, own: Identity) -> list[Join]:
-    """A few of the other peers, as the ledger in a state directory has them; none without one."""
-    try:
-        folded = fold(*records_in(directory, may_grow=True))
-    except (OSError, UserError, Unproved):
-        return []
-    others = [join for peer, join in folded.view.roster.items() if peer != own.peer_id]
-    return random.sample(others, min(PEERS_TRIED, len(others)))
+async def dial(others: Sequence[tuple[str, str, int]]) -> list[Tried]:
+    """Open a connection to each, named and at an IP address and port, and close it."""
+    return list(await asyncio.gather(*starmap(_dial, others[:PEERS_TRIED])))
 
 
-async def dial(others: Sequence[Join]) -> list[Tried]:
-    """Open a connection to each, and close it."""
-    return list(await asyncio.gather(*map(_dial, others)))
-
-
-async def _dial(join: Join) -> Tried:
+async def _dial(name: str, host: str, port: int) -> Tried:
     began_s = time.perf_counter()
     try:
+        if not is_dialable(host):
+            raise ConnectionError("no address of a peer")
         async with asyncio.timeout(PEER_S):
-            (await connect(join.host, join.port)).close()
-    except (OSError, TimeoutError):
-        return Tried(join.name, None)
-    return Tried(join.name, time.perf_counter() - began_s)
+            (await connect(host, port)).close()
+    except (OSError, TimeoutError, OverflowError):
+        return Tried(name, None)
+    return Tried(name, time.perf_counter() - began_s)

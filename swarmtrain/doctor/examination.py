@@ -5,7 +5,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 from swarmtrain.config.options import Endpoint
-from swarmtrain.doctor.asking import ask, dial, identity_in, others_in
+from swarmtrain.doctor.asking import ask, dial, identity_in
 from swarmtrain.doctor.connection import of_answer, of_peers, of_probe
 from swarmtrain.doctor.findings import Finding, of_machine
 from swarmtrain.doctor.machine import look
@@ -67,8 +67,9 @@ async def examine_way(
         note(finding)
     if not seen.is_ready:
         return
-    for finding in of_answer(await ask(invite, identity, proxy, listen), proxy):
+    answer = await ask(invite, identity, proxy, listen)
+    for finding in of_answer(answer, proxy):
         note(finding)
-    others = others_in(directory, identity)
+    others = answer.checked.peers if answer.checked is not None else ()
     for finding in of_peers(await dial(others)):
         note(finding)

@@ -82,6 +82,10 @@ async def let_go(line: TransportSocket | None) -> None:
         await asyncio.sleep(0)
 
 
+PEERS_TRIED = 3
+"""Members to which a member that asks may open a connection."""
+
+
 class Checked(msgspec.Struct, frozen=True):
     """The coordinator's answer to whoever asks if it would be let in, as JSON.
 
@@ -94,6 +98,7 @@ class Checked(msgspec.Struct, frozen=True):
         is_reached: True if a connection to the told port of that address could be opened; None if
             none was tried.
         num_bytes: bytes that follow, and that may follow from the other side; 0 for none.
+        peers: name, IP address and port of a few members, for a member alone.
     """
 
     code: str
@@ -103,3 +108,4 @@ class Checked(msgspec.Struct, frozen=True):
     port: int
     is_reached: bool | None
     num_bytes: int
+    peers: tuple[tuple[str, str, int], ...] = ()

@@ -68,7 +68,7 @@ def run_body() -> Run:
 
 
 def join_body(peer: bytes, invite_id: str = "") -> Join:
-    return Join(peer, b"boot", "name", bytes(32), "127.0.0.1", 1, invite_id)
+    return Join(peer, b"boot", "name", bytes(32), invite_id)
 
 
 def hello_of(identity: Identity, host: str = "127.0.0.1", name: str = "otter") -> Hello:

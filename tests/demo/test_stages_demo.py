@@ -178,7 +178,7 @@ def found(*, odd_root: str = "b1", last_loss: float = 2.5) -> StagesReport:
     )  # fmt: skip
     peer, other = bytes(32), bytes([1]) * 32
     ledger = records(
-        Join(peer, bytes(8), "badger", bytes(40), "h", 1),
+        Join(peer, bytes(8), "badger", bytes(40)),
         Move(peer, (0,)),
         Move(other, (1,)),
         books(0, 120, (120, 120, 120)),

@@ -49,8 +49,7 @@ def left_by(place: Path, config: RunConfig, *books: Books) -> Path:
     public = KEY.public_key().public_bytes_raw()
     bodies: list[Body] = [Run("t", public, config_file.config_hash(config), 1)]
     bodies += [
-        Join(peer, b"boot", name, bytes([9]) + peer[1:], "127.0.0.1", 1, "")
-        for peer, name in ((A, "ann"), (B, "bob"))
+        Join(peer, b"boot", name, bytes([9]) + peer[1:]) for peer, name in ((A, "ann"), (B, "bob"))
     ]
     store = Store.open(place)
     head = GENESIS_HASH

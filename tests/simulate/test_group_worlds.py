@@ -46,7 +46,7 @@ def test_who_joins_again_is_in_the_groups_it_was_moved_to(seed: int) -> None:
 def test_checks_know_the_groups_of_who_joins_again(groups: tuple[int, ...]) -> None:
     world = World(1, rounds=1, seed=0, groups=2)
     peer = b"p" * 32
-    join = Join(peer, b"b" * 16, "peer", b"c" * 32, "::1", 1)
+    join = Join(peer, b"b" * 16, "peer", b"c" * 32)
     gone = Gone(peer, False, "silent")
     for group in (0, 1):
         decided = Decided(world.swarm, group)

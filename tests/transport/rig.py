@@ -88,7 +88,7 @@ def run_body(**changes: Any) -> Run:
 
 
 def join_body(peer: PeerId, boot: bytes = BOOT) -> Join:
-    return Join(peer, boot, "name", peer, "127.0.0.1", 4000 + peer[0])
+    return Join(peer, boot, "name", peer)
 
 
 def genesis_body(num_values: int = 16, root: bytes = b"R" * 32) -> Attest:

@@ -74,7 +74,7 @@ class History:
         self.storage.of(0).keep_run(config_file.canonical(CONFIG))
         self.ledger, self.view = Ledger(verify), LedgerView()
         self.add(Run("proved", RUN.peer_id, config_file.config_hash(CONFIG), 1))
-        self.add(Join(PEER.peer_id, b"boot", "ann", PEER.curve_key, "127.0.0.1", 4001))
+        self.add(Join(PEER.peer_id, b"boot", "ann", PEER.curve_key))
         self.begin(nn.Sequential(nn.Linear(7, 5), nn.Linear(5, 3)))
 
     def begin(self, model: nn.Module) -> None:

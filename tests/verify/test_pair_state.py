@@ -91,7 +91,7 @@ class Pairs:
         self.driver.op = 0
         self.add(log.Run("paired", RUN.peer_id, config_file.config_hash(CONFIG), 1))
         for one, name in ((ANN, "ann"), (BOB, "bob")):
-            self.add(log.Join(one.peer_id, b"boot", name, one.curve_key, "127.0.0.1", 4001))
+            self.add(log.Join(one.peer_id, b"boot", name, one.curve_key))
         self.add(log.Attest(0, root, self.layout.num_values, self.layout.digest))
         self.save()
 

@@ -66,7 +66,7 @@ class SendFrame(msgspec.Struct, frozen=True):
 
 
 class AllowPeer(msgspec.Struct, frozen=True):
-    """Peer: admit this key on the data lane."""
+    """Peer: admit this key on the data lane; its host is "" until it is known."""
 
     address: Address
 

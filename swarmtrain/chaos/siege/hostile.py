@@ -216,7 +216,7 @@ class HostileShell(PeerShell):
         stop = threading.Event()
         backtalker = Backtalker(identity)
         view, me = self._participant.view, self._identity.peer_id
-        targets = [view.address_of(peer) for peer in view.roster if peer != me]
+        targets = [self._participant.address_of(peer) for peer in view.roster if peer != me]
         member = asyncio.ensure_future(
             self._come_in(identity, backtalker.address.host, backtalker.address.port)
         )

@@ -9,6 +9,7 @@ all the while: it has seconds, one request, and few bytes more than others.
 
 import asyncio
 import contextlib
+import random
 import secrets
 from collections.abc import Callable
 
@@ -24,6 +25,7 @@ from swarmtrain.foundation.control_lane import (
     CHECK_PART_BYTES,
     CHECK_S,
     CLOSE_TIMEOUT_S,
+    PEERS_TRIED,
     Checked,
 )
 from swarmtrain.foundation.errors import cleaned
@@ -44,10 +46,14 @@ class Checkup:
     Args:
         door: judges.
         clock: monotonic seconds.
+        near: lists the members that somebody at an IP address could dial.
     """
 
-    def __init__(self, door: Door, clock: Callable[[], float]) -> None:
-        self._door = door
+    def __init__(
+        self, door: Door, clock: Callable[[], float],
+        near: Callable[[str], list[tuple[str, str, int]]] = lambda remote: [],
+    ) -> None:  # fmt: skip
+        self._door, self._near = door, near
         self._clock = clock
         self._dialler = Dialler(clock, again_s=CHECK_AGAIN_S)
         self._measured = 0
@@ -85,7 +91,10 @@ class Checkup:
             told = Checked(closed.code, closed.text, False, remote, port, None, 0)
         else:
             is_reached, num_bytes = await self._try(admitted, nonce, remote)
-            told = Checked("", "", not admitted.invite_id, remote, port, is_reached, num_bytes)
+            is_member = not admitted.invite_id
+            near = self._near(remote) if is_member else []
+            peers = tuple(random.sample(near, min(PEERS_TRIED, len(near))))
+            told = Checked("", "", is_member, remote, port, is_reached, num_bytes, peers)
         await socket.send_str(msgspec.json.encode(told).decode())
         if told.num_bytes:
             try:

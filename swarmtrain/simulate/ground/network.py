@@ -203,8 +203,12 @@ class SimNetwork:
             return False
         if (self._cut and (start, end) in self._cut) or end in self.shut:
             return True
-        if self.routers is not None and not self.routers.carries(start, end):
-            return True
+        is_told = bool(target.host)
+        if self.routers is not None:
+            if not self.routers.carries(start, end, is_told=is_told):
+                return True
+        elif not is_told:
+            return False
         if frame.kind in _KEPT:
             self._sent.setdefault((start, end), deque(maxlen=_KEPT_FRAMES)).append(frame)
         pair.under_way += 1
@@ -234,8 +238,9 @@ class SimNetwork:
         pair.under_way -= 1
         # Looked up now, not at sending: a socket reconnects to whoever listens there by then.
         link = self.links.get(target.peer_id)
-        if link is None or link.address.host != target.host:  # every process has its own
-            return
+        is_dialled = bool(target.host)
+        if link is None or (is_dialled and link.address.host != target.host):
+            return  # every process has its own
         if self._scene.trace is not None:
             self._tell(source, link, frame)
         if packed is None:

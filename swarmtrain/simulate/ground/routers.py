@@ -110,9 +110,11 @@ class Routers:
         """Peer with this address outside."""
         return next((peer for peer in self.ends if self.remotes[peer] == host), None)
 
-    def carries(self, source: PeerId, target: PeerId) -> bool:
-        """Return True if frames of the one reach the other in some way."""
-        return bool(self._standing.get((source, target))) or self.lets_in(source, target)
+    def carries(self, source: PeerId, target: PeerId, *, is_told: bool = True) -> bool:
+        """Return True if frames of the one, which may be told the other's address, reach it in some
+        way."""
+        is_met = bool(self._standing.get((source, target)))
+        return is_met or (is_told and self.lets_in(source, target))
 
     def is_down(self, source: PeerId, target: PeerId) -> bool:
         """Return True if nothing has led from one to the other for UNREACHED_S, as far as this was

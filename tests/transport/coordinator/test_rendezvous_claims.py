@@ -246,10 +246,13 @@ def test_a_hello_without_an_ip_address_is_refused(host: str) -> None:
 
 
 @pytest.mark.parametrize("host", ["192.0.2.1", "10.0.0.1", "127.0.0.1", "::1", "2001:db8::7"])
-def test_an_ip_address_goes_into_the_ledger(host: str) -> None:
+def test_an_ip_address_is_told_to_whoever_can_dial_it_and_stands_in_no_record(host: str) -> None:
     hall = opened(A)
     hall.join(B, host=host)
-    assert hall.machine.view.roster[B].host == host
+    told = [one for one in hall.sent[A] if isinstance(one, m.Listens) and B in one.at]
+    assert all(one.at[B][0] == host for one in told)
+    assert bool(told) is (host != "2001:db8::7"), "A is not known to have IPv6"
+    assert not any(host.encode() in record.to_bytes() for record in hall.records)
 
 
 @settings(max_examples=20, deadline=None)

@@ -68,7 +68,7 @@ def until(swarm: Swarm, holds: Callable[[], bool], steps: int = 60_000) -> bool:
     return False
 
 
-def proved(seed: int = 0) -> tuple[Proof, OpView]:
+def proved(seed: int = 4) -> tuple[Proof, OpView]:
     """A proof that an auditor has found, and the ledger's view of its op."""
     swarm = swarm_with_liar(seed, A, B, C)
     for _ in range(60_000):

@@ -24,7 +24,6 @@ from swarmtrain_transport.wire.records import (
     SliceFreeze,
 )
 from tests.transport.rig import (
-    BOOT,
     RUN_KEY,
     A,
     B,
@@ -65,7 +64,7 @@ def eventful(seed: int, ops: int = 30) -> Chain:
             chain.add(Rewind(chain.view.first.last_op - 1, "lost"))
         if rng.random() < 0.2:
             chain.add(Gone(E, True, "removed"))
-            chain.add(Join(E, BOOT, "eve", E, "127.0.0.1", 4000 + rng.randrange(99), "invite"))
+            chain.add(Join(E, rng.randbytes(8), "eve", E, "invite"))
     chain.add(Gone(E, True, "wrong sum", Conviction(1, 0, 0, bytes(32))))
     chain.add(chain.plan((A, B)))
     return chain

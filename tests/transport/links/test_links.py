@@ -228,6 +228,19 @@ def test_a_peer_that_restarts_on_another_port_is_reached_at_its_new_address(run:
     run(scenario)
 
 
+def test_a_peer_without_an_address_is_heard_and_reached_once_it_has_one(run: Run) -> None:
+    async def scenario(world: World) -> None:
+        ada, ben = await world.add("ada"), await world.add("ben")
+        ada.link.allow(Address(ben.id, ben.identity.curve_key))
+        ben.link.allow(ada.address)
+        assert not ada.link.send(ben.id, part(1)) and ada.heard.faults == []
+        await reach(world, ben, ada)
+        ada.link.allow(ben.address)
+        await reach(world, ada, ben)
+
+    run(scenario)
+
+
 def test_allowing_the_same_address_again_does_not_disturb_the_connection(run: Run) -> None:
     async def scenario(world: World) -> None:
         ada, ben = await acquainted(world, "ada", "ben")

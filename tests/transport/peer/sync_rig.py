@@ -21,7 +21,7 @@ from swarmtrain_transport.links.memory_link import MemoryNetwork
 from swarmtrain_transport.peer.local_peer import Card
 from swarmtrain_transport.peer.participant import Participant
 from swarmtrain_transport.wire.frames import Frame, FrameKind, Wanted
-from swarmtrain_transport.wire.messages import Records, Welcome
+from swarmtrain_transport.wire.messages import Listens, Records, Welcome
 from tests.transport.plain_arithmetic import PlainArithmetic
 from tests.transport.rig import BOOT, LAYOUT, RUN_KEY, Chain, begun_chain, sign_as, verify
 
@@ -129,6 +129,8 @@ class SyncWorld:
         self._carry(end, machine.start(self.now_s))
         self._carry(end, machine.control(Welcome(1, "run", RUN_KEY, b"", last), self.now_s))
         self._carry(end, machine.control(Records(0, records), self.now_s))
+        at = {peer: ("127.0.0.1", 4000 + peer[0]) for peer in self.chain.view.roster}
+        self._carry(end, machine.control(Listens(at), self.now_s))
         return end
 
     def _heard(self, peer: PeerId, source: PeerId, frame: Frame) -> None:

@@ -241,6 +241,9 @@ FIELD_VALUES = {
     tuple[int, ...]: st.lists(st.integers(0, 2**32), max_size=5).map(tuple),
     tuple[bytes, ...]: st.lists(st.binary(max_size=40), max_size=5).map(tuple),
     tuple[bool, ...]: st.lists(st.booleans(), max_size=20).map(tuple),
+    dict[bytes, tuple[str, int]]: st.dictionaries(
+        st.binary(max_size=40), st.tuples(st.text(max_size=9), st.integers(0, 65535)), max_size=4
+    ),
     dict[bytes, bytes]: st.dictionaries(st.binary(max_size=40), st.binary(max_size=40), max_size=4),
     Brings: st.builds(
         Brings,

@@ -232,4 +232,4 @@ class LedgerRecovery:
 def card_of(peer: PeerId, hello: Hello, invite_id: str) -> Join:
     """The roster's entry for who says HELLO."""
     name = shown(hello.name, limits.NAME_CHARS_MAX)
-    return Join(peer, hello.boot, name, hello.curve_key, hello.host, hello.port, invite_id)
+    return Join(peer, hello.boot, name, hello.curve_key, invite_id)

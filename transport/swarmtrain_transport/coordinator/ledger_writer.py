@@ -200,5 +200,5 @@ class LedgerWriter:
         return join is not None and _card(join) == _card(hello)
 
 
-def _card(who: Join | Hello) -> tuple[bytes, bytes, str, int]:
-    return who.boot, who.curve_key, who.host, who.port
+def _card(who: Join | Hello) -> tuple[bytes, bytes]:
+    return who.boot, who.curve_key

@@ -357,6 +357,10 @@ class Rendezvous:
         self.meetings.mirrored(token, side, host, port, now_s)
         return self._settle()
 
+    def near(self, remote: str) -> list[tuple[str, str, int]]:
+        """Name and address of each member that somebody at an address could dial."""
+        return self.meetings.near(remote)
+
     def carried(self, num_bytes: int) -> None:
         """We have passed on so many bytes ourselves since this was last said."""
         self.meetings.own_carried += num_bytes

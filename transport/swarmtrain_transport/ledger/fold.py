@@ -19,7 +19,7 @@ from swarmtrain_transport.ledger.lineage import Lineage
 from swarmtrain_transport.ledger.sample_weights import SampleCount
 from swarmtrain_transport.ledger.standing import Conduct, Standing, Words
 from swarmtrain_transport.ledger.transfers import content_name, is_kept
-from swarmtrain_transport.links.link import Address, PeerId
+from swarmtrain_transport.links.link import PeerId
 from swarmtrain_transport.wire.messages import FIRST_GROUP
 from swarmtrain_transport.wire.records import (
     AnyBody,
@@ -515,11 +515,6 @@ class LedgerView:
             told.left_out.update(one.left_out)
             told.accused_by.update(one.accused_by)
         return told
-
-    def address_of(self, peer: PeerId) -> Address:
-        """Return a roster member's address. KeyError if it is not in the roster."""
-        join = self.roster[peer]
-        return Address(peer, join.curve_key, join.host, join.port)
 
     def _group(self, record: Record, body: Group) -> None:
         if body.group != len(self.groups):

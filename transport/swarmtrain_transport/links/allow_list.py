@@ -54,7 +54,8 @@ class AllowList:
         if len(address.curve_key) != _KEY_BYTES:
             raise RemoteFault("key", f"a CURVE key of {len(address.curve_key)} bytes")
         # The coordinator has looked too, but a socket is handed what this list lets through.
-        if not (is_dialable(address.host) and 1 <= address.port <= _PORT_MAX):
+        is_known = is_dialable(address.host) and 1 <= address.port <= _PORT_MAX
+        if not is_known and (address.host, address.port) != ("", 0):
             text = f"host {address.host[:64]!a} port {address.port} is not an address"
             raise RemoteFault("address", text)
         self.remove(address.peer_id)

@@ -19,14 +19,14 @@ class Address:
     Attributes:
         peer_id: Ed25519 public key, 32 bytes.
         curve_key: X25519 public key for CURVE, 32 bytes, signed by `peer_id` at the door.
-        host: IP address, see `is_dialable`.
-        port: TCP port.
+        host: IP address, see `is_dialable`; "" where it is not known, or cannot be dialled.
+        port: TCP port, 0 without a host.
     """
 
     peer_id: PeerId
     curve_key: bytes
-    host: str
-    port: int
+    host: str = ""
+    port: int = 0
 
 
 @lru_cache(maxsize=1024)

@@ -200,7 +200,7 @@ class MemoryLink:
             LocalFault: the body is larger than the limit.
         """
         target = self._reception.allowed.address_of(peer)
-        if target is None:
+        if target is None or not target.host:
             return False
         header, body = self._packer.pack(frame)
         # A copy, so that a sender who re-uses its buffer too early is seen in a test.

@@ -249,7 +249,11 @@ class ZmqLink:
             raise LocalFault("allow() on a closed link")
         if not self._reception.admit(address):
             return
-        old = self._routes.pop(address.peer_id, None)
+        old = self._routes.get(address.peer_id)
+        if old is not None and old.address.curve_key == address.curve_key:
+            old.address = address
+            old.redial(address.host, address.port)  # ways that a meeting made may still stand
+            return
         if old is not None:
             old.close()
         self._shut = {pair for pair in self._shut if pair[0] != address.curve_key}

@@ -196,7 +196,8 @@ class Route:
         events.setsockopt(zmq.RCVHWM, 0)
         events.connect(endpoint)
         self._monitor = Reader(self._ground.loop, events, self._on_event)
-        self.socket.connect(self._endpoint())
+        if self._address.host:
+            self.socket.connect(self._endpoint())
 
     def _make_socket(self) -> Socket:
         return _make_sender(self._ground, self._address)

@@ -21,7 +21,7 @@ from swarmtrain_transport.errors import RemoteFault
 from swarmtrain_transport.hashing import content_hash
 from swarmtrain_transport.ledger.chain import Archive, batches
 from swarmtrain_transport.ledger.fold import OfGroup
-from swarmtrain_transport.links.link import PeerId
+from swarmtrain_transport.links.link import Address, PeerId
 from swarmtrain_transport.peer.early_frames import EarlyFrames
 from swarmtrain_transport.peer.group import GroupPeer
 from swarmtrain_transport.peer.keeper import Keeper, forget_kept
@@ -103,6 +103,7 @@ class Participant:
         self._retention = retention or Retention()
         self._shelf = shelf or MemoryShelf()
         self._early = EarlyFrames(self.stats.ignored)
+        self._listens: dict[PeerId, tuple[str, int]] = {}
         self._serving = Serving(())
         for number in self.view.groups_at_join(card.peer_id):
             self._enter(number)
@@ -200,6 +201,11 @@ class Participant:
     def state_root(self) -> bytes:
         """Root of that state, b"" without one."""
         return self.first.place.state_root
+
+    def address_of(self, peer: PeerId) -> Address:
+        """Return a roster member's key and address, as far as we were told it. KeyError if it is
+        not in the roster."""
+        return Address(peer, self.view.roster[peer].curve_key, *self._listens.get(peer, ()))
 
     # ---- events from our own side
 
@@ -360,6 +366,8 @@ class Participant:
                 return (do.SendControl(say.History(message.first_index, told)),)
             case say.Keep():
                 actions += self._keep(message)
+            case say.Listens():
+                actions += self._on_listens(message)
             case say.Unreached():
                 pass  # it is for people
             case say.Refused():
@@ -383,6 +391,14 @@ class Participant:
         self._now_s = now_s
         self._connected = self._fills = False
         return ()
+
+    def _on_listens(self, message: say.Listens) -> list[do.PeerAction]:
+        """Hear where others can be dialled; it may come before the records that let them in."""
+        self._listens.update(message.at)
+        for peer in list(self._listens)[: -limits.PEERS_MAX]:
+            del self._listens[peer]
+        others = message.at.keys() - {self.card.peer_id}
+        return [self._allow(peer) for peer in sorted(others & self.view.roster.keys())]
 
     def _on_image(self, message: say.Image) -> list[do.PeerAction]:
         """A piece of what a newcomer begins with."""
@@ -454,6 +470,7 @@ class Participant:
         if isinstance(body, Join):
             return [self._allow(body.peer)]
         if isinstance(body, Gone):
+            self._listens.pop(body.peer, None)
             self._serving.forget(body.peer)
             for part in self._parts:
                 part.forget(body.peer)
@@ -589,7 +606,7 @@ class Participant:
     # ---- small parts
 
     def _allow(self, peer: PeerId) -> do.AllowPeer:
-        return do.AllowPeer(self.view.address_of(peer))
+        return do.AllowPeer(self.address_of(peer))
 
     def _resend(self) -> list[do.PeerAction]:
         """After HELLO: whatever the coordinator may have missed. All of it is idempotent."""

@@ -406,7 +406,7 @@ class Leave(Message, frozen=True, tag="leave"):
 class Welcome(Message, frozen=True, tag="welcome", omit_defaults=True):
     """Answer to HELLO. `run` is the run file's canonical msgpack, hashed in the RUN record; `why`
     says to a newcomer in words why it serves the stages that MOVE gives it; `seen` is the address
-    that it comes from. One that is seen at a public address dials no private one of a JOIN."""
+    that it comes from."""
 
     term: int
     run_id: str
@@ -524,6 +524,13 @@ class Meet(Message, frozen=True, tag="meet", omit_defaults=True):
     port: int = 0
 
 
+class Listens(Message, frozen=True, tag="listens"):
+    """Where other peers can be dialled, by peer: as soon as both are here, and when it changes. Who
+    cannot dial an address is not told it."""
+
+    at: dict[bytes, tuple[str, int]]
+
+
 class Part(Message, frozen=True, tag="part"):
     """Give up the meeting of this token, and the connection that it made."""
 
@@ -572,7 +579,8 @@ PeerMessage = (
 )  # fmt: skip
 CoordinatorMessage = (
     Challenge | Welcome | Tell | Keep | Records | Image | Hashes | Accused | LeaseGrant | Waiting
-    | Unreached | Tried | Meet | Part | Carry | Finished | Released | PipelineOrder | Refused
+    | Unreached | Tried | Listens | Meet | Part | Carry | Finished | Released | PipelineOrder
+    | Refused
 )  # fmt: skip
 
 

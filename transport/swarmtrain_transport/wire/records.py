@@ -45,14 +45,13 @@ class Run(Body, frozen=True, tag="RUN"):
 
 
 class Join(Body, frozen=True, tag="JOIN"):
-    """A peer is let in, or is back with another boot id or address."""
+    """A peer is let in, or is back with another boot id. Where it listens is told to its peers
+    alone, by LISTENS, as the ledger is kept for good and by everybody."""
 
     peer: bytes
     boot: bytes
     name: str
     curve_key: bytes
-    host: str
-    port: int
     invite: str = ""
 
 

@@ -83,6 +83,43 @@ def test_two_in_one_house_meet_there_and_nobody_else_is_told_of_it() -> None:
     assert not any(meet.host.startswith("192.168.") for meet in streets.meets(C))
 
 
+def addresses(streets: Streets, peer: PeerId) -> dict[PeerId, str]:
+    """Address of each other that a peer was told last, and that it was told none twice."""
+    told = [one.at for one in streets.houses[peer].heard if isinstance(one, m.Listens)]
+    pairs = [pair for at in told for pair in at.items()]
+    assert len(pairs) == len(set(pairs))
+    return {other: host for other, (host, port) in pairs}
+
+
+def test_each_is_told_where_others_listen_and_no_address_that_it_cannot_dial() -> None:
+    near = [House(A, "open", "192.168.1.2"), House(B, "open", "192.168.1.3")]
+    far = [House(C, "open", "198.51.100.3"), House(D, "restricted", "2001:db8::4")]
+    streets = Streets([*near, *far])
+    streets.run(5.0)
+    assert addresses(streets, A) == {B: "192.168.1.3", C: "198.51.100.3"}
+    assert addresses(streets, C) == {}, "neither a private address nor one of a family it lacks"
+    assert addresses(streets, D) == {C: "198.51.100.3"}
+
+
+def test_who_moves_is_told_of_and_who_was_away_hears_all_again() -> None:
+    streets = met("open", "open", "open")
+    streets.machine.away(B, streets.now_s)
+    streets.houses[C].remote = "198.51.100.33"
+    streets.enter(streets.houses[C])
+    streets.run(1.0)
+    assert addresses(streets, A)[C] == "198.51.100.33" != addresses(streets, B)[C]
+    streets.houses[B].heard.clear()
+    streets.enter(streets.houses[B])
+    streets.run(1.0)
+    assert addresses(streets, B) == {A: "198.51.100.1", C: "198.51.100.33"}
+    streets.machine.left(B, streets.now_s)
+    streets.enter(streets.houses[B], b"another")
+    streets.run(1.0)
+    assert [one.at for one in streets.houses[A].heard if isinstance(one, m.Listens)][-1].keys() == {
+        B
+    }
+
+
 def test_a_mapped_port_is_dialled_once_it_is_told() -> None:
     streets = met("symmetric", "symmetric")
     assert set(streets.ways().values()) == {Way.RELAYED}

@@ -30,6 +30,7 @@ from swarmtrain_transport.wire.messages import (
     Carrying,
     CoordinatorMessage,
     Hello,
+    Listens,
     Meet,
     Met,
     Part,
@@ -57,14 +58,16 @@ class Means:
 
 @dataclass(slots=True)
 class _Member:
-    """One peer: where it is, and what it may still make others do. A mere relay meets nobody."""
+    """One peer: where it is, where it was told that others are, and what it may still make others
+    do. A mere relay meets nobody."""
 
     boot: bytes
     name: str
     at: Whereabouts
     dials: TokenBucket
-    meets: bool
+    is_member: bool
     is_here: bool = True
+    told: dict[PeerId, tuple[str, int]] = field(default_factory=dict)
     unreached: frozenset[PeerId] = frozenset()
     busy: int = 0
 
@@ -187,7 +190,7 @@ class Meetings:
         has_moved = known.at.remote != remote
         # Who moves is mostly behind a router again, or again behind none; a dial will tell.
         at.is_dialled, at.places = known.at.is_dialled, known.at.places
-        known.at, known.is_here = at, True
+        known.at, known.is_here, known.told = at, True, {}
         for pair in self._pairs_of(peer):
             if self._end_try(pair, now_s) is not None:
                 pair.due_s = now_s  # its MEET may have gone to a connection that was dead
@@ -394,11 +397,21 @@ class Meetings:
         member = self._members.get(peer)
         if self._means is None or member is None:
             return False
-        return member.meets and member.at.places is not None
+        return member.is_member and member.at.places is not None
+
+    def near(self, remote: str) -> list[tuple[str, str, int]]:
+        """Name and address of each member that somebody at this address could dial."""
+        asker = Whereabouts(remote, remote, 0)
+        here = [one for one in self._members.values() if one.is_here and one.is_member]
+        return [
+            (one.name, one.at.host, one.at.port)
+            for one in here
+            if asker.can_dial(one.at, one.at.host)
+        ]
 
     def ways(self) -> dict[tuple[PeerId, PeerId], Way | None]:
         """The way by which each peer that is here sends to each other one, None for no way."""
-        here = [peer for peer, one in self._members.items() if one.is_here and one.meets]
+        here = [peer for peer, one in self._members.items() if one.is_here and one.is_member]
         if self._meets_all:
             return {(a, b): self._way(a, b) for a in here for b in here if a != b}
         return {(a, b): self._way(a, b) for a in here for b in self._pairs.get(a, ()) if b in here}
@@ -460,11 +473,25 @@ class Meetings:
     # ---- evidence
 
     def _look_at(self, peer: PeerId, now_s: float) -> None:
-        for other in self._members:
-            if other != peer:
-                self._look(peer, other, now_s)
-                self._look(other, peer, now_s)
+        others = [other for other in self._members if other != peer]
+        for other in others:
+            self._look(peer, other, now_s)
+            self._look(other, peer, now_s)
+            self._locate(other, [peer])
+        self._locate(peer, others)
         self._wake(now_s)
+
+    def _locate(self, peer: PeerId, others: Collection[PeerId]) -> None:
+        """Tell a peer where it can dial these, as far as it has not heard that."""
+        member, news = self._members[peer], dict[PeerId, tuple[str, int]]()
+        for other in others if member.is_member and member.is_here else ():
+            at = self._members[other].at
+            is_known = member.told.get(other) == (at.host, at.port)
+            if self._members[other].is_member and not is_known and member.at.can_dial(at, at.host):
+                news[other] = at.host, at.port
+        if news:
+            member.told.update(news)
+            self._say(peer, Listens(news))
 
     def _look(self, sender: PeerId, receiver: PeerId, now_s: float) -> None:
         """Begin to bring two together, or cease to, as the evidence is now."""
@@ -712,6 +739,8 @@ class Meetings:
         self.relays.ceased(peer)
         self._members.pop(peer, None)
         self._pairs.pop(peer, None)
+        for member in self._members.values():
+            member.told.pop(peer, None)
 
     def _drop(self, pair: _Pair) -> None:
         self._end_try(pair, pair.tried_s)

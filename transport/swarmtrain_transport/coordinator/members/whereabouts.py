@@ -24,7 +24,7 @@ class Whereabouts:
 
     Attributes:
         remote: address that its control connection comes from.
-        host: address that its JOIN tells.
+        host: address that it tells the others.
         port: data port there.
         places: other addresses that it tells, None before it has: it does not know of meetings.
         is_dialled: True if the coordinator itself reached it at `host`, None if it has not tried.
@@ -60,7 +60,7 @@ class Whereabouts:
         return self.has_v6 or not _is_v6(host)
 
     def others_of(self, other: "Whereabouts") -> list[tuple[str, int]]:
-        """Another's addresses that this peer can dial, without that in JOIN, best first: in the
+        """Another's addresses that this peer can dial, without that told to all, best first: in the
         same house, by IPv6, then as told."""
         seen = (other.remote, other.port)
         told = [(place.host, place.port) for place in other.places or ()]
@@ -76,7 +76,7 @@ class Whereabouts:
         return next(iter([*near, *plain, *others]), None)
 
     def fails_to_dial(self, other: "Whereabouts") -> bool:
-        """Return True if it is known that this peer cannot dial another's address in JOIN."""
+        """Return True if it is known that this peer cannot dial the address another tells all."""
         if not self.can_dial(other, other.host):
             return True
         is_far = self.site != other.site or bool(self.others_of(other))
