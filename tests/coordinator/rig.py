@@ -103,6 +103,7 @@ class FakeMachine:
         self.place: Any = None
         self.elsewhere: set[bytes] = set()
         self.asked: set[bytes] = set()
+        self.places: list[tuple[str, str, int]] = []
         self.term = term
         self.answer: Callable[[bytes, Any], Actions] = lambda peer, message: ()
         self.on_tick: Callable[[], Actions] = lambda: ()
@@ -130,6 +131,9 @@ class FakeMachine:
 
     def dialled(self, peer: bytes, *, is_open: bool, now_s: float) -> Actions:
         return ()
+
+    def near(self, remote: str) -> list[tuple[str, str, int]]:
+        return self.places
 
     def tick(self, now_s: float) -> Actions:
         self.next_wakeup_s = None

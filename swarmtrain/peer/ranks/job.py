@@ -68,7 +68,7 @@ class Job:
         self._ranks = Ranks()
         self._driver: RankDriver | None = None
         self._said = View()
-        self._is_begun = self._is_over = False
+        self._is_told = self._is_begun = self._is_over = False
 
     @property
     def leads(self) -> bool:
@@ -85,7 +85,7 @@ class Job:
         except Exception as error:
             if not self._is_begun and not self.is_broken:
                 self._ranks.tell(Word.FAILED, msgspec.msgpack.encode(trouble_of(error)))
-                self._is_over = True
+                self._end()
             raise
 
     def session(
@@ -101,6 +101,7 @@ class Job:
         check_run(config)
         said = (config_file.canonical(config), me)
         self._ranks.tell(Word.CONFIG, msgspec.msgpack.encode(said))
+        self._is_told = True
         own = RankLayout(model, layout, config.exchange.block, self._ranks)
         storage = membership.storage
         driver = LeadDriver(
@@ -125,7 +126,15 @@ class Job:
         """The job has left the run: the others hear it. The network thread has ended."""
         if self._is_begun and not self._is_over and not self.is_broken:
             self._ranks.tell(Word.OVER, msgspec.msgpack.encode(view))
+            self._end()
+        self._is_over = True
+
+    def _end(self) -> None:
+        """The others have heard the last word: their encoders, of which each that has heard the
+        run's settings has one, are asked for nothing more."""
+        if self._is_told:
             stop_encoders(self._ranks)
+        self._ranks.close()
         self._is_over = True
 
     def abandon(self) -> None:
@@ -148,6 +157,7 @@ class Job:
         numerics.check()
         word, data, _ = self._ranks.hear()
         if word != Word.CONFIG:
+            self._ranks.close()
             raise error_of(tuple(msgspec.msgpack.decode(data)))
         text, me = msgspec.msgpack.decode(data)
         config = config_file.from_canonical(text)
@@ -169,12 +179,13 @@ class Job:
         assert self._driver is not None
         while True:
             word, data, steps = self._ranks.hear()
+            self._is_over = word in (Word.FAILED, Word.OVER)
+            if self._is_over:
+                self._driver.end()
+                self._ranks.close()
             if word == Word.FAILED:
                 raise error_of(tuple(msgspec.msgpack.decode(data)))
             if word in (Word.GO, Word.OVER):
-                self._is_over = word == Word.OVER
-                if self._is_over:
-                    self._driver.end()
                 if data:
                     self._said = msgspec.msgpack.decode(data, type=View)
                 return self._said
