@@ -1,6 +1,7 @@
 """One rank of a job that goes through ops beside a plain peer of the same weights, which is rank
 0's too: after each op both must stand at the same place. A program of `test_job.py`."""
 
+import os
 import sys
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -237,6 +238,10 @@ def follow(ranks: Ranks, model: Net, copy: Net) -> None:
     driver.end()
 
 
+def num_threads() -> int:
+    return len(os.listdir("/proc/self/task"))
+
+
 def main(rank: int, size: int, store: str) -> None:
     torch.set_num_threads(1)
     dist.init_process_group("gloo", init_method=f"file://{store}", rank=rank, world_size=size)
@@ -247,12 +252,16 @@ def main(rank: int, size: int, store: str) -> None:
             model, copy = Net(), Net()
             copy.load_state_dict(model.state_dict())
             shard(model, mesh)
+            threads = num_threads()
             ranks = Ranks()
             with TemporaryDirectory() as folder:
                 if ranks.leads:
                     lead(ranks, model, copy, codec, Path(folder))
                 else:
                     follow(ranks, model, copy)
+            assert num_threads() >= threads + 4, "two groups, of two threads each"
+            ranks.close()
+            assert num_threads() < threads + 4, "one that frees a tensor as we end would abort us"
             print(f"rank {rank}: {way} {codec} ok", flush=True)
     dist.destroy_process_group()
 
