@@ -68,8 +68,8 @@ def test_three_peers_survive_every_death_at_every_3rd_message_with_equal_roots()
 def test_three_peers_survive_troubles_at_every_5th_message_with_equal_roots():
     seen = check(run_all(troubles(3, stride=5), PROCESSES))
     assert seen["cases"] > 100
-    assert seen["skips"] > 8, "everybody was needed, so deaths must have forced skips"
-    assert seen["exclusions"] > 8, "silent links must have left peers out"
+    assert seen["skips"] > 5, "everybody was needed, so deaths must have forced skips"
+    assert seen["exclusions"] > 5, "silent links must have left peers out"
 
 
 @pytest.mark.timeout(600)

@@ -16,7 +16,7 @@ SECONDS_MOST = LATE_S + 0.5
 """Seconds of an op that goes on as soon as the last witness has spoken; its deadline is ten times
 that."""
 
-MOMENTS = [(boundary, lost) for lost in (1, 2) for boundary in range(50, 290, 24)]
+MOMENTS = [(boundary, lost) for lost in (1, 2) for boundary in range(59, 299, 24)]
 
 
 def world_of(boundary: int, lost: int, kind: str) -> World | None:
@@ -79,6 +79,5 @@ def test_a_rule_that_voided_it_would_cost_rounds():
     with voided_by_every_history():
         ended = worlds("mean")
     assert sum(world.invariants.decided.skips for world in ended) > len(ended) // 4
-    assert (
-        max(max(world.invariants.decided.op_seconds.values()) for world in ended) > 3 * SECONDS_MOST
-    )
+    lasted = [took for world in ended for took in world.invariants.decided.op_seconds.values()]
+    assert max(lasted) > 3 * SECONDS_MOST

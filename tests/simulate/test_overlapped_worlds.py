@@ -26,6 +26,7 @@ def test_late_results_hold_every_invariant_through_faults(overlap: str, fragment
 @pytest.mark.parametrize("at_once", [2, 3])
 def test_ops_that_overlap_hold_every_invariant_through_faults(at_once: int):
     training = Training("streaming", 3, at_once, leaves_in_turn=True)
+    # 110 with two at once: what was reported of a skipped op told nothing of the one before it.
     results = [run_seed(seed, 4, 8, training=training) for seed in range(100, 112)]
     assert [found for one in results for found in one.violations] == []
     assert sum(one.commits for one in results) > 50
@@ -105,7 +106,7 @@ def test_who_leaves_in_turn_is_gone_soon_and_has_given_what_it_had(gives_now: bo
     world = World(3, rounds=6)
     world.start()
     peer, *others = world.swarm.survivors
-    world.scene.clock.after(1.7, lambda: peer.leave_in_turn(gives_now=gives_now))
+    world.scene.clock.after(1.9, lambda: peer.leave_in_turn(gives_now=gives_now))
     world.run()
     assert not world.violations and not peer.is_alive
     commits = others[0].machine.view.first.commits

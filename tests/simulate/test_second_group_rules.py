@@ -47,10 +47,10 @@ BROKEN |= {"weights": everybody_weighs_one, "never": nothing_is_attested}
     [
         ("N1", "T8", 4),
         ("N3", "attest", 0),
-        ("N8", "T12", 111),
+        ("N8", "T12", 13),
         ("N17", "root", 0),
         ("weights", "rule 2", 0),
-        ("never", "attest", 5),
+        ("never", "attest", 2),
     ],
 )
 def test_a_rule_that_is_broken_in_the_second_group_is_found_there(name, invariant, seed):

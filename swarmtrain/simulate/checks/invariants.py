@@ -154,8 +154,12 @@ class Invariants(GroupChecks):
             return
         for number, group in leaver.machine.groups.items():
             view = group.view
-            here = [one.machine.groups.get(number) for one in staying]
-            states = [view.commit_at(one.place.applied_op) for one in here if one is not None]
+            # In place, or on the disk of who has just come back.
+            held = [
+                s.op for one in staying for s in one.machine.hello().states if s.group == number
+            ]
+            held += [-1 for one in staying if number in one.machine.groups]
+            states = [view.commit_at(op) for op in held]
             own = view.commit_at(group.place.applied_op)
             if states and max(states) < own and own > 0:
                 story = f"peer {leaver.number} may go, which alone holds the state after op {own}"

@@ -20,7 +20,7 @@ from swarmtrain.simulate.processes.swarm import Swarm
 from swarmtrain_transport import limits
 from swarmtrain_transport.kinds import PAIR, WHOLE
 from swarmtrain_transport.links.link import PeerId
-from swarmtrain_transport.wire.records import Attest, Commit, Move, Plan, Rewind
+from swarmtrain_transport.wire.records import Attest, Commit, Move, Plan, Rewind, Skip
 
 _WEIGHT_MAX = 255
 _BELIEVED = 4
@@ -166,7 +166,11 @@ class Rules:
         members = {member.peer for member in self._decided.plans[attest.op].members}
         members -= self._decided.elsewhere
         here = [peer for peer in self._swarm.survivors if peer.peer_id in members]
-        had = self._had.get(attest.op, {})  # whoever is further by now has told it before
+        had, op = dict(self._had.get(attest.op, {})), attest.op + 1
+        while isinstance(self._decided.outcomes.get(op), Skip):  # these change no state
+            had |= self._had.get(op, {})
+            op += 1
+        # Whoever is further by now has told it before.
         agree = {key for key, root in had.items() if root == attest.state_root}
         others = [p for p in here if (p.peer_id, p.machine.card.boot) not in agree]
         dead = self._demands.deaths_since(now_s - GRACE_S) & agree

@@ -90,7 +90,8 @@ class _WatchedSum:
     """One chunk's sum and what is in it.
 
     Parts of different contributors differ, because every peer trains on draws of its own; so a
-    part that is added a second time is a bit (c, chunk) that is set twice.
+    part that is added a second time is a bit (c, chunk) that is set twice. Only parts of nothing
+    are equal: of peers that were left out for long, and have dropped their work.
     """
 
     def __init__(
@@ -106,7 +107,7 @@ class _WatchedSum:
     def add(self, part: Buffer, weight: int) -> None:
         """I4: no bit is added twice."""
         data = bytes(part)
-        if data in self._parts:
+        if data in self._parts and data.strip(b"\0"):
             self._watch.report("I4", "a part is added twice to one sum")
         self._parts[data] = weight
         self._inner.add(part, weight)

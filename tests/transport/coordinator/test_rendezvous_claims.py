@@ -10,14 +10,17 @@ from hypothesis import strategies as st
 
 from swarmtrain_transport import limits
 from swarmtrain_transport.errors import RemoteFault
+from swarmtrain_transport.links.link import PeerId
 from swarmtrain_transport.peer.ledger_copy import LedgerCopy
 from swarmtrain_transport.wire import messages as m
 from swarmtrain_transport.wire.records import (
     Attest,
     Commit,
     Freeze,
+    Join,
     Plan,
     bodies_of,
+    record_from_bytes,
 )
 from tests.transport.hall import ROOT, Hall, held, hello_of, opened, root_of
 from tests.transport.rig import (
@@ -253,6 +256,16 @@ def test_an_ip_address_is_told_to_whoever_can_dial_it_and_stands_in_no_record(ho
     assert all(one.at[B][0] == host for one in told)
     assert bool(told) is (host != "2001:db8::7"), "A is not known to have IPv6"
     assert not any(host.encode() in record.to_bytes() for record in hall.records)
+    first = next(i for i, one in enumerate(hall.sent[A]) if one in told or lets_in(one, B))
+    assert hall.sent[A][first] in told or not told, "what is dialled at once is told before"
+
+
+def lets_in(message: Any, peer: PeerId) -> bool:
+    """Return True if a message brings a peer's JOIN."""
+    bodies = (
+        bodies_of(map(record_from_bytes, message.records)) if isinstance(message, m.Records) else ()
+    )
+    return any(isinstance(body, Join) and body.peer == peer for body in bodies)
 
 
 @settings(max_examples=20, deadline=None)

@@ -393,7 +393,8 @@ class Participant:
         return ()
 
     def _on_listens(self, message: say.Listens) -> list[do.PeerAction]:
-        """Hear where others can be dialled; it may come before the records that let them in."""
+        """Hear where others can be dialled; it comes before the records that let them in, and maybe
+        before the GONE of an earlier life."""
         self._listens.update(message.at)
         for peer in list(self._listens)[: -limits.PEERS_MAX]:
             del self._listens[peer]
@@ -470,7 +471,6 @@ class Participant:
         if isinstance(body, Join):
             return [self._allow(body.peer)]
         if isinstance(body, Gone):
-            self._listens.pop(body.peer, None)
             self._serving.forget(body.peer)
             for part in self._parts:
                 part.forget(body.peer)

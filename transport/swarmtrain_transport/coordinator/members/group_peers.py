@@ -56,18 +56,6 @@ class GroupPeer:
             self.applied_op, self.state_root, self.ready = -1, b"", None
 
 
-def agreed_root(
-    peers: Mapping[PeerId, GroupPeer], voters: AbstractSet[PeerId], op: int
-) -> bytes | None:
-    """The state root after `op` that more than half of the voters report, None without one."""
-    at_op = [
-        one.state_root
-        for peer, one in peers.items()
-        if one.in_place and one.applied_op == op and peer in voters
-    ]
-    return next((root for root in at_op if 2 * at_op.count(root) > len(voters)), None)
-
-
 class GroupPeers:
     """The peers of one group.
 

@@ -482,7 +482,8 @@ class Meetings:
         self._wake(now_s)
 
     def _locate(self, peer: PeerId, others: Collection[PeerId]) -> None:
-        """Tell a peer where it can dial these, as far as it has not heard that."""
+        """Tell a peer where it can dial these, as far as it has not heard that: before the JOINs,
+        as it dials whom they let in."""
         member, news = self._members[peer], dict[PeerId, tuple[str, int]]()
         for other in others if member.is_member and member.is_here else ():
             at = self._members[other].at
@@ -491,7 +492,7 @@ class Meetings:
                 news[other] = at.host, at.port
         if news:
             member.told.update(news)
-            self._say(peer, Listens(news))
+            self._send(peer, Listens(news))
 
     def _look(self, sender: PeerId, receiver: PeerId, now_s: float) -> None:
         """Begin to bring two together, or cease to, as the evidence is now."""

@@ -8,10 +8,11 @@ that somebody has (T12).
 """
 
 from collections.abc import Mapping
+from collections.abc import Set as AbstractSet
 
 from swarmtrain_transport.coordinator.chronicle import Chronicle
 from swarmtrain_transport.coordinator.ledger_writer import LedgerWriter
-from swarmtrain_transport.coordinator.members.group_peers import GroupPeer, GroupPeers, agreed_root
+from swarmtrain_transport.coordinator.members.group_peers import GroupPeer, GroupPeers
 from swarmtrain_transport.ledger.fold import GroupView
 from swarmtrain_transport.links.link import PeerId
 from swarmtrain_transport.wire.messages import Applied
@@ -88,8 +89,10 @@ def _is_ours(view: GroupView, one: GroupPeer) -> bool:
     return view.may_hold(one.applied_op, one.state_root)
 
 
-def _has_reported(one: GroupPeer | None, op: int) -> bool:
-    return one is not None and one.in_place and one.applied_op == op
+def _agreed_root(held: Mapping[PeerId, bytes], voters: AbstractSet[PeerId]) -> bytes | None:
+    """The state root that more than half of the voters hold, None without one."""
+    roots = [root for peer, root in held.items() if peer in voters]
+    return next((root for root in roots if 2 * roots.count(root) > len(voters)), None)
 
 
 class Agreement:
@@ -129,24 +132,33 @@ class Agreement:
 
     def attest(self, op: int, now_s: float) -> None:
         """ATTEST once more than half of those alive, or expected back, report the same root: of the
-        op's members, or of everybody once all members left have reported, and none has most."""
+        op's members, or of everybody once all members left have reported, and none has most. Who
+        reports a skipped op has the state of the committed one before it."""
+        op = self._view.commit_at(op)
         if self._view.goes_by_pairs:
-            self._attest_own(self._view.commit_at(op), now_s)
+            self._attest_own(op, now_s)
             return
         if op not in self._view.commits or op in self._view.attests:
             return
-        here, alive = self._group_peers.here, self._group_peers.alive(now_s)
+        held, alive = self._held_at(op), self._group_peers.alive(now_s)
         members = alive & set(self._view.commits[op].boots)
-        root = agreed_root(here, members, op)
-        if root is None and all(_has_reported(here.get(peer), op) for peer in members):
+        root = _agreed_root(held, members)
+        if root is None and members <= held.keys():
             # A peer that has replayed the op speaks for it, as it does where the next one is
             # planned.
-            root = agreed_root(here, alive & here.keys(), op)
+            root = _agreed_root(held, alive & self._group_peers.here.keys())
         if root is not None:
             self._writer.append(Attest(op, root, group=self._view.group))
-            for peer, group_peer in here.items():
-                if group_peer.applied_op == op:
-                    self._check_state(peer, group_peer)
+            for peer in held:
+                self._check_state(peer, self._group_peers.here[peer])
+
+    def _held_at(self, op: int) -> dict[PeerId, bytes]:
+        """State roots that were reported after a committed op, or after skipped ones behind it."""
+        return {
+            peer: one.state_root
+            for peer, one in self._group_peers.here.items()
+            if one.in_place and one.applied_op >= op and self._view.commit_at(one.applied_op) == op
+        }
 
     def _attest_own(self, op: int, now_s: float) -> None:
         """ATTEST of a pair op, once more than half of the planned processes that are alive, or are
@@ -154,12 +166,7 @@ class Agreement:
         then is here any more, or joiners would have nobody to take a state from."""
         if op not in self._view.commits:
             return
-        here = self._group_peers.here
-        held = {
-            peer: one.state_root
-            for peer, one in here.items()
-            if one.in_place and one.applied_op >= op and self._view.commit_at(one.applied_op) == op
-        }
+        here, held = self._group_peers.here, self._held_at(op)
         known = self._view.roots.get(op, {})
         if not held or any(root in known.values() for root in held.values()):
             return

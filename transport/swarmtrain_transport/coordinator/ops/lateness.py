@@ -85,7 +85,10 @@ def of_results(at: Moment, frozen_s: float) -> Waits:
     due_s = max(frozen_s, most_s(max(held.values(), default=0.0) for held in held_s.values()))
     if at.view.plan.kind == PAIR:
         for pair in pairs_in(contributors_of(at.view.plan)):
-            late_s = max(max(held_s[one].values()) for one in pair if one in held_s) - due_s
+            held = [moment for one in pair for moment in held_s.get(one, {}).values()]
+            if not held:
+                continue  # neither was in time for its own half
+            late_s = max(held) - due_s
             for one in held_s.keys() & pair:
                 add(waits, one, late_s)
         return waits
