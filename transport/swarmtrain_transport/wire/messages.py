@@ -525,8 +525,8 @@ class Meet(Message, frozen=True, tag="meet", omit_defaults=True):
 
 
 class Listens(Message, frozen=True, tag="listens"):
-    """Where other peers can be dialled, by peer: as soon as both are here, and when it changes. Who
-    cannot dial an address is not told it."""
+    """IP address and port at which each of these peers listens: as soon as both are here, and when
+    it changes. Who cannot dial an address is not told it."""
 
     at: dict[bytes, tuple[str, int]]
 
