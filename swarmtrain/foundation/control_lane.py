@@ -83,7 +83,7 @@ async def let_go(line: TransportSocket | None) -> None:
 
 
 PEERS_TRIED = 3
-"""Members to which a member that asks may open a connection."""
+"""Members to which whoever asks may open a connection."""
 
 
 class Checked(msgspec.Struct, frozen=True):
@@ -98,7 +98,7 @@ class Checked(msgspec.Struct, frozen=True):
         is_reached: True if a connection to the told port of that address could be opened; None if
             none was tried.
         num_bytes: bytes that follow, and that may follow from the other side; 0 for none.
-        peers: name, IP address and port of a few members, for a member alone.
+        peers: name, IP address and port of a few members, for whom it would let in.
     """
 
     code: str

@@ -64,6 +64,19 @@ def test_where_all_is_well_nothing_is_joined_and_no_use_is_taken(tmp_path: Path)
     run(scene())
 
 
+def test_three_peers_are_dialled_that_the_coordinator_names(tmp_path: Path) -> None:
+    async def scene() -> None:
+        async with serving(tmp_path) as rig:
+            listener = await asyncio.start_server(lambda _, writer: writer.close(), "127.0.0.1", 0)
+            port = listener.sockets[0].getsockname()[1]
+            rig.machine.places = [("otter", "127.0.0.1", port), ("lynx", "not an address", 70_000)]
+            found = named(await look(rig.invite(), tmp_path), "peers")
+            assert "otter" in found.what and "lynx" in found.what
+            listener.close()
+
+    run(scene())
+
+
 def test_a_member_is_known_by_its_key_though_its_invite_is_used_up(tmp_path: Path) -> None:
     async def scene() -> None:
         async with serving(tmp_path, uses_max=1) as rig:

@@ -91,10 +91,11 @@ class Checkup:
             told = Checked(closed.code, closed.text, False, remote, port, None, 0)
         else:
             is_reached, num_bytes = await self._try(admitted, nonce, remote)
-            is_member = not admitted.invite_id
-            near = self._near(remote) if is_member else []
+            near = self._near(remote)
             peers = tuple(random.sample(near, min(PEERS_TRIED, len(near))))
-            told = Checked("", "", is_member, remote, port, is_reached, num_bytes, peers)
+            told = Checked(
+                "", "", not admitted.invite_id, remote, port, is_reached, num_bytes, peers
+            )
         await socket.send_str(msgspec.json.encode(told).decode())
         if told.num_bytes:
             try:
