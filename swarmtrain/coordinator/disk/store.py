@@ -48,7 +48,9 @@ SIDE_FILES = (FILE_NAME, f"{FILE_NAME}-wal", f"{FILE_NAME}-shm")
 _JOIN, _REWIND = tag_of(Join), tag_of(Rewind)
 _OUTCOMES = tag_of(Commit), tag_of(Skip)
 
-SCHEMA, _EARLIER_SCHEMA = 2, 1
+SCHEMA, _EARLIER_SCHEMAS = 3, (1, 2)
+"""Format of tables and records; before 3 a JOIN said where a peer listens."""
+
 _LOG_COLUMNS = 8
 
 _READ_AT_ONCE = 256
@@ -308,7 +310,7 @@ def _checked(connection: sqlite3.Connection, path: Path) -> dict[str, int]:
     if connection.execute(tables).fetchone():
         raise damaged(path, "it has views or triggers")  # which can compute without an end
     meta = dict(connection.execute("SELECT key, value FROM meta").fetchall())
-    if meta.get("schema") == _EARLIER_SCHEMA:
+    if meta.get("schema") in _EARLIER_SCHEMAS:
         raise of_earlier_version(path)
     if meta.get("schema") != SCHEMA or not isinstance(meta.get("term"), int):
         found = meta.get("schema")
