@@ -270,7 +270,7 @@ def test_every_commit_waits_for_the_disk(tmp_path: Path) -> None:
 def test_a_log_of_an_earlier_version_is_named_and_left_as_it_is(tmp_path: Path) -> None:
     filled(tmp_path, 3)[0].close()
     with sqlite3.connect(tmp_path / FILE_NAME) as raw:
-        raw.execute("UPDATE meta SET value = 1 WHERE key = 'schema'")
+        raw.execute("UPDATE meta SET value = 2 WHERE key = 'schema'")
         before = raw.execute("SELECT * FROM meta").fetchall()
     raw.close()
     for look in (Store.open, Store.open_to_read):
