@@ -43,7 +43,7 @@ TIMES = Times(complete=1, owners=3, last_s=4.0, heard_s=6.5, frozen_s=10.0, dead
 
 def named(peer, name):
     body = join_body(peer)
-    return type(body)(peer, body.boot, name, body.curve_key, body.host, body.port)
+    return type(body)(peer, body.boot, name, body.curve_key)
 
 
 def run_of(*names: str) -> Chain:

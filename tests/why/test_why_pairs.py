@@ -17,7 +17,7 @@ def run_of() -> Chain:
     joins = []
     for peer, name in NAMES.items():
         body = join_body(peer)
-        joins.append(type(body)(peer, body.boot, name, body.curve_key, body.host, body.port))
+        joins.append(type(body)(peer, body.boot, name, body.curve_key))
     return Chain(run_body(), *joins, genesis_body(24))
 
 
