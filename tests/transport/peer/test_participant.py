@@ -206,6 +206,23 @@ def test_records_that_contradict_are_refused_and_the_copy_is_as_before() -> None
     assert machine.first.exchange is not None
 
 
+def test_addresses_wait_for_the_records_and_those_of_nobody_are_bounded() -> None:
+    chain = Chain(run_body(), join_body(A), genesis_body(24))
+    machine = peer_of(chain)
+    assert not machine.control(m.Listens({B: ("192.0.2.2", 4002)}), 0.0), "it is not let in yet"
+    for number in range(1000):
+        machine.control(m.Listens({number.to_bytes(32, "big"): ("192.0.2.9", 1)}), 0.0)
+    machine.control(m.Listens({B: ("192.0.2.2", 4002)}), 0.0)
+    assert len(machine._listens) <= limits.PEERS_MAX + 1
+    first = chain.ledger.head_index + 1
+    chain.add(join_body(B))
+    allowed = [one for one in machine.control(records(chain, first), 0.0)
+               if isinstance(one, do.AllowPeer)]  # fmt: skip
+    assert [(one.address.host, one.address.port) for one in allowed] == [("192.0.2.2", 4002)]
+    (moved,) = machine.control(m.Listens({B: ("192.0.2.3", 4003), A: ("192.0.2.1", 4001)}), 0.0)
+    assert isinstance(moved, do.AllowPeer) and moved.address.host == "192.0.2.3"
+
+
 def test_what_is_not_for_peers_is_refused_and_a_refusal_halts() -> None:
     machine, _, _ = planned()
     with pytest.raises(RemoteFault):

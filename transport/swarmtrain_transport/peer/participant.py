@@ -396,10 +396,11 @@ class Participant:
         """Hear where others can be dialled; it comes before the records that let them in, and maybe
         before the GONE of an earlier life."""
         self._listens.update(message.at)
-        for peer in list(self._listens)[: -limits.PEERS_MAX]:
+        others = [peer for peer in self._listens if peer not in self.view.roster]
+        for peer in others[: -limits.PEERS_MAX]:
             del self._listens[peer]
-        others = message.at.keys() - {self.card.peer_id}
-        return [self._allow(peer) for peer in sorted(others & self.view.roster.keys())]
+        here = message.at.keys() & self.view.roster.keys() - {self.card.peer_id}
+        return [self._allow(peer) for peer in sorted(here)]
 
     def _on_image(self, message: say.Image) -> list[do.PeerAction]:
         """A piece of what a newcomer begins with."""
