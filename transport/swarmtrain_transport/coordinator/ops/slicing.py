@@ -7,8 +7,9 @@ with three times that error where four peers are equal (H.5's formula). A peer n
 so nobody is believed to be more than RATE_SPREAD times as fast as the middle of the swarm, and no
 slice is larger than its owner says that it can retain (protocol.md, PLAN).
 
-Where contributors reach each other by a relay alone two cuts are compared: slices for all, and
-slices for those alone whom all others send to and hear directly. The second needs no relay.
+Where contributors reach each other by a relay alone cuts from slices for those alone whom all
+others send to and hear directly, which need no relay, to slices for all are compared: few owners
+carry more each, so a relay that is given a little may save more than it takes.
 """
 
 import statistics
@@ -27,12 +28,16 @@ for each; 0 for a pair that no way leads from one to the other."""
 
 DIRECT: Detours = {}
 
+_STEPS = 8
+"""Cuts that are compared from one without a relay to one for all."""
+
 
 class Slicing:
     """Remembers the last cuts. Volatile: after a restart the first op is cut anew."""
 
     def __init__(self) -> None:
         self._cuts: dict[tuple[tuple[PeerId, ...], frozenset[PeerId]], list[float]] = {}
+        self._step = 0
 
     def shares(
         self,
@@ -92,13 +97,21 @@ class Slicing:
             room = [most * may for most, may in zip(retained, fit, strict=True)]
             kept = fitted(kept, room, value_bytes)
         direct = everybody - unfit - {peer for pair in far for peer in pair}
-        if far and len(direct) >= least_owners:
-            few = steady(direct)
-            # A relay's rate is its own word, and whoever lends it has other use for it.
-            by_relay_s = max(slowest_s(rates, kept), slowest_detour_s(peers, kept, far))
-            if slowest_s(rates, few) <= limits.RESLICE_GAIN * by_relay_s:
-                return few
-        return kept
+        if not far or len(direct) < least_owners:
+            return kept
+        mixed = [_between(steady(direct), kept, step / _STEPS) for step in range(_STEPS + 1)]
+        took_s = [max(slowest_s(rates, one), slowest_detour_s(peers, one, far)) for one in mixed]
+        most_s = limits.RESLICE_GAIN * min(took_s)
+        # A relay's rate is its own word, and whoever lends it has other use for it: so none where
+        # that is hardly slower, and else as before.
+        steps = (0, self._step, took_s.index(min(took_s)))
+        self._step = next(step for step in steps if took_s[step] <= most_s)
+        return mixed[self._step]
+
+
+def _between(few: Sequence[float], many: Sequence[float], part: float) -> list[float]:
+    """Shares so far on the way from the one cut to the other, exactly these at both ends."""
+    return [one + part * (other - one) for one, other in zip(few, many, strict=True)]
 
 
 def believed(rates: Sequence[float]) -> list[float]:
