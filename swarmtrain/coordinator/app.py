@@ -132,7 +132,7 @@ class CoordinatorApp:
         self._budgets = Budgets()
         self._dialler = Dialler(shell.now_s)
         self._dialling = set[asyncio.Task[None]]()
-        self._checkup = Checkup(door, shell.now_s, lambda remote: shell.machine.near(remote))
+        self._checkup = Checkup(door, shell.now_s, lambda *who: shell.machine.near(*who))
         self._mapped = MappedPorts(self._dialler, shell.now_s)
         self._repeats = Repeats(logger, shell.now_s)
         shell.machine.reads(texts.progress)

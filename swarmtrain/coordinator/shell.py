@@ -86,8 +86,8 @@ class Machine(Protocol):
     ) -> tuple[CoordinatorAction, ...]:
         """A side of a meeting came to our own port, from this address."""
 
-    def near(self, remote: str) -> list[tuple[str, str, int]]:
-        """Name and address of each member that somebody at an address could dial."""
+    def near(self, peer: PeerId, remote: str) -> list[tuple[str, str, int]]:
+        """Name and address of each other member that a peer, at this address, could dial."""
 
     def carried(self, num_bytes: int) -> None:
         """Bytes were passed on between two peers from here."""

@@ -132,7 +132,7 @@ class FakeMachine:
     def dialled(self, peer: bytes, *, is_open: bool, now_s: float) -> Actions:
         return ()
 
-    def near(self, remote: str) -> list[tuple[str, str, int]]:
+    def near(self, peer: bytes, remote: str) -> list[tuple[str, str, int]]:
         return self.places
 
     def tick(self, now_s: float) -> Actions:

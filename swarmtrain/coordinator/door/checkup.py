@@ -30,6 +30,7 @@ from swarmtrain.foundation.control_lane import (
 )
 from swarmtrain.foundation.errors import cleaned
 from swarmtrain_transport.errors import RemoteFault
+from swarmtrain_transport.links.link import PeerId
 from swarmtrain_transport.wire.messages import Challenge, Knock, decode_from_peer, encode
 
 KNOCK_TIMEOUT_S = 10.0
@@ -46,12 +47,12 @@ class Checkup:
     Args:
         door: judges.
         clock: monotonic seconds.
-        near: lists the members that somebody at an IP address could dial.
+        near: lists the other members that a peer, at an IP address, could dial.
     """
 
     def __init__(
         self, door: Door, clock: Callable[[], float],
-        near: Callable[[str], list[tuple[str, str, int]]] = lambda remote: [],
+        near: Callable[[PeerId, str], list[tuple[str, str, int]]] = lambda peer, remote: [],
     ) -> None:  # fmt: skip
         self._door, self._near = door, near
         self._clock = clock
@@ -91,7 +92,7 @@ class Checkup:
             told = Checked(closed.code, closed.text, False, remote, port, None, 0)
         else:
             is_reached, num_bytes = await self._try(admitted, nonce, remote)
-            near = self._near(remote)
+            near = self._near(admitted.peer, remote)
             peers = tuple(random.sample(near, min(PEERS_TRIED, len(near))))
             told = Checked(
                 "", "", not admitted.invite_id, remote, port, is_reached, num_bytes, peers

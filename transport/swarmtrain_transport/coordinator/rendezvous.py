@@ -357,9 +357,9 @@ class Rendezvous:
         self.meetings.mirrored(token, side, host, port, now_s)
         return self._settle()
 
-    def near(self, remote: str) -> list[tuple[str, str, int]]:
-        """Name and address of each member that somebody at an address could dial."""
-        return self.meetings.near(remote)
+    def near(self, peer: PeerId, remote: str) -> list[tuple[str, str, int]]:
+        """Name and address of each other member that a peer, at this address, could dial."""
+        return self.meetings.near(peer, remote)
 
     def carried(self, num_bytes: int) -> None:
         """We have passed on so many bytes ourselves since this was last said."""

@@ -101,6 +101,12 @@ def test_each_is_told_where_others_listen_and_no_address_that_it_cannot_dial() -
     assert addresses(streets, D) == {C: "198.51.100.3"}
 
 
+def test_who_asks_for_peers_to_try_is_none_of_them() -> None:
+    streets = met("open", "open", "restricted")
+    asked = streets.machine.near(A, streets.houses[A].remote)
+    assert [host for _, host, _ in asked] == ["198.51.100.2", "198.51.100.3"]
+
+
 def test_who_moves_is_told_of_and_who_was_away_hears_all_again() -> None:
     streets = met("open", "open", "open")
     streets.machine.away(B, streets.now_s)

@@ -399,10 +399,10 @@ class Meetings:
             return False
         return member.is_member and member.at.places is not None
 
-    def near(self, remote: str) -> list[tuple[str, str, int]]:
-        """Name and address of each member that somebody at this address could dial."""
-        asker = Whereabouts(remote, remote, 0)
-        here = [one for one in self._members.values() if one.is_here and one.is_member]
+    def near(self, peer: PeerId, remote: str) -> list[tuple[str, str, int]]:
+        """Name and address of each other member that this peer, at this address, could dial."""
+        asker, members = Whereabouts(remote, remote, 0), self._members.items()
+        here = [one for key, one in members if one.is_here and one.is_member and key != peer]
         return [
             (one.name, one.at.host, one.at.port)
             for one in here
