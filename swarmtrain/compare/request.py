@@ -221,7 +221,7 @@ def _pipeline(
         raise misuse(
             f"{label!r} cannot be trained in a pipeline.",
             "Its peers exchange after inner steps of their own: take diloco, streaming, eager, "
-            "noloco or sparseloco.",
+            "co2, noloco or sparseloco.",
         )
     asked = re.fullmatch(r"(\d{1,4})x(\d{1,4})", settings.get("pipeline", ""))
     if asked is None:

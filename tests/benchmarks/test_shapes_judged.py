@@ -199,7 +199,7 @@ def test_an_outer_rate_at_the_end_of_those_that_vary_alone_is_said_too(load):
 
 def test_winners_are_written_into_the_facts_of_a_strategy(load):
     tuned_facts = load("sweeps").tuned_facts
-    for name in ("ddp", "diloco", "streaming", "delayed", "eager", "noloco", "sparseloco"):
+    for name in ("ddp", "diloco", "streaming", "delayed", "eager", "co2", "noloco", "sparseloco"):
         module = importlib.import_module(f"swarmtrain_optimizers.strategies.{name}")
         with open(module.__file__, encoding="utf-8") as file:
             source = file.read()

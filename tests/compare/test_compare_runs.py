@@ -238,7 +238,9 @@ def test_every_strategy_goes_on_without_lost_contributions(corpus, strategy):
     assert result.left_out > 0 or strategy == "local"
 
 
-@pytest.mark.parametrize("strategy", ["streaming:inner_steps=6", "delayed", "eager", "noloco"])
+@pytest.mark.parametrize(
+    "strategy", ["streaming:inner_steps=6", "delayed", "eager", "co2", "noloco"]
+)
 def test_a_run_is_judged_by_its_anchor_and_never_by_what_a_replica_trains_on(corpus, strategy):
     swarm = Swarm(of(strategy, steps=8), corpus)
     result = swarm.run()
@@ -255,12 +257,13 @@ def test_a_run_is_judged_by_its_anchor_and_never_by_what_a_replica_trains_on(cor
 def test_an_exchange_that_is_a_round_late_is_hidden_behind_it(corpus):
     alone = {"peers": 1, "steps": 12}
     settings = "codec=none:outer_lr=0.9:outer_momentum=0.8"
-    diloco, delayed, eager = (
+    diloco, delayed, eager, co2 = (
         run_one(of(f"{name}:{settings}", **alone), corpus)
-        for name in ("diloco", "delayed", "eager")
+        for name in ("diloco", "delayed", "eager", "co2")
     )
-    assert diloco.ops == delayed.ops == eager.ops == 4
+    assert diloco.ops == delayed.ops == eager.ops == co2.ops == 4
     assert delayed.exchange_seconds < diloco.exchange_seconds
+    assert co2.exchange_seconds == eager.exchange_seconds == delayed.exchange_seconds
     assert delayed.val_loss != diloco.val_loss
 
 
@@ -273,7 +276,7 @@ def test_eager_updates_of_one_peer_are_diloco(corpus):
 
 
 def test_what_a_late_strategy_holds_is_told(corpus):
-    for name in ("delayed", "eager"):
+    for name in ("delayed", "eager", "co2"):
         assert run_one(of(f"{name}:codec=two_bit:error_feedback=yes"), corpus).held_back > 0
 
 

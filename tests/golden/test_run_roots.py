@@ -79,7 +79,9 @@ def _runs() -> dict[str, tuple[RunConfig, Story]]:
         f"diloco {codec}": (of("diloco", codec), _quiet)
         for codec in ("int8", "int4", "none", "e3m0", "two_bit", "sign", "topk-4")
     }
-    others = ("ddp", "streaming", "delayed", "eager", "delayed_nesterov", "noloco", "sparseloco")
+    others = (
+        "ddp", "streaming", "delayed", "eager", "co2", "delayed_nesterov", "noloco", "sparseloco"
+    )  # fmt: skip
     by_strategy = {name: (of(name), _quiet) for name in others}
     churn = {
         f"diloco, {words}": (of("diloco", "int8"), story)

@@ -3,6 +3,7 @@
 from collections.abc import Callable
 
 from swarmtrain_optimizers.strategies.base import Strategy
+from swarmtrain_optimizers.strategies.co2.strategy import CO2
 from swarmtrain_optimizers.strategies.ddp.strategy import DDP, SGD, AdamW
 from swarmtrain_optimizers.strategies.delayed.strategy import Delayed
 from swarmtrain_optimizers.strategies.delayed_nesterov.strategy import DelayedNesterov
@@ -57,6 +58,10 @@ def _delayed(size: int, block: int) -> Strategy:
     return Delayed(size, inner_steps=4, lr=0.4, momentum=0.8, error_feedback=True)
 
 
+def _co2(size: int, block: int) -> Strategy:
+    return CO2(size, inner_steps=4, lr=0.7, momentum=0.5, error_feedback=True)
+
+
 def _eager(size: int, block: int) -> Strategy:
     return Eager(size, inner_steps=4, lr=0.7, momentum=0.8, error_feedback=False)
 
@@ -80,6 +85,7 @@ def _local(size: int, block: int) -> Strategy:
 
 
 MAKERS: dict[str, Callable[[int, int], Strategy]] = {
+    "co2": _co2,
     "ddp": _ddp,
     "ddp sgd": _ddp_sgd,
     "delayed": _delayed,

@@ -1,4 +1,4 @@
-"""Delayed and eager outer steps against their formulas in float64, and what is never lost."""
+"""Delayed, eager and penalised outer steps against their formulas in float64, and what is never lost."""
 
 import numpy as np
 import pytest
@@ -6,6 +6,7 @@ import torch
 from window import part_of
 
 from swarmtrain_optimizers.strategies.base import OpKind, Strategy
+from swarmtrain_optimizers.strategies.co2.strategy import CO2
 from swarmtrain_optimizers.strategies.delayed.strategy import Delayed
 from swarmtrain_optimizers.strategies.diloco.strategy import DiLoCo
 from swarmtrain_optimizers.strategies.eager.strategy import Eager
@@ -52,6 +53,22 @@ def eager(
         first_share=first_share,
         dtype=dtype,
     )
+    strategy.set_initial(randn(0, dtype))
+    return strategy
+
+
+def co2(
+    *,
+    lr: float = 1.0,
+    momentum: float = 0.5,
+    penalty: float = 1.0,
+    clip: float = 1e9,
+    dtype: torch.dtype = torch.float32,
+) -> CO2:
+    strategy = CO2(
+        SIZE, inner_steps=4, lr=lr, momentum=momentum, error_feedback=False, penalty=penalty,
+        clip=clip, dtype=dtype,
+    )  # fmt: skip
     strategy.set_initial(randn(0, dtype))
     return strategy
 
@@ -115,6 +132,71 @@ def test_eager_follows_its_formula_though_it_is_kept_in_two_parts(num_peers: int
     found = rounds([eager(first_share=share, dtype=F64) for _ in range(num_peers)], 12)
     for mine, theirs in zip(found, paper(num_peers, 12, share), strict=True):
         np.testing.assert_allclose(np.stack(mine), np.stack(theirs), rtol=0, atol=1e-12)
+
+
+@pytest.mark.parametrize(("penalty", "clip"), [(1.0, 1e9), (0.5, 0.05), (0.0, 1e9)])
+def test_co2_divides_what_is_late_by_the_way_that_the_anchor_went_meanwhile(
+    penalty: float, clip: float
+) -> None:
+    num_peers, lr, mu = 3, 0.9, 0.6
+    peers = [
+        co2(lr=lr, momentum=mu, penalty=penalty, clip=clip, dtype=F64) for _ in range(num_peers)
+    ]
+    found = rounds(list(peers), 12)
+    anchors = [randn(0, F64).numpy()]  # that each round began with
+    momentum, late, is_clipped = np.zeros(SIZE), None, False
+    for op, begun in enumerate(found, start=1):
+        began_with = torch.from_numpy(anchors[-1])
+        new = np.mean(
+            [anchors[-1] - pulled(began_with, i, op).numpy() for i in range(num_peers)], axis=0
+        )
+        if late is not None:
+            # The late mean began at the anchor before this one: so far has it gone since.
+            before = anchors[-2]
+            gap = np.linalg.norm(anchors[-1] - before) / np.linalg.norm(late)
+            whole = mu * momentum + late / (1 + penalty * gap)
+            momentum = np.clip(whole, -clip, clip)
+            is_clipped |= bool((momentum != whole).any())
+            anchors.append(anchors[-1] - lr * momentum)
+        else:
+            anchors.append(anchors[-1])
+        late = new
+        for weights in begun:
+            np.testing.assert_allclose(weights, anchors[-1], rtol=0, atol=1e-12)
+    assert is_clipped == (clip < 1)
+
+
+def test_co2_without_penalty_and_momentum_is_the_naive_delay() -> None:
+    peers = [
+        co2(lr=0.7, momentum=0.0, penalty=0.0, dtype=F64),
+        delayed(lr=0.7, momentum=0.0, dtype=F64),
+    ]
+    one, other = (rounds([peer], 8) for peer in peers)
+    assert all(same_bits(mine[0], theirs[0]) for mine, theirs in zip(one, other, strict=True))
+
+
+def test_a_steady_difference_gets_the_golden_part_of_its_rate() -> None:
+    peer, ones = co2(momentum=0.0, dtype=F64), torch.full((SIZE,), 0.25, dtype=F64)
+    for op in range(1, 60):
+        before = peer.anchor.clone()
+        peer.apply(ones, [], peer.anchor.clone(), op=op)
+    step = (before - peer.anchor) / ones
+    assert torch.allclose(step, torch.tensor((5**0.5 - 1) / 2, dtype=F64), rtol=0, atol=1e-12)
+
+
+def test_nothing_given_is_never_stale_and_the_first_mean_neither() -> None:
+    peer = co2()
+    assert peer.staleness_penalty(randn(1)) == 1.0
+    peer.apply(randn(1), [], peer.anchor.clone(), op=1)
+    assert peer.staleness_penalty(torch.zeros(SIZE)) == 1.0
+    assert peer.staleness_penalty(randn(1)) == 2.0
+    assert peer.staleness_penalty(0.5 * randn(1)) == 3.0
+
+
+@pytest.mark.parametrize("wrong", [{"penalty": -1.0}, {"clip": 0.0}, {"clip": float("nan")}])
+def test_co2_refuses_settings_that_would_turn_steps_around(wrong: dict[str, float]) -> None:
+    with pytest.raises(ValueError, match="penalty .* or clip"):
+        co2(**wrong)  # type: ignore[arg-type]
 
 
 def test_t6_eager_with_one_peer_is_diloco() -> None:

@@ -142,7 +142,7 @@ def test_an_error_is_told_at_once():
         session.stepped(1, None, 1)
 
 
-@pytest.mark.parametrize("name", ["diloco", "delayed", "eager"])
+@pytest.mark.parametrize("name", ["diloco", "delayed", "eager", "co2"])
 def test_the_run_file_names_the_strategy(name: str):
     strategy = strategy_of(config_of(strategy=name, inner_steps=7), LAYOUT)
     assert type(strategy).__name__.lower() == name and strategy.inner_steps == 7
@@ -166,7 +166,7 @@ def test_more_fragments_than_the_model_has_layers_are_refused_in_words():
 
 
 def test_the_weights_of_all_strategies_start_as_given():
-    for name in ("diloco", "delayed", "eager"):
+    for name in ("diloco", "delayed", "eager", "co2"):
         strategy = strategy_of(config_of(strategy=name), LAYOUT)
         weights = torch.arange(LAYOUT.padded, dtype=torch.float32)
         strategy.set_initial(weights)

@@ -160,7 +160,7 @@ def test_who_comes_back_has_the_bits_that_it_left_with(
         assert_agreed(again, again[0].driver.op)
 
 
-@pytest.mark.parametrize("name", ["diloco", "delayed", "eager", "ddp"])
+@pytest.mark.parametrize("name", ["diloco", "delayed", "eager", "co2", "ddp"])
 def test_a_power_cut_for_everybody_changes_no_bit_of_the_run(tmp_path: Path, name: str):
     """The run goes on with the same bits only where a peer has nothing of its own: error feedback,
     the mixing of streaming and a pair are as they were at the last save."""
@@ -199,6 +199,7 @@ def test_every_codec_carries_a_run(tmp_path: Path, codec: str):
 @pytest.mark.parametrize(
     ("name", "codec"),
     [
+        ("co2", "e3m0"),
         ("ddp", "int8"),
         ("delayed", "e3m0"),
         ("delayed_nesterov", "int8"),

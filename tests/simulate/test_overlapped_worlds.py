@@ -113,7 +113,7 @@ def test_who_leaves_in_turn_is_gone_soon_and_has_given_what_it_had(gives_now: bo
     assert peer.peer_id in commits[2].weights and peer.peer_id not in commits[3].weights
 
 
-@pytest.mark.parametrize("overlap", ["delayed", "eager", "streaming"])
+@pytest.mark.parametrize("overlap", ["delayed", "eager", "co2", "streaming"])
 def test_an_outcome_that_comes_early_waits_for_its_step(
     monkeypatch: pytest.MonkeyPatch, overlap: str
 ):

@@ -6,6 +6,7 @@ from dataclasses import dataclass, field, replace
 
 from swarmtrain.config.values import TELLABLE, WHOLE_VECTOR_RULES
 from swarmtrain.simulate.ground.handicaps import Handicap
+from swarmtrain_optimizers.strategies.co2.strategy import CO2
 from swarmtrain_optimizers.strategies.ddp.strategy import DDP, AdamW
 from swarmtrain_optimizers.strategies.delayed.strategy import Delayed
 from swarmtrain_optimizers.strategies.delayed_nesterov.strategy import DelayedNesterov
@@ -69,8 +70,8 @@ class Conditions:
         rule: robust rule of mean ops instead of the mean; with it three contributors are needed.
         groups: 2 for a second group of another layout, in which some of the peers are too.
         strategy_name: ``ddp``, ``delayed_nesterov``, or, with results that have a later place,
-            ``delayed``, ``eager`` or ``streaming``; of gathers ``sparseloco``. "" for what is
-            waited for: diloco, noloco or, where there are fragments, streaming.
+            ``delayed``, ``eager``, ``co2`` or ``streaming``; of gathers ``sparseloco``. "" for what
+            is waited for: diloco, noloco or, where there are fragments, streaming.
         ops_at_once: ops of late streaming that begin before the first one's place.
         leaves_in_turn: whoever says goodbye gives what it has, or ends its round, before.
         is_narrow: bounds are those of `narrow`.
@@ -169,8 +170,8 @@ class Conditions:
             )  # fmt: skip
         if self.strategy_name == "sparseloco":
             return SparseLoCo(self.num_values, inner_steps=inner_steps, lr=lr, beta=1.0)
-        if self.strategy_name in ("delayed", "eager"):
-            late = Eager if self.strategy_name == "eager" else Delayed
+        late = {"delayed": Delayed, "eager": Eager, "co2": CO2}.get(self.strategy_name)
+        if late is not None:
             return late(
                 self.num_values, inner_steps=inner_steps, lr=lr / 2, momentum=momentum / 2,
                 error_feedback=self.error_feedback,
