@@ -41,6 +41,8 @@ STREAMING = Trial("streaming:codec=int8", length=Length.FRAGMENTS)
 DILOCO_51 = Trial("diloco", length=Length.FRAGMENTS)
 EAGER = Trial("eager")
 EAGER_FAR = Trial("eager", "eager-far", Length.FAR)
+CO2 = Trial("co2")
+CO2_FAR = Trial("co2", "co2-far", Length.FAR)
 NOLOCO = Trial("noloco")
 SPARSE = {kept: Trial(f"sparseloco:codec=topk-{kept}") for kept in (64, 256, 512)}
 DENSE = Trial(
@@ -191,6 +193,16 @@ def _overlap() -> list[Shape]:
               (EAGER, DILOCO), loss_ratio, loss_at_most(1.04), "a quarter of the steps"),
         Shape("eager-hidden", "only its last exchange, which no steps follow, is waited for",
               (EAGER, DILOCO), of_each(_exchanges_waited_for), Bar(Sense.AT_MOST, 1.01)),
+        Shape("co2", "co2: loss at most 1.03 of diloco's",
+              (CO2_FAR, DILOCO_FAR), loss_ratio, loss_at_most(1.03), "80 rounds"),
+        Shape("co2-short", "co2 in 20 rounds: loss at most 1.03 of diloco's",
+              (CO2, DILOCO), loss_ratio, loss_at_most(1.03), "a quarter of the steps"),
+        Shape("co2-hidden", "only its last exchange, which no steps follow, is waited for",
+              (CO2, DILOCO), of_each(_exchanges_waited_for), Bar(Sense.AT_MOST, 1.01)),
+        Shape("co2-eager", "co2: loss no more than eager's",
+              (CO2, EAGER), loss_ratio, Bar(Sense.AT_MOST), "20 rounds"),
+        Shape("co2-penalty", "co2 without its penalty, at the same rates: worse",
+              (Trial("co2:penalty=0", "co2"), CO2), loss_ratio, Bar(Sense.AT_LEAST), "20 rounds"),
         Shape("delayed", "plain delay of one round: worse than eager",
               (Trial("delayed"), EAGER), loss_ratio, Bar(Sense.AT_LEAST), "20 rounds"),
     ]  # fmt: skip

@@ -31,6 +31,7 @@ SEED = 100
 
 _INNER = (2e-3, 4e-3, 8e-3, 1.6e-2)
 _OUTER = ((1.0, 0.0), (0.7, 0.5), (0.9, 0.8), (0.7, 0.9))
+_CO2 = ((1.0, 0.0), (1.0, 0.2), (1.0, 0.5), (0.7, 0.5))
 _EAGER = ((1.0, 0.0), (0.7, 0.0), (0.7, 0.5), (0.5, 0.5))
 
 
@@ -90,6 +91,8 @@ SWEEPS: Mapping[str, Sweep] = {
         # What is a round late wants less momentum, and a delayed step at most half of the rate.
         _sweep("eager", "eager", _joint(*_EAGER)),
         _sweep("delayed", "delayed", _joint((0.5, 0.0), (0.35, 0.5), (0.45, 0.8), (0.7, 0.5))),
+        _sweep("co2", "co2", _joint(*_CO2)),
+        _sweep("co2-far", "co2", _joint(*_CO2), Length.FAR),
         _sweep("eager-far", "eager", _joint(*_EAGER), Length.FAR),
         # Its rate must be above its momentum, and its pull too.
         _sweep("noloco", "noloco", _joint((0.7, 0.5), (0.9, 0.5), (0.7, 0.3), (1.0, 0.0))),

@@ -1,4 +1,4 @@
-"""Delayed, eager and penalised outer steps against their formulas in float64, and what is never lost."""
+"""Delayed, eager and penalised outer steps against their formulas in float64; nothing is lost."""
 
 import numpy as np
 import pytest
@@ -195,7 +195,7 @@ def test_nothing_given_is_never_stale_and_the_first_mean_neither() -> None:
 
 @pytest.mark.parametrize("wrong", [{"penalty": -1.0}, {"clip": 0.0}, {"clip": float("nan")}])
 def test_co2_refuses_settings_that_would_turn_steps_around(wrong: dict[str, float]) -> None:
-    with pytest.raises(ValueError, match="penalty .* or clip"):
+    with pytest.raises(ValueError, match=r"penalty .* or clip"):
         co2(**wrong)  # type: ignore[arg-type]
 
 

@@ -11,7 +11,8 @@ from swarmtrain_transport.wire.records import Record
 
 
 @pytest.mark.parametrize(
-    ("overlap", "fragments"), [("delayed", 1), ("eager", 1), ("streaming", 1), ("streaming", 2)]
+    ("overlap", "fragments"),
+    [("delayed", 1), ("eager", 1), ("co2", 1), ("streaming", 1), ("streaming", 2)],
 )
 def test_late_results_hold_every_invariant_through_faults(overlap: str, fragments: int):
     results = [
