@@ -114,6 +114,7 @@ def settings_of(config: RunConfig) -> StrategySettings:
             "delay_steps": outer.delay_steps,
             "mixing": outer.mixing,
             "lr_rule": outer.lr_rule,
+            "last_merge": outer.last_merge,
             "by_samples": by_tokens,
             "first_share": 1 / config.exchange.start_peers,
         },

@@ -4,6 +4,7 @@ A ratio of losses is that of held-out losses at the end, seed by seed, after equ
 are payload that a peer sends; seconds are modelled (`swarmtrain.compare.costs`).
 """
 
+import math
 from dataclasses import replace
 from statistics import mean
 
@@ -67,6 +68,21 @@ OWN_TEXT, OWN_TEXT_FIXED = (
 )
 
 
+def _own_text(words: str) -> Trial:
+    """80 short rounds of 8 peers, each with text of its own."""
+    return Trial(words, "diloco", Length.MERGE, 8, noniid=True)
+
+
+_AVERAGING = "noloco:codec=int8:outer_lr=1:outer_momentum=0:pull=1"
+"""A pair takes the mean of its weights, as gossip does."""
+
+EVERY_ROUND = _own_text("diloco")
+MERGED_ALONE = _own_text("local:last_merge=yes")
+MERGED_LATE, MERGED_EARLY = (
+    _own_text(f"{_AVERAGING}:last_merge=yes:budget=3:when={when}") for when in ("late", "early")
+)
+
+
 def _confirmed(words: str) -> Trial:
     return Trial(words, length=Length.CONFIRM)
 
@@ -117,6 +133,11 @@ def _held_back(few: Run, many: Run) -> float:
 
 def _time_ratio(waiting: Run, dynamic: Run) -> float:
     return ratio(waiting.result.modelled_seconds, dynamic.result.modelled_seconds)
+
+
+def _merged_by_best(run: Run) -> float:
+    best = run.result.replica_loss
+    return ratio(loss(run), math.inf if best is None else best)
 
 
 def _worst(clean: Run, *attacked: Run) -> float:
@@ -237,6 +258,25 @@ def _pairs_and_sparse() -> list[Shape]:
     ]  # fmt: skip
 
 
+def _last_merge() -> list[Shape]:
+    drawn = "partners are drawn, where the paper has a graph"
+    return [
+        Shape("merge-below", "own text, 8 peers, 3 exchanges late and a last merge: its loss is "
+              "below every replica's",
+              (MERGED_LATE,), of_each(_merged_by_best), Bar(Sense.AT_MOST), drawn),
+        Shape("merge-loss", "and at most 1.05 of diloco's that exchanges in every round",
+              (MERGED_LATE, EVERY_ROUND), loss_ratio, loss_at_most(1.05), "80 short rounds"),
+        Shape("merge-bytes", "which sends at least 10 x the bytes",
+              (EVERY_ROUND, MERGED_LATE), of_each(_bytes_ratio), Bar(Sense.AT_LEAST, 10)),
+        Shape("merge-late", "3 exchanges late: loss below that of 3 early",
+              (MERGED_LATE, MERGED_EARLY), loss_ratio, Bar(Sense.AT_MOST), drawn),
+        Shape("merge-alone-below", "nothing but a last merge: its loss is below every replica's",
+              (MERGED_ALONE,), of_each(_merged_by_best), Bar(Sense.AT_MOST)),
+        Shape("merge-alone", "and at most 1.05 of diloco's",
+              (MERGED_ALONE, EVERY_ROUND), loss_ratio, loss_at_most(1.05), "80 short rounds"),
+    ]  # fmt: skip
+
+
 def _other_swarms() -> list[Shape]:
     muon = Trial("diloco:inner=muon", "diloco-muon")
     waiting = Trial("delayed_nesterov", "diloco", speeds=UNEQUAL)
@@ -317,6 +357,7 @@ SHAPES: tuple[Shape, ...] = (
     *_codecs(),
     *_overlap(),
     *_pairs_and_sparse(),
+    *_last_merge(),
     *_other_swarms(),
     *_hostile(),
     *_pipelines(),

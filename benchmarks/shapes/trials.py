@@ -29,6 +29,7 @@ class Length(Enum):
     FINAL = "final"
     FAR = "far"
     FAR_ONCE = "far once"
+    MERGE = "merge"
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,6 +88,8 @@ FULL = Edition(
         Length.FRAGMENTS: Span(1020, 51),
         Length.FAR: Span(4000, 50),
         Length.FAR_ONCE: Span(4000, 50, is_single=True),
+        # As many rounds as the longest runs at a quarter of their steps.
+        Length.MERGE: Span(960, 12),
         Length.LONG: Span(4000, 500),
         Length.HOSTILE: Span(250, 50),
         Length.TIMING: Span(100, 50, is_single=True),
@@ -106,6 +109,7 @@ QUICK = Edition(
         Length.FRAGMENTS: Span(4, 2, "tiny", fragments=2),
         Length.FAR: Span(8, 2, "tiny", fragments=2),
         Length.FAR_ONCE: Span(8, 2, "tiny", is_single=True, fragments=2),
+        Length.MERGE: Span(8, 2, "tiny", fragments=2),
         Length.LONG: Span(8, 4, "tiny", fragments=2),
         Length.HOSTILE: Span(2, 1, "tiny", fragments=2),
         Length.TIMING: Span(2, 1, "tiny", is_single=True, fragments=2),

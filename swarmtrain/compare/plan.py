@@ -23,6 +23,7 @@ from swarmtrain.config.settings import (
     RunSection,
     Setting,
 )
+from swarmtrain_optimizers.strategies.budget import Budget, When
 
 KEPT_FORM = 4
 """Form of a kept run; raise it when a run of the same plan gives other figures."""
@@ -178,6 +179,9 @@ class Plan:
         points: number of judgements of the anchor, at equal distances in tokens.
         windows: windows of held-out text per judgement.
         own: settings that only this strategy knows, by name.
+        last_merge: True if the run ends with the mean of all replicas' weights.
+        budget: exchanges before that; 0 for as many as the strategy has.
+        when: rounds that the budget is spent in.
         pipeline: None where every peer has the whole model.
     """
 
@@ -209,6 +213,9 @@ class Plan:
     points: int = 20
     windows: int = 256
     own: tuple[tuple[str, Setting], ...] = ()
+    last_merge: bool = False
+    budget: int = 0
+    when: When = "late"
     pipeline: Pipelined | None = None
 
     @property
@@ -237,6 +244,14 @@ class Plan:
         speeds = self.speeds or (1.0,) * self.peers
         return tuple(speed / max(speeds) for speed in speeds)
 
+    def steps_alone(self, op: int) -> int:
+        """Inner steps before the round that ends with op `op`, in rounds without an exchange. The
+        last merge is made beside the ops of the strategy, which then has no more."""
+        if not self.budget:
+            return 0
+        budget = Budget(-(-self.steps // self.inner_steps), self.budget, self.when)
+        return self.steps if op > self.budget else budget.rounds_alone(op) * self.inner_steps
+
     def run_config(self) -> RunConfig:
         """Return the settings that the built-in trainer reads: its learning rate goes by `steps`
         inner steps."""
@@ -264,6 +279,9 @@ class Plan:
             del fields["rounding"]
         if self.pipeline is None:
             del fields["pipeline"]
+        if not self.last_merge:
+            for key in ("last_merge", "budget", "when"):
+                del fields[key]
         return json.dumps(fields, sort_keys=True, default=_value_of)
 
     def key(self, versions: str) -> str:

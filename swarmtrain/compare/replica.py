@@ -74,6 +74,7 @@ class Replica:
             decode=decode,
             read_gradient=self.trainer.read_gradient,
             seed_of=None if is_hostile else rounding_of(plan, self.peer),
+            steps_alone=plan.steps_alone,
         )
 
     @property
@@ -114,6 +115,7 @@ def settings_of(plan: Plan) -> StrategySettings:
             "delay_steps": plan.delay_steps,
             "mixing": plan.mixing,
             "lr_rule": "fixed",
+            "last_merge": plan.last_merge and plan.budget > 0,
             "by_samples": False,
             "arrivals": _arrivals(plan),
             "first_share": 1 / plan.peers,

@@ -37,6 +37,8 @@ from swarmtrain_transport.limits import HOP_WANTS_MAX, PEERS_MAX
 
 _OUTER = {field.name: field.type for field in msgspec.structs.fields(OuterSection)}
 
+WHENS: tuple[str, ...] = get_args(plain(_OUTER["when"]))
+
 RULES: tuple[str, ...] = get_args(plain(_OUTER["robust"]))[1:]
 """Robust rules: those of a run file but for none."""
 
@@ -62,6 +64,9 @@ _OWN: Mapping[str, Callable[[str], object]] = MappingProxyType(
         "delay_steps": int,
         "mixing": float,
         "rounding": str,
+        "last_merge": _as_bool,
+        "budget": int,
+        "when": str,
     }
 )
 """Settings that every strategy in the list may have of its own, and how they are read."""
@@ -76,6 +81,7 @@ _OF_RUN_FILE: Mapping[str, tuple[type[msgspec.Struct], str]] = MappingProxyType(
         "fragments": (OuterSection, "fragments"),
         "delay_steps": (OuterSection, "delay_steps"),
         "mixing": (OuterSection, "mixing"),
+        "budget": (OuterSection, "budget"),
     }
 )
 """Their places in a run file, and so their ranges."""
@@ -92,6 +98,8 @@ def takes(facts: StrategyFacts) -> tuple[str, ...]:
     found = {"inner", "inner_lr"}
     if not facts.takes_gradients:
         found.add("pace")  # whose step is everybody's always waits
+    if facts.diverges:
+        found |= {"last_merge", "budget", "when"}
     if facts.kind is not None:
         found |= {"codec", "rounding", "drop", "hostile"}
         found |= {name for name, (_, key) in _OF_RUN_FILE.items() if key in facts.takes}
@@ -397,6 +405,24 @@ def _check_together(plan: Plan) -> None:
     wanted, reason = strategy.wants.get("inner.optimizer", (plan.inner, ""))
     if plan.inner != wanted:
         raise misuse(f"{label!r} cannot step by {plan.inner}, only by {wanted}.", reason)
+    if (plan.budget or plan.when != "late") and not plan.last_merge:
+        raise misuse(
+            f"{label!r} has a budget of exchanges without a last merge.",
+            "Write last_merge=yes beside it, or leave it out: then every round ends with one.",
+        )
+    if plan.when not in WHENS:
+        raise misuse(f"when of {label!r} is {cleaned(plan.when)!r}.", f"It is {', '.join(WHENS)}.")
+    if plan.budget >= max(1, plan.steps // plan.inner_steps):
+        raise misuse(
+            f"budget of {label!r} is {plan.budget}.",
+            f"It is below the rounds of the run: {plan.steps // plan.inner_steps} here.",
+        )
+    if plan.last_merge and (plan.hostile or plan.drop or plan.pace is not Pace.WAIT):
+        raise misuse(
+            f"{label!r} cannot end with a last merge.",
+            "It is made of every replica's weights after equal steps: leave hostile peers, drop "
+            "and pace out.",
+        )
     if plan.robust and strategy.kind in (OpKind.GATHER, OpKind.PAIR):
         raise misuse(
             f"{label!r} cannot be made robust by {cleaned(plan.robust)!r}.",
@@ -421,6 +447,8 @@ def _check_pipeline(plan: Plan, pipeline: Pipelined) -> None:
         UserError: SWT-E610.
     """
     label, size = cleaned(plan.label), SIZES[plan.size]
+    if plan.last_merge:
+        raise misuse(f"{label!r} has no last merge in a pipeline.", "Leave one of both out.")
     if problem := misfit(list(built_in_blocks(size.model)), pipeline.stages):
         raise misuse(f"The stages of {label!r} {problem}.", "Take fewer, or another --model.")
     config = RunConfig(

@@ -45,7 +45,8 @@ class RunResult:
         codec: codec of the exchange.
         seed: seed of the run.
         val_loss: nats per byte at the end; None if it is not finite.
-        replica_loss: loss of one replica, where replicas differ; else None.
+        replica_loss: loss of one replica, where replicas differ, and of the best one where a last
+            merge came after; else None.
         replica_spread: root mean square of replicas' distance from their mean, relative to it.
         held_back: values kept at the end for a later op, averaged over peers, relative to the way
             that the anchor went in the whole run: what a codec lost, where it is fed back, and what

@@ -10,10 +10,12 @@ from collections.abc import Callable
 from functools import partial
 
 import torch
+from torch import Tensor
 
 from swarmtrain.compare.costs import Costs
 from swarmtrain.compare.exchange import Exchange
 from swarmtrain.compare.judge import Judge
+from swarmtrain.compare.merging import merge
 from swarmtrain.compare.plan import NETS, SIZES, Pace, Plan
 from swarmtrain.compare.replica import Replica, exchanges, held_back, spread
 from swarmtrain.compare.results import Point, RunResult, finite
@@ -38,8 +40,8 @@ class Swarm:
         self._plan = plan
         self._size = SIZES[plan.size]
         parts = shards(corpus, plan.peers, plan.seed, noniid=plan.noniid)
-        decode = SharedDecoding()
-        self._replicas = [Replica(plan, i, part, decode) for i, part in enumerate(parts)]
+        self._decode = SharedDecoding()
+        self._replicas = [Replica(plan, i, part, self._decode) for i, part in enumerate(parts)]
         self._leader = max(self._replicas, key=lambda replica: replica.speed)
         model = self._leader.trainer
         self._judge = Judge(
@@ -60,6 +62,9 @@ class Swarm:
         self._counts = {"ops": 0, "skipped": 0, "left_out": 0}
         self._curve: list[Point] = []
         self._first = self._leader.anchor.clone()
+        self._merged: Tensor | None = None
+        self._merged_root = b""
+        self._best_alone: float | None = None
 
     def run(self, tell: Callable[[Point], None] = lambda point: None) -> RunResult:
         """To the end of the budget.
@@ -116,9 +121,22 @@ class Swarm:
             self._counts["ops" if told.is_committed else "skipped"] += 1
 
     def _finish(self) -> None:
-        if self._exchanges:
+        if self._plan.last_merge:
+            self._merge()
+        elif self._exchanges:
             self._exchange.finish()
             self._count()
+
+    def _merge(self) -> None:
+        """End the run with the mean of all replicas' weights, of which the best is noted before."""
+        self._best_alone = finite(min(self._own_losses()))
+        self._merged, told, self._merged_root = merge(self._plan, self._replicas, self._decode)
+        self._costs.exchanged(
+            told.traffic(), hidden_s=0.0, ahead_s=0.0, delay_steps=0, steps=self._plan.inner_steps
+        )
+        self._counts["ops"] += 1
+        for replica in self._replicas:
+            replica.trainer.write_weights(self._merged)
 
     # ---- figures
 
@@ -143,14 +161,24 @@ class Swarm:
 
     def _loss(self) -> float | None:
         """Return the loss of the anchor, or of the mean of anchors; where nobody ever exchanges,
-        the mean of what every replica's own weights lose."""
-        if self._exchanges:
+        and before a last merge, the mean of what every replica's own weights lose."""
+        if self._merged is not None:
+            return finite(self._judge.loss(self._merged))
+        if self._exchanges and not self._plan.last_merge:
             if not self._is_paired:
                 return finite(self._judge.loss(self._leader.anchor))
             anchors = torch.stack([replica.anchor for replica in self._replicas])
             return finite(self._judge.loss(anchors.double().mean(dim=0).float()))
-        own = [self._judge.loss(r.trainer.read_weights()) for r in self._replicas]
+        own = self._own_losses()
         return finite(sum(own) / len(own))
+
+    def _own_losses(self) -> list[float]:
+        return [self._judge.loss(r.trainer.read_weights()) for r in self._replicas]
+
+    def _replica_loss(self) -> float | None:
+        if self._merged is not None:
+            return self._best_alone
+        return finite(self._judge.loss(self._leader.anchor)) if self._is_paired else None
 
     @property
     def _is_paired(self) -> bool:
@@ -159,7 +187,9 @@ class Swarm:
 
     def _root_of(self, replica: Replica) -> bytes:
         """Return the root of its state; where nobody ever exchanges, of its own weights as if a run
-        began there."""
+        began there; of the merge, where that was the end."""
+        if self._merged is not None:
+            return self._merged_root
         if self._exchanges:
             return replica.driver.root
         return replica.driver.offer().manifest.root
@@ -171,7 +201,7 @@ class Swarm:
             codec=self._plan.codec,
             seed=self._plan.seed,
             val_loss=self._curve[-1].val_loss,
-            replica_loss=finite(self._judge.loss(self._leader.anchor)) if self._is_paired else None,
+            replica_loss=self._replica_loss(),
             replica_spread=self._spread(),
             held_back=held_back(self._replicas, self._first),
             num_values=self._leader.trainer.layout.padded,

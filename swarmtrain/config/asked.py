@@ -33,6 +33,7 @@ _UNUSED: MappingProxyType[str, tuple[Setting, str]] = MappingProxyType(
         "delay_steps": (0, "Its results have their place when they come."),
         "mixing": (0.0, "Its results have their place when they come."),
         "lr_rule": ("fixed", "The rule was found for diloco's outer step."),
+        "last_merge": (False, "All peers end with the same model: there is nothing to merge."),
     }
 )
 """Settings of [outer] that a strategy leaves undone which does not take them; each with the
@@ -69,15 +70,16 @@ def strategy_problems(config: RunConfig) -> Iterator[Problem]:
         yield Problem("outer.strategy", f"must be a strategy's name, it is {cleaned(name)!r}")
     for owner, own in config.strategy.items():
         yield from own_problems(owner, own)
-    facts = facts_here(name)
-    if facts is None:
+    if facts_here(name) is None:
         return
+    facts = config.facts
     if facts.kind is None:
         yield Problem(
             "outer.strategy",
             f"must be one that a run can have, it is {name}",
             "It never exchanges, so there is nothing to join. On one machine: "
-            f"swarmtrain compare --strategies {name}.",
+            f"swarmtrain compare --strategies {name}. With outer.last_merge = true a run of it can "
+            "be: it ends with the mean of all peers.",
         )
     for path, (wanted, reason) in _wanted(facts).items():
         section, _, key = path.partition(".")
@@ -110,6 +112,9 @@ def _wanted(facts: StrategyFacts) -> dict[str, tuple[Setting, str]]:
     }
     if facts.kind in robust:
         unused["outer.robust"] = ("none", robust[facts.kind])
+    if facts.kind is OpKind.PAIR:
+        why = "A run's rounds all go by pairs. On one machine `swarmtrain compare` merges them."
+        unused["outer.last_merge"] = (False, why)
     return {**unused, **facts.wants}
 
 

@@ -100,7 +100,8 @@ def page() -> str:
         for field in msgspec.structs.fields(RunConfig)
         if isinstance(field.type, type) and issubclass(field.type, msgspec.Struct)
     ]
-    facts = [one for one in BUILT_IN.values() if one.kind is not None]
+    merging = (one.merging() if "last_merge" in one.takes else one for one in BUILT_IN.values())
+    facts = [one for one in merging if one.kind is not None]
     parts = [_HEAD, *(_section(name, kind) for name, kind in sections)]
     parts += [
         _STRATEGIES,

@@ -83,6 +83,34 @@ def _outer_problems(outer: OuterSection) -> Iterator[Problem]:
         )
 
 
+def _merge_problems(config: RunConfig) -> Iterator[Problem]:
+    outer = config.outer
+    if outer.budget and not outer.last_merge:
+        yield Problem(
+            "outer.budget",
+            f"must be 0 without outer.last_merge, it is {outer.budget}",
+            "Else every round ends with an exchange.",
+        )
+    elif outer.budget >= config.run.rounds and outer.last_merge:
+        yield Problem(
+            "outer.budget",
+            f"must be below run.rounds ({config.run.rounds}), it is {outer.budget}",
+            "Each round ends with one exchange at most, and the last round with the merge.",
+        )
+    if outer.when != "late" and not outer.budget:
+        yield Problem(
+            "outer.when",
+            f"must be late where outer.budget is 0, it is {outer.when}",
+            "There is no exchange that it could place.",
+        )
+    if outer.last_merge and config.pipeline.num_stages > 1:
+        yield Problem(
+            "outer.last_merge",
+            "must be false where the model is in stages, it is true",
+            "Peers of one stage send to all of the next, so none of them trains alone.",
+        )
+
+
 def _schedule_problems(config: RunConfig) -> Iterator[Problem]:
     inner = config.inner
     if inner.schedule == "tokens" and config.model.kind == "custom":
@@ -128,6 +156,7 @@ def _relation_problems(config: RunConfig) -> Iterator[Problem]:
     yield from _schedule_problems(config)
     yield from _computing_problems(config)
     yield from _outer_problems(config.outer)
+    yield from _merge_problems(config)
     yield from fragment_problems(config)
     yield from pipeline_problems(config)
     yield from value_problems(config)

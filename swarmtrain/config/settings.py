@@ -15,6 +15,7 @@ from msgspec import Meta
 
 from swarmtrain.config.problem import INTEGER_MAX
 from swarmtrain_optimizers.codec_facts import CODEC_NAMES
+from swarmtrain_optimizers.strategies.budget import Budget, When
 from swarmtrain_optimizers.strategies.facts import StrategyFacts, Value
 from swarmtrain_optimizers.strategies.registry import facts_named
 from swarmtrain_transport import limits
@@ -271,6 +272,11 @@ class OuterSection(_Section, frozen=True):
       0.6 for 2 and 4, 0.8 for 8, 1.0 from 16 on (arXiv 2503.09799, 2505.23725). Below 0.9 somewhat
       more, the same part of what is stable, at most 1.0; above 0.9 less, so that
       `lr / (1 - momentum)` stays.
+    - With `last_merge`, for strategy local, only `budget` + 1 of the `run.rounds` rounds end with
+      an exchange: with `when` "late" the last ones, with "early" the first ones and the last, with
+      "even" every so many. Peers train alone in the others, and the run counts as its rounds those
+      that exchange. A peer that comes in between, or is started again, has the state of the last
+      exchange.
     """
 
     strategy: Annotated[
@@ -298,6 +304,11 @@ class OuterSection(_Section, frozen=True):
     lr_rule: Annotated[
         Literal["fixed", "contributors"], _said("take `lr`, or a rate by how many contribute")
     ] = "fixed"
+    last_merge: Annotated[
+        bool, _said("end the run with the mean of all peers' weights, where these differ")
+    ] = False
+    budget: Annotated[int, _between(0, _BILLION, "exchanges before the last merge")] = 0
+    when: Annotated[When, _said("rounds that the budget is spent in")] = "late"
 
 
 class PipelineSection(_Section, frozen=True):
@@ -478,7 +489,24 @@ class RunConfig(_Section, frozen=True, dict=True):
     @cached_property  # packages take milliseconds to be searched
     def facts(self) -> StrategyFacts:
         """Facts of its strategy."""
-        return facts_here(self.outer.strategy) or _NOT_HERE
+        facts = facts_here(self.outer.strategy) or _NOT_HERE
+        return facts.merging() if self.outer.last_merge else facts
+
+    @property
+    def budget(self) -> Budget | None:
+        """Places of the exchanges; None where every round ends with one."""
+        outer = self.outer
+        return Budget(self.run.rounds, outer.budget, outer.when) if outer.last_merge else None
+
+    @property
+    def num_ops(self) -> int:
+        """Number of committed ops after which the run is over."""
+        return self.budget.ops if self.budget is not None else self.run.rounds
+
+    def steps_alone(self, op: int) -> int:
+        """Inner steps before the round that ends with op `op`, in rounds without an exchange."""
+        budget = self.budget
+        return 0 if budget is None else budget.rounds_alone(op) * self.steps_per_round
 
     @property
     def steps_per_round(self) -> int:

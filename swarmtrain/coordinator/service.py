@@ -280,7 +280,7 @@ def _resumed(
     if rounds and first is None:
         raise misuse(
             "--rounds adds rounds to a run that has begun, and none has begun here.",
-            f"Leave it out; the run file says how many there are: rounds = {config.run.rounds}.",
+            f"Leave it out; the run file says how many there are: rounds = {config.num_ops}.",
         )
     keys = keys_of(state_dir, wall_s, may_create=first is None)
     if first is not None:
@@ -374,7 +374,7 @@ def run_terms(config: RunConfig) -> RunTerms:
         run_id=config.run.name,
         config=config_file.canonical(config),
         config_hash=config_file.config_hash(config),
-        rounds=config.run.rounds,
+        rounds=config.num_ops,
         codec=exchange.codec,
         exact=parts.exact and not rule,
         block=exchange.block,

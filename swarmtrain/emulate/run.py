@@ -196,7 +196,7 @@ class _Emulation:
             )
             for peer in self._course.peers.values()
         )  # fmt: skip
-        done = f"round {self._course.rounds} of {self._config.run.rounds} committed"
+        done = f"round {self._course.rounds} of {self._config.num_ops} committed"
         status = self._course.status
         picture = Picture(rows, (done,), "tokens" if status is None else status.unit)
         if picture != self._shown:
@@ -226,7 +226,7 @@ def _introduction(
     steps = config.steps_per_round
     yield (
         f"{options.peers} peers on this machine: {what}. A round is {steps} inner steps of each "
-        f"and an exchange; {config.run.rounds} rounds. Links: {links.words}."
+        f"and an exchange; {config.num_ops} rounds. Links: {links.words}."
     )
     if options.kill_every_s:
         yield (

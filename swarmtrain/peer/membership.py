@@ -151,6 +151,7 @@ class Membership:
             if is_stochastic
             else None,
             put=put_in(self.storage.directory),
+            steps_alone=self.config.steps_alone,
         )
         return Session(
             self.identity.peer_id, self.thread, self.storage.of(group), self.config, driver,

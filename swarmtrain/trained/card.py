@@ -52,8 +52,8 @@ def _facts(found: Collected, history: History, num_values: int) -> Iterator[str]
     yield f"| model | {model.kind}, {_spaced(num_values)} parameters{context} |"
     since = "" if history.is_whole else " since the oldest record that is here"
     skipped = f", {history.skipped} without a result" if history.skipped else ""
-    end = max(config.run.rounds, found.ledger.view.rounds)
-    added = f", {end - config.run.rounds} of them added later" if end > config.run.rounds else ""
+    end = max(config.num_ops, found.ledger.view.rounds)
+    added = f", {end - config.num_ops} of them added later" if end > config.num_ops else ""
     state = ", the run goes on" if history.rounds < end else ""
     yield f"| rounds | {history.rounds} of {end} committed{added}{skipped}{state}{since} |"
     if model.initial:

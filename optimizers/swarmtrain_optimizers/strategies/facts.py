@@ -8,7 +8,7 @@ facts must not load torch: the coordinator reads them. Not here: the list of str
 """
 
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from enum import Enum
 
 import msgspec
@@ -73,9 +73,10 @@ class StrategyFacts:
         paper: the source.
         kind: kind of the ops; None if it never exchanges.
         takes: keywords that a run gives the maker: of [outer] ``inner_steps``, ``lr``,
-            ``momentum``, ``error_feedback``, ``delay_steps``, ``mixing``, ``lr_rule`` and
-            ``fragments`` (as `fragments.Ranges`); ``optimizer`` and ``schedule`` of a step that all
-            peers make alike, and ``by_samples``, whether that schedule goes by samples.
+            ``momentum``, ``error_feedback``, ``delay_steps``, ``mixing``, ``lr_rule``,
+            ``last_merge`` and ``fragments`` (as `fragments.Ranges`); ``optimizer`` and ``schedule``
+            of a step that all peers make alike, and ``by_samples``, whether that schedule goes by
+            samples.
         settings: section [strategy.NAME]; also keywords of the maker.
         defaults: values, by path, where a run file says nothing, in place of diloco's.
         wants: the only value that a setting may have with it, and the reason, by path.
@@ -118,6 +119,15 @@ class StrategyFacts:
     def has_rounds(self) -> bool:
         """True if peers exchange after inner steps of their own, however many each has made."""
         return self.kind is not None and not self.takes_gradients
+
+    @property
+    def diverges(self) -> bool:
+        """True if peers' models differ at the end of a run, so that a last merge changes them."""
+        return self.kind in (None, OpKind.PAIR)
+
+    def merging(self) -> "StrategyFacts":
+        """The facts where a last merge is asked for: who never exchanged else then gives means."""
+        return replace(self, kind=OpKind.MEAN) if self.kind is None else self
 
     def is_delayed(self, delay_steps: int) -> bool:
         """Return True if results have their place at a later inner step.

@@ -161,7 +161,7 @@ class PeerStorage:
             )
         except (OSError, UserError, RemoteFault):
             return False  # none was kept, or it is damaged: the coordinator will send it
-        return committed >= max(config.run.rounds, rounds)
+        return committed >= max(config.num_ops, rounds)
 
     def close(self) -> None:
         """Give the directory back."""

@@ -91,6 +91,7 @@ class Driver:
             takes gradients needs it, and then that step has left the weights alone.
         seed_of: seed of stochastic rounding in an op; None rounds to nearest.
         put: takes copies of the state; None for memory.
+        steps_alone: inner steps before the round that ends with an op, by the op's number.
 
     Attributes:
         op: newest op whose outcome is in the strategy, -1 before the first state and while one
@@ -122,6 +123,7 @@ class Driver:
         read_gradient: Callable[[], Tensor] | None = None,
         seed_of: Callable[[int], int] | None = None,
         put: Put | None = None,
+        steps_alone: Callable[[int], int] = lambda op: 0,
     ) -> None:
         if strategy.takes_gradients and read_gradient is None:
             raise ValueError("this strategy takes gradients, and its trainer gives weights only")
@@ -136,6 +138,7 @@ class Driver:
         self._num_values = num_values
         self._snapshot_rounds = max(1, snapshot_rounds)
         self._put = put
+        self._steps_alone = steps_alone
         self.root = b""
         self.samples_so_far = self.round_samples = 0
         self._contribution = contribution
@@ -171,7 +174,8 @@ class Driver:
         that are."""
         if self.op < 0 or len(self._given) >= self.ops_at_once:
             return False
-        return self._strategy.is_due(self.steps - (self._given[-1].steps if self._given else 0))
+        made = self.steps - (self._given[-1].steps if self._given else 0)
+        return self._strategy.is_due(made - self._steps_alone(self.op + len(self._given) + 1))
 
     @property
     def ops_at_once(self) -> int:

@@ -127,7 +127,7 @@ class Session:
         self._machine = TrainingMachine(
             me,
             driver,
-            rounds=config.run.rounds,
+            rounds=config.num_ops,
             steps_per_round=config.steps_per_round,
             patience_s=config.exchange.wait_ready_s + LONELY_S,
             ends_by_word=config.pipeline.num_stages > 1,

@@ -1,7 +1,12 @@
-"""No exchange at all: every peer trains alone from the same first weights.
+"""Every peer trains alone from the same first weights; with a last merge their mean ends the run.
 
-The floor of every comparison. Its shared state is op 0 and stays it, so it is the trainer's
-weights that are evaluated, never the anchor.
+Without one it is the floor of every comparison: the shared state is op 0 and stays it, so it is the
+trainer's weights that are evaluated, never the anchor. With one an op puts the mean of all peers'
+weights in the place of each. Not here: in which rounds an op is due, which a `budget` says.
+
+References:
+    On the Surprising Effectiveness of a Single Global Merging in Decentralized Learning, ICLR 2026:
+    replicas that are poor alone have a good mean. The abstract was read, no section.
 """
 
 from collections.abc import Sequence
@@ -12,6 +17,7 @@ from torch import Tensor
 from swarmtrain_optimizers.error_feedback import DecodeOwn
 from swarmtrain_optimizers.outer import sgd
 from swarmtrain_optimizers.strategies.anchored import Anchored
+from swarmtrain_optimizers.strategies.synchronous import Synchronous
 
 
 class Local(Anchored):
@@ -58,3 +64,26 @@ class Local(Anchored):
 
     def skip(self) -> None:
         """Do nothing: no op was under way."""
+
+
+class Merged(Synchronous):
+    """With phi the common anchor and theta_i the weights, phi' = phi - mean of (phi - theta_i), and
+    theta_i <- phi': the mean of all weights, rounded like every outer step.
+
+    Args:
+        num_values: length of the padded vector.
+        inner_steps: inner steps of a round.
+        dtype: float32; float64 for oracles.
+    """
+
+    def __init__(
+        self, num_values: int, *, inner_steps: int, dtype: torch.dtype = torch.float32
+    ) -> None:
+        super().__init__(
+            num_values, inner_steps=inner_steps, outer=sgd(1.0), feedback_beta=None, dtype=dtype
+        )
+
+
+def alone(num_values: int, *, inner_steps: int, last_merge: bool = False) -> Local | Merged:
+    """Peers that train alone, to the end or until a merge; see `Local` and `Merged`."""
+    return (Merged if last_merge else Local)(num_values, inner_steps=inner_steps)
