@@ -69,20 +69,6 @@ def nesterov_momentum(momentum: float) -> OuterTransform:
     return OuterTransform(("momentum",), update)
 
 
-def heavy_ball(momentum: float, clip: float) -> OuterTransform:
-    """m <- min(max(mu m + d, -c), c); direction <- m, with mu = `momentum` and c = `clip`.
-
-    For a constant d the direction tends to d / (1 - mu); the first one is d.
-    """
-
-    def update(direction: Tensor, state: State, state_out: State) -> Tensor:
-        (old,), (new,) = state, state_out
-        torch.mul(old, momentum, out=new)
-        return direction.copy_(new.add_(direction).clamp_(-clip, clip))
-
-    return OuterTransform(("momentum",), update)
-
-
 def chain(*transforms: OuterTransform) -> OuterTransform:
     """Apply one transform after the other; the states are joined in order."""
     names = tuple(name for transform in transforms for name in transform.state_names)

@@ -194,7 +194,9 @@ def test_a_strategy_takes_what_a_run_file_gives_it_and_its_own():
         *streaming
     }
     assert sparseloco[-1] == "beta" and "outer_momentum" not in sparseloco
-    assert set(request.takes(BUILT_IN["local"])) == {"inner", "inner_lr", "pace"}
+    assert set(request.takes(BUILT_IN["local"])) == {
+        "inner", "inner_lr", "pace", "last_merge", "budget", "when"
+    }  # fmt: skip
 
 
 def test_every_codec_and_every_strategy_can_be_asked_for_by_name():

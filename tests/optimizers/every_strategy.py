@@ -10,7 +10,7 @@ from swarmtrain_optimizers.strategies.delayed_nesterov.strategy import DelayedNe
 from swarmtrain_optimizers.strategies.diloco.strategy import DiLoCo
 from swarmtrain_optimizers.strategies.eager.strategy import Eager
 from swarmtrain_optimizers.strategies.fragments import fragments_of
-from swarmtrain_optimizers.strategies.local.strategy import Local
+from swarmtrain_optimizers.strategies.local.strategy import Local, Merged
 from swarmtrain_optimizers.strategies.noloco.strategy import NoLoCo
 from swarmtrain_optimizers.strategies.sparseloco.strategy import SparseLoCo
 from swarmtrain_optimizers.strategies.streaming.strategy import Streaming
@@ -84,6 +84,10 @@ def _local(size: int, block: int) -> Strategy:
     return Local(size, inner_steps=4)
 
 
+def _merged(size: int, block: int) -> Strategy:
+    return Merged(size, inner_steps=4)
+
+
 MAKERS: dict[str, Callable[[int, int], Strategy]] = {
     "co2": _co2,
     "ddp": _ddp,
@@ -94,6 +98,7 @@ MAKERS: dict[str, Callable[[int, int], Strategy]] = {
     "diloco feedback": _diloco_feedback,
     "eager": _eager,
     "local": _local,
+    "local merged": _merged,
     "noloco": _noloco,
     "sparseloco": _sparseloco,
     "streaming": _streaming,

@@ -9,7 +9,6 @@ from swarmtrain_optimizers.outer import (
     OuterTransform,
     State,
     chain,
-    heavy_ball,
     nesterov,
     nesterov_momentum,
     outer_step,
@@ -79,17 +78,6 @@ def test_nesterov_without_momentum_is_sgd() -> None:
         plain = step(sgd(0.7), mean, params, ())[0]
         params, _ = step(transform, mean, params, transform.init(params))
         assert torch.equal(params, plain)
-
-
-def test_a_heavy_ball_rolls_on_and_no_value_of_it_passes_the_clip() -> None:
-    transform = heavy_ball(0.5, 1.25)
-    params, mean = torch.zeros(3), torch.tensor([1.0, -1.0, 0.25])
-    state = transform.init(params)
-    params, state = step(transform, mean, params, state)
-    assert (params.tolist(), state[0].tolist()) == ([-1.0, 1.0, -0.25], mean.tolist())
-    params, state = step(transform, mean, params, state)
-    assert state[0].tolist() == [1.25, -1.25, 0.375]  # clipped in the state, not only on the way
-    assert params.tolist() == [-2.25, 2.25, -0.625]
 
 
 def test_a_chain_joins_states_in_order_and_refuses_two_of_one_name() -> None:

@@ -98,6 +98,7 @@ class Training:
             layout=self.toy.layout.digest, num_values=self.toy.layout.num_values,
             snapshot_rounds=config.checkpoint.snapshot_rounds,
             read_gradient=self.toy.read_gradient, seed_of=seed_of,
+            steps_alone=config.steps_alone,
         )  # fmt: skip
         hooks = Hooks(on_round=self._ended, on_state=self._began)
         shell: Any = self

@@ -1,4 +1,4 @@
-"""Everybody alone, the floor of every comparison, and one merge at the end if wanted: facts."""
+"""Training alone, the floor of every comparison, and one merge at the end if wanted: facts."""
 
 from swarmtrain_optimizers.strategies.facts import Rates, StrategyFacts
 
