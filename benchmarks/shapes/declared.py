@@ -43,7 +43,7 @@ DILOCO_51 = Trial("diloco", length=Length.FRAGMENTS)
 EAGER = Trial("eager")
 EAGER_FAR = Trial("eager", "eager-far", Length.FAR)
 CO2 = Trial("co2")
-CO2_FAR = Trial("co2", "co2-far", Length.FAR)
+CO2_FAR = Trial("co2", "co2", Length.FAR)
 NOLOCO = Trial("noloco")
 SPARSE = {kept: Trial(f"sparseloco:codec=topk-{kept}") for kept in (64, 256, 512)}
 DENSE = Trial(
@@ -215,7 +215,7 @@ def _overlap() -> list[Shape]:
         Shape("eager-hidden", "only its last exchange, which no steps follow, is waited for",
               (EAGER, DILOCO), of_each(_exchanges_waited_for), Bar(Sense.AT_MOST, 1.01)),
         Shape("co2", "co2: loss at most 1.03 of diloco's",
-              (CO2_FAR, DILOCO_FAR), loss_ratio, loss_at_most(1.03), "80 rounds"),
+              (CO2_FAR, DILOCO_FAR), loss_ratio, loss_at_most(1.03), "80 rounds, rates of 20"),
         Shape("co2-short", "co2 in 20 rounds: loss at most 1.03 of diloco's",
               (CO2, DILOCO), loss_ratio, loss_at_most(1.03), "a quarter of the steps"),
         Shape("co2-hidden", "only its last exchange, which no steps follow, is waited for",

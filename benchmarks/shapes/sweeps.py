@@ -92,7 +92,6 @@ SWEEPS: Mapping[str, Sweep] = {
         _sweep("eager", "eager", _joint(*_EAGER)),
         _sweep("delayed", "delayed", _joint((0.5, 0.0), (0.35, 0.5), (0.45, 0.8), (0.7, 0.5))),
         _sweep("co2", "co2", _joint(*_CO2)),
-        _sweep("co2-far", "co2", _joint(*_CO2), Length.FAR),
         _sweep("eager-far", "eager", _joint(*_EAGER), Length.FAR),
         # Its rate must be above its momentum, and its pull too.
         _sweep("noloco", "noloco", _joint((0.7, 0.5), (0.9, 0.5), (0.7, 0.3), (1.0, 0.0))),

@@ -80,7 +80,8 @@ def _runs() -> dict[str, tuple[RunConfig, Story]]:
         for codec in ("int8", "int4", "none", "e3m0", "two_bit", "sign", "topk-4")
     }
     others = (
-        "ddp", "streaming", "delayed", "eager", "co2", "delayed_nesterov", "noloco", "sparseloco"
+        "ddp", "streaming", "delayed", "eager", "co2", "delayed_nesterov", "noloco", "sparseloco",
+        "local",
     )  # fmt: skip
     by_strategy = {name: (of(name), _quiet) for name in others}
     churn = {

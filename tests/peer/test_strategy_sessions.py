@@ -24,18 +24,21 @@ from tests.peer.lanes import LANES
 
 torch.set_num_threads(1)
 ROUNDS = 6
-STRATEGIES = [facts.name for facts in BUILT_IN.values() if facts.kind]
+STRATEGIES = list(BUILT_IN)
 PAIRED = [facts.name for facts in BUILT_IN.values() if facts.kind is OpKind.PAIR]
 OWN: dict[str, dict[str, Any]] = {
     "noloco": {"error_feedback": False, "lr": 0.7},
     "streaming": {"fragments": 2, "delay_steps": 1, "mixing": 0.5, "inner_steps": 4},
     "ddp": {"error_feedback": False},
     "sparseloco": {"momentum": 0.0},
+    "local": {"error_feedback": False, "last_merge": True},
 }
 
 
 def config_of(name: str, *, rounds: int = ROUNDS, codec: str = "", **exchange: Any) -> RunConfig:
     own = {"inner_steps": 2, "error_feedback": True, "lr": 0.5, "momentum": 0.5} | OWN.get(name, {})
+    if name == "local":
+        own["budget"] = rounds - 1  # an exchange in every round
     if name in PAIRED:
         exchange = {"min_contributors": 2} | exchange
     config = RunConfig(

@@ -34,5 +34,6 @@ FACTS = StrategyFacts(
     overlaps=True,
     state=("anchor", "momentum"),
     rates=Rates(0.004, 1.0, 0.5),
+    swept="",
     demo={"outer.inner_steps": 20, "outer.lr": 1.0, "outer.momentum": 0.5},
 )
