@@ -1,5 +1,7 @@
 """The driver through strategies whose ops are parts, take gradients, or end a round later."""
 
+from dataclasses import replace
+
 import pytest
 import torch
 
@@ -48,7 +50,7 @@ class InParts(Held):
 
 
 def driven(
-    strategy: Strategy, gradient: float = 0.0, held: Held | None = None
+    strategy: Strategy, gradient: float = 0.0, held: Held | None = None, snapshot_rounds: int = 1
 ) -> tuple[Driver, Held]:
     held = held or Held()
     driver = Driver(
@@ -57,7 +59,7 @@ def driven(
         held,
         layout=bytes(32),
         num_values=SIZE,
-        snapshot_rounds=1,
+        snapshot_rounds=snapshot_rounds,
         read_gradient=lambda: torch.full((SIZE,), gradient),
     )
     driver.offer()
@@ -80,6 +82,16 @@ def committed(op: int, values: torch.Tensor, contributors: tuple[bytes, ...]) ->
 
 def given(part: OwnPart, size: int) -> torch.Tensor:
     return part.contribution.decoded(0, size, WINDOW)
+
+
+def test_a_state_is_copied_in_its_turn_and_where_nobody_could_be_given_one() -> None:
+    driver, _ = driven(
+        DiLoCo(SIZE, inner_steps=4, lr=1.0, momentum=0.0, error_feedback=False), snapshot_rounds=2
+    )
+    results = [committed(op, torch.ones(SIZE), (OTHER,)) for op in (1, 2, 3, 5)]
+    results[-1] = replace(results[-1], is_kept=True)
+    images = [driver.end_op(result) for result in results]
+    assert [image.chunks is not None for image in images] == [False, True, False, True]
 
 
 def test_a_delayed_result_takes_its_place_with_the_next_contribution() -> None:

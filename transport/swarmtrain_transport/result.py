@@ -53,6 +53,7 @@ class OpResult:
         chain: end of our chain after a pair op that we are in (`pairing`), as far as it is known
             here; else b"".
         group: group of the op.
+        is_kept: True if the state after it is kept for others whether it is its turn or not.
     """
 
     op: int
@@ -72,6 +73,7 @@ class OpResult:
     kind: str = MEAN
     chain: bytes = b""
     group: int = FIRST_GROUP
+    is_kept: bool = False
 
     @property
     def ranges(self) -> tuple[tuple[int, int, tuple[PeerId, ...]], ...]:

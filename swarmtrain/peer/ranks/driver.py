@@ -287,7 +287,7 @@ class LeadDriver(RankDriver):
         _check(result)
         with self._in_step(Word.END_OP, _light(result)):
             super().end_op(result)
-        return self._described(result.op, copy=self._is_copied(result.op))
+        return self._described(result.op, copy=result.is_kept or self._is_copied(result.op))
 
     def skip(self, op: int) -> None:
         """See `Driver.skip`."""

@@ -368,7 +368,7 @@ class Driver:
         if given is not None:
             self._ended(result.op)
         self.op = result.op
-        return self._image(result.op, copy=self._is_copied(result.op))
+        return self._image(result.op, copy=result.is_kept or self._is_copied(result.op))
 
     def _stepped(
         self,

@@ -531,7 +531,7 @@ class SimPeer(Process):
                 self.later(_APPLY_S, partial(self._stage_hears, group, action, index))
             case do.Moved() if self._hands_over is None:
                 self._moved(action.groups)
-            case do.LoadState() | do.ApplyResult() | do.OpSkipped():
+            case do.LoadState() | do.ApplyResult() | do.OpSkipped() if self._hands_over is None:
                 index = self.machine.ledger.head_index
                 self.later(_APPLY_S, partial(self._trainer_hears, action, index, self._turn))
             case do.RecordAccepted():

@@ -124,7 +124,17 @@ class CatchUp:
         self._lacking = () if len(slices) == len(commit.slices) else now
         if self._lacking:
             return None
-        return result_of(view, slices, replayed=replayed, samples_before=before)
+        result = result_of(view, slices, replayed=replayed, samples_before=before)
+        return dataclasses.replace(result, is_kept=not self._pins_attested)
+
+    @property
+    def _pins_attested(self) -> bool:
+        """Return True if a state is pinned here that a newcomer would take. Where ops overlap, the
+        ledger may attest none of those whose turn it was to be pinned."""
+        pinned, view = self._blobs.snapshot_ops, self._view
+        return any(
+            op in view.attests and view.commits_since(op) < limits.RESULT_KEEP_OPS for op in pinned
+        )
 
     def _paired(
         self, view: OpView, commit: Commit, *, replayed: bool, samples_before: int
