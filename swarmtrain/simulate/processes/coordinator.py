@@ -15,6 +15,7 @@ from swarmtrain.simulate.ground.routers import CONE, OPEN, Routers
 from swarmtrain.simulate.ground.scene import Scene
 from swarmtrain.simulate.processes.reading import service_of
 from swarmtrain_transport import actions as do
+from swarmtrain_transport import limits
 from swarmtrain_transport.coordinator.members.departures import Order
 from swarmtrain_transport.coordinator.members.meetings import Means
 from swarmtrain_transport.coordinator.members.roster import PeerLine
@@ -232,6 +233,10 @@ class SimCoordinator(Process):
     def hello(self, peer: PeerId, hello: Hello) -> None:
         """A peer is at the door."""
         assert self.machine is not None
+        roster = self.machine.view.roster
+        if peer not in roster and len(roster) >= limits.PEERS_MAX:
+            self._control.close(peer)  # as the door does, which no machine sees
+            return
         try:
             invite_id = _INVITE if self.has_lost_ledger else ""
             remote = "" if self.routers is None else self.routers.remotes[peer]
