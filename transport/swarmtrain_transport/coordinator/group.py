@@ -308,6 +308,8 @@ class GroupCoordinator:
         if self.givers is not None:
             self.givers = {}
             plan = msgspec.structs.replace(plan, evaluate_by=self._judge(plan))
+        if self.terms.buffer:  # whoever is at work is late for nothing
+            expected, givers = set[PeerId](), {}
         waits = self.group_peers.planned(
             plan, expected, now_s, self.terms.wait_ready_s, None if givers is None else {*givers}
         )

@@ -9,6 +9,7 @@ from swarmtrain_transport.kinds import KINDS, MEAN, PAIR, PAIR_VECTORS, WHOLE
 from swarmtrain_transport.ledger.fold import GroupView
 from swarmtrain_transport.ledger.inner_products import CENTRED, SCALARS
 from swarmtrain_transport.ledger.sample_weights import (
+    STALENESS,
     are_legal,
     weights_are_believed,
     weights_follow_samples,
@@ -100,6 +101,9 @@ def check_plan(plan: Plan, num_values: int) -> None:
         "a weight is more than is believed": weights_are_believed(plan),
         "samples are not one number for each contributor": are_legal(plan),
         "weights are not those of the samples": weights_follow_samples(plan),
+        "work that began nowhere": len(plan.since) in (0, len(weights))
+        and all(0 <= since < plan.op for since in plan.since),
+        "a staleness that this version does not know": plan.staleness in STALENESS,
         "the deadline is not positive": 0 < plan.deadline_s < math.inf,
     }
     for problem, holds in rules.items():

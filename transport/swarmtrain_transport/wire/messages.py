@@ -139,7 +139,8 @@ class Offer(Message, frozen=True, tag="offer", omit_defaults=True):
 
 class Ready(Message, frozen=True, tag="ready", omit_defaults=True):
     """The inner steps of `op` are done; samples are those since the last READY. The speed is told
-    by peers that keep pace with each other, and whether the centre is here where a rule has one."""
+    by peers that keep pace with each other, and whether the centre is here where a rule has one;
+    `since`, the op of the anchor that the work began from, where that may be an older one."""
 
     op: int
     samples: int
@@ -148,6 +149,7 @@ class Ready(Message, frozen=True, tag="ready", omit_defaults=True):
     steps_per_s: float | None = None
     has_centre: bool = False
     group: int = FIRST_GROUP
+    since: int = -1
 
 
 class Roots(Message, frozen=True, tag="roots", omit_defaults=True):

@@ -173,6 +173,10 @@ class Plan(Body, frozen=True, tag="PLAN", omit_defaults=True):
     unawaited: tuple[bytes, ...] = ()
     """Members for whom nobody waits, since the others have waited for them for too long
     (STANDING, lateness)."""
+    since: tuple[int, ...] = ()
+    """Op of the anchor that each contributor's work began from, where these may differ."""
+    staleness: str = ""
+    """Rule by which older work weighs less (`sample_weights.STALENESS`); "" for none."""
 
 
 class Reassign(Body, frozen=True, tag="REASSIGN", omit_defaults=True):

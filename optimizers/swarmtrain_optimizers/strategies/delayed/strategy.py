@@ -22,7 +22,7 @@ import torch
 from torch import Tensor
 
 from swarmtrain_optimizers.error_feedback import DecodeOwn, ErrorFeedback, check_cover
-from swarmtrain_optimizers.outer import nesterov
+from swarmtrain_optimizers.outer import OuterTransform, nesterov
 from swarmtrain_optimizers.strategies.anchored import Giving
 from swarmtrain_optimizers.strategies.base import Exchange, OpKind
 from swarmtrain_optimizers.strategies.checks import is_finite
@@ -40,6 +40,7 @@ class Delayed(Giving):
         lr: eta.
         momentum: mu.
         error_feedback: keep what compression lost for the next op.
+        outer: the outer optimizer; None for Nesterov's of eta and mu.
         dtype: float32; float64 for oracles.
     """
 
@@ -51,9 +52,10 @@ class Delayed(Giving):
         lr: float,
         momentum: float,
         error_feedback: bool,
+        outer: OuterTransform | None = None,
         dtype: torch.dtype = torch.float32,
     ) -> None:
-        outer = nesterov(lr, momentum)
+        outer = outer or nesterov(lr, momentum)
         super().__init__(num_values, inner_steps=inner_steps, outer=outer, dtype=dtype)
         self._keeps_loss = error_feedback
         self._held = ErrorFeedback(num_values, dtype=dtype)

@@ -59,11 +59,10 @@ class DelayedNesterov(Synchronous):
     ) -> None:
         if arrivals < 1 or not 0 <= spread <= 1 / arrivals:
             raise ValueError(f"arrivals {arrivals} is below 1, or spread {spread} not in 0..1/N")
-        plain = _between(momentum, arrivals, spread)
         super().__init__(
             num_values,
             inner_steps=inner_steps,
-            outer=chain(plain, scale(lr)),
+            outer=chain(_between(momentum, arrivals, spread), scale(lr)),
             feedback_beta=1.0 if error_feedback else None,
             dtype=dtype,
         )
@@ -80,6 +79,24 @@ class DelayedNesterov(Synchronous):
 
     def _outer_of(self, op: int) -> OuterTransform:
         return self._outer if op % self._arrivals else self._renewing
+
+
+def arrivals_step(op: int, *, lr: float, momentum: float, arrivals: int) -> OuterTransform:
+    """Return the outer optimizer of an op where all momentum comes with each N-th arrival.
+
+    Args:
+        op: number of the op.
+        lr: epsilon.
+        momentum: beta.
+        arrivals: N.
+
+    Raises:
+        ValueError: `arrivals` is below 1.
+    """
+    if arrivals < 1:
+        raise ValueError(f"arrivals is {arrivals}; momentum is renewed once in at least one")
+    step = _between if op % arrivals else _renewing
+    return chain(step(momentum, arrivals, 0.0), scale(lr))
 
 
 def _between(momentum: float, arrivals: int, spread: float) -> OuterTransform:

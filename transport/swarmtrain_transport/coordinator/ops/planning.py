@@ -64,6 +64,10 @@ class RunTerms:
     """Members and keepers that the group is to have; 0 for no keepers."""
     hurries: bool = False
     """Slow peers keep pace with the fastest one, not with most."""
+    buffer: int = 0
+    """So many that are READY begin an op, whoever else is at work; 0: all are waited for."""
+    staleness: str = ""
+    """Rule by which work counts less that began from an older anchor."""
     steps_alone: bool = False
     """A pair op may have one contributor, without a partner."""
 
@@ -138,7 +142,9 @@ def next_plan(
     unawaited = view.standing.lateness.unawaited((expected | ready.keys()) - sidelined)
     if len(ready.keys() - unawaited) < needed_peers(terms, view):
         unawaited = set()  # without them there might be no op
-    if expected - sidelined - unawaited - set(ready) and now_s < first_s + terms.wait_ready_s:
+    is_enough = 0 < terms.buffer <= len(ready)
+    is_awaited = bool(expected - sidelined - unawaited - set(ready)) and not is_enough
+    if is_awaited and now_s < first_s + terms.wait_ready_s:
         return None
     in_turn = _in_turn(op, sorted(ready, key=join_index.__getitem__))
     named = in_turn + sorted(present.keys() - ready.keys(), key=join_index.__getitem__)
@@ -254,12 +260,18 @@ def make_plan(
     them like any result, so the bytes that an owner can retain bound nothing.
     """
     ready = {peer: one.ready for peer, one in contributors.items()}
-    weights = weights_of({peer: r.samples for peer, r in ready.items() if r is not None})
+    given = [r for r in ready.values() if r is not None]
+    since = tuple(op - 1 if r.since < 0 else r.since for r in given) if terms.buffer else ()
+    weights = weights_of(
+        {peer: r.samples for peer, r in ready.items() if r is not None},
+        [max(0, op - 1 - one) for one in since],
+        terms.staleness,
+    )
     is_whole = terms.kind in WHOLE
     members = [Member(peer, contributors[peer].line.hello.boot, weights[peer]) for peer in weights]
     members += [Member(peer, one.line.hello.boot, 0) for peer, one in sorted(receivers.items())]
     order = list(weights)
-    told = [r.samples for r in ready.values() if r is not None] if terms.counts_samples else []
+    told = [r.samples for r in given] if terms.counts_samples or terms.buffer else []
     checkpoint_due = op % terms.checkpoint_rounds == 0 or op >= terms.rounds
     return Plan(
         op=op,
@@ -282,13 +294,13 @@ def make_plan(
         result_codec=terms.result_codec,
         rule=terms.rule,
         samples=believed(told),
-        fastest_steps_per_s=pace_of(
-            [r.steps_per_s for r in ready.values() if r is not None], hurries=terms.hurries
-        ),
+        fastest_steps_per_s=pace_of([r.steps_per_s for r in given], hurries=terms.hurries),
         kind=constant_of(terms.kind),
         scalars=terms.scalars,
         centre=centre,
         group=terms.group,
+        since=since,
+        staleness=terms.staleness if terms.buffer else "",
     )
 
 

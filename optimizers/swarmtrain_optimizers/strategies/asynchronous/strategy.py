@@ -1,0 +1,124 @@
+"""Asynchronous local SGD: an op begins as soon as a few peers have given, and nobody waits.
+
+A round belongs to one peer. It begins at the newest anchor and ends after the peer's own inner
+steps, however many ops have moved the anchor meanwhile. The difference is taken from the anchor at
+which the round began, and counts less the more ops have gone by: PLAN's weights say so, here it is
+one contribution like any other. Momentum follows delayed Nesterov, as momentum that is renewed with
+every arrival magnifies what is stale.
+
+Memory: the anchor that all peers have, and the weights with which the own round began.
+
+What an op did not take (left out, or skipped) is held and goes with the next one, with or without
+error feedback. Not here: the moment at which an op begins (the coordinator's plan), and weights.
+
+References:
+    Liu et al., Asynchronous Local-SGD Training for Language Modeling, arXiv 2401.09135, Alg. 3
+    (delayed Nesterov) and section 5 (dynamic local updates). Nguyen et al., Federated Learning with
+    Buffered Asynchronous Aggregation (FedBuff), arXiv 2106.06639, Alg. 1: a buffer of K differences
+    before a step, each weighted by its staleness.
+"""
+
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor
+
+from swarmtrain_optimizers.error_feedback import DecodeOwn
+from swarmtrain_optimizers.outer import OuterTransform
+from swarmtrain_optimizers.strategies.base import Exchange, OpKind
+from swarmtrain_optimizers.strategies.delayed.strategy import Delayed
+from swarmtrain_optimizers.strategies.delayed_nesterov.strategy import arrivals_step
+from swarmtrain_optimizers.strategies.synchronous import steps_for
+
+
+class Asynchronous(Delayed):
+    """With phi the anchor and b the weights with which the round began: Delta = b - theta is given
+    when the round ends; with the op that ends then, b <- theta <- phi'. Every op moves phi by
+    delayed Nesterov; in the midst of a round b and theta stay. A peer that has made no step since
+    its round began goes along with the anchor.
+
+    Args:
+        num_values: length of the padded vector.
+        inner_steps: H, inner steps per round of the fastest peer, and of all until `keep_pace`.
+        lr: epsilon.
+        momentum: beta.
+        arrivals: N, ops in which momentum is renewed once, about peers by buffer.
+        error_feedback: keep what compression lost for the next op.
+        dtype: float32; float64 for oracles.
+
+    Raises:
+        ValueError: `arrivals` is below 1.
+    """
+
+    def __init__(
+        self,
+        num_values: int,
+        *,
+        inner_steps: int,
+        lr: float,
+        momentum: float,
+        arrivals: int,
+        error_feedback: bool,
+        dtype: torch.dtype = torch.float32,
+    ) -> None:
+        super().__init__(
+            num_values,
+            inner_steps=inner_steps,
+            lr=lr,
+            momentum=momentum,
+            error_feedback=error_feedback,
+            outer=arrivals_step(1, lr=lr, momentum=momentum, arrivals=arrivals),
+            dtype=dtype,
+        )
+        self._rates, self._arrivals = (lr, momentum), arrivals
+        self._own_steps = inner_steps
+
+    @property
+    def own_steps(self) -> int:
+        """Inner steps of this peer's round."""
+        return self._own_steps
+
+    def exchange(self, op: int) -> Exchange:
+        """The mean of the whole vector, waited for by those who have given."""
+        return Exchange(OpKind.MEAN, ((0, self._num_values),))
+
+    def keep_pace(self, own_steps_per_s: float, wanted_steps_per_s: float) -> None:
+        """Make so many inner steps a round from now on that all who give come back together.
+
+        Raises:
+            ValueError: a speed is not positive, or the own one above the wanted one.
+        """
+        self._own_steps = steps_for(own_steps_per_s, wanted_steps_per_s, self._inner_steps)
+
+    def is_due(self, steps_since_outer: int) -> bool:
+        """True from `own_steps` on."""
+        return steps_since_outer >= self._own_steps
+
+    def apply(
+        self,
+        mean: Tensor,
+        included: Sequence[tuple[int, int, bool]],
+        weights_now: Tensor,
+        decoded_own: DecodeOwn | None = None,
+        *,
+        op: int = 1,
+        own_share: float | None = None,
+    ) -> Tensor:
+        """Outer step; see `Strategy.apply`. In the midst of a round the weights stay.
+
+        Raises:
+            ValueError: as `Delayed.apply`; nothing changed.
+        """
+        has_given = self._pending is not None
+        begun = self._base
+        super().apply(mean, included, weights_now, decoded_own, op=op, own_share=own_share)
+        if has_given or torch.equal(weights_now, begun):
+            since = weights_now.detach() - begun
+            self._base = self._anchor.clone()
+            return torch.where(since == 0, self._anchor, self._anchor + since)
+        self._base = begun
+        return weights_now.detach().clone()
+
+    def _outer_of(self, op: int) -> OuterTransform:
+        lr, momentum = self._rates
+        return arrivals_step(op, lr=lr, momentum=momentum, arrivals=self._arrivals)
