@@ -222,6 +222,25 @@ class KeepsPace(Protocol):
 
 
 @runtime_checkable
+class KeepsBase(Protocol):
+    """A strategy whose rounds are each peer's own: they begin at the newest anchor, and ops that
+    end meanwhile leave weights and difference alone. A part that an op has not taken is given to
+    the next one at once."""
+
+    @property
+    def base(self) -> Tensor:
+        """(num_values,) the weights that the round began with; only read."""
+
+    @property
+    def max_stale(self) -> int:
+        """Ops after which work that began before them is given up."""
+
+    def give_up(self) -> Tensor:
+        """Drop all that is not in the anchor, and return (num_values,) the anchor, a new tensor, to
+        begin a round with."""
+
+
+@runtime_checkable
 class StepsAlone(Protocol):
     """A strategy whose ops go by pairs: who has no partner makes a step of a group of one."""
 

@@ -276,7 +276,7 @@ class LeadDriver(RankDriver):
         own = part.contribution
         assert isinstance(own, TensorContribution)
         spread = SpreadContribution(self._numbered, own, self._places, self._ranks)
-        return OwnPart(part.op, spread, part.samples)
+        return OwnPart(part.op, spread, part.samples, part.since)
 
     def end_op(self, result: OpResult) -> StateImage:
         """See `Driver.end_op`.

@@ -5,6 +5,7 @@ calls of a Strategy, and what the trainer did into contributions. It runs on the
 between two inner steps, so weights never change under a step. Not here: sockets, files, time.
 """
 
+import logging
 from collections import deque
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -24,6 +25,7 @@ from swarmtrain.peer.training.own_work import (
 from swarmtrain.peer.training.state_image import Put, StateImage, arrays_of, image_of
 from swarmtrain_optimizers.strategies.base import (
     HearsOfSwarm,
+    KeepsBase,
     KeepsPace,
     KnowsAhead,
     OpKind,
@@ -37,6 +39,8 @@ from swarmtrain_optimizers.strategies.checks import is_finite
 from swarmtrain_transport.actions import LoadState
 from swarmtrain_transport.links.link import PeerId
 from swarmtrain_transport.result import OpResult
+
+logger = logging.getLogger(__name__)
 
 
 class Weights(Protocol):
@@ -151,6 +155,7 @@ class Driver:
         self._kept: tuple[int, bytes, dict[str, Tensor]] | None = None
         self._has_kept = False
         self._samples = 0
+        self._began = -1  # op of the anchor that the round began from
         self._given: deque[_Given] = deque()  # parts under way, oldest first: those after `op`
 
     @property
@@ -261,7 +266,8 @@ class Driver:
         if meanwhile is not None:
             self._weights.write_weights(meanwhile)
         samples = self._samples - (self._given[-1].samples if self._given else 0)
-        part = OwnPart(op, self._contributed(values, op), samples)
+        since = self._began if isinstance(self._strategy, KeepsBase) else -1
+        part = OwnPart(op, self._contributed(values, op), samples, since)
         self._given.append(_Given(part, values, self.steps, self._samples))
         return part
 
@@ -365,8 +371,12 @@ class Driver:
             weights = self._without_broken(weights)
         self._weights.write_weights(weights)
         self.included = given is not None and any(here for _, _, here in included)
-        if given is not None:
-            self._ended(result.op)
+        if isinstance(self._strategy, KeepsBase) and not self.included:
+            self._goes_on(self._strategy, result.op)
+        else:
+            if given is not None:
+                self._ended(result.op)
+            self._began = result.op
         self.op = result.op
         return self._image(result.op, copy=result.is_kept or self._is_copied(result.op))
 
@@ -468,8 +478,25 @@ class Driver:
             if self._is_lost(self._given[0].values):
                 now = self._weights.read_weights()
                 self._weights.write_weights(self._without_broken(now))
-            self._ended(op)
+            if isinstance(self._strategy, KeepsBase):
+                self._goes_on(self._strategy, op)
+            else:
+                self._ended(op)
         self.op = op
+
+    def _goes_on(self, strategy: KeepsBase, op: int) -> None:
+        """An op has ended without our part: what there is of it is due for the next one, unless it
+        is too old. Without any the round begins at the newest anchor."""
+        self._given.clear()
+        if self.steps and op - self._began > strategy.max_stale:
+            logger.warning(
+                "Work that began before op %d is given up: %d ops have ended meanwhile.",
+                self._began + 1, op - self._began,
+            )  # fmt: skip
+            self._weights.write_weights(strategy.give_up())
+            self.steps = self._samples = 0
+        if not self.steps:
+            self._began = op
 
     def settle(self) -> None:
         """The run is over: its weights take the place of steps that no round will merge."""
@@ -496,7 +523,7 @@ class Driver:
         self._given.clear()
         self.steps = 0
         self._samples = 0
-        self.op = op
+        self.op = self._began = op
 
     def _image(self, op: int, *, copy: bool) -> StateImage:
         image = image_of(

@@ -172,7 +172,7 @@ def tell(
     match action:
         case Ready(part, steps_per_s):
             return participant.ready(
-                part.op, part.contribution, part.samples, now_s, steps_per_s, group
+                part.op, part.contribution, part.samples, now_s, steps_per_s, group, part.since
             )
         case GiveAhead(op, known, rounds):
             end = max(rounds, participant.view.rounds)

@@ -37,6 +37,8 @@ class OwnPart:
     op: int
     contribution: OwnContribution
     samples: int
+    since: int = -1
+    """Op of the anchor that the work began from, where that may be an older one; else -1."""
 
 
 def decoded_own(

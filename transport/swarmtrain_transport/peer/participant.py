@@ -260,13 +260,14 @@ class Participant:
 
     def ready(
         self, op: int, contribution: Contribution, samples: int, now_s: float, pace: float = 0.0,
-        group: int = FIRST_GROUP,
+        group: int = FIRST_GROUP, since: int = -1,
     ) -> Actions:  # fmt: skip
-        """READY for `op`; too late for it, this is ignored: its outcome is on its way already."""
+        """READY for `op`, of work that began from the anchor after `since`; too late for it, this is
+        ignored: its outcome is on its way already."""
         self._now_s = now_s
         if (part := self.groups.get(group)) is None:
             return ()
-        taken = part.place.ready(op, contribution, samples, pace or None)
+        taken = part.place.ready(op, contribution, samples, pace or None, since)
         return tuple(part.place.reports(connected=self._connected)) if taken else ()
 
     def give_ahead(

@@ -24,6 +24,7 @@ class Pending:
     contribution: Contribution
     samples: int
     steps_per_s: float | None = None
+    since: int = -1
 
 
 class Progression:
@@ -65,15 +66,16 @@ class Progression:
         self._is_computed = False
 
     def ready(
-        self, op: int, contribution: Contribution, samples: int, steps_per_s: float | None = None
-    ) -> bool:
+        self, op: int, contribution: Contribution, samples: int, steps_per_s: float | None = None,
+        since: int = -1,
+    ) -> bool:  # fmt: skip
         """Take our contribution to `op`; False if it is too late, or too early: at most as many ops
         are ahead of our state as may be under way at once."""
         newest = max(self.applied_op, self._applying)
         is_loading = self._busy and self._applying < 0
         if newest < 0 or is_loading or not newest < op <= newest + self._view.most_ops:
             return False
-        self.pending[op] = Pending(op, contribution, samples, steps_per_s)
+        self.pending[op] = Pending(op, contribution, samples, steps_per_s, since)
         return True
 
     def contribution_to(self, op: int) -> Contribution | None:
@@ -179,7 +181,7 @@ class Progression:
         else:  # READY says it, too
             state = self.applied_op, self.state_root
             told = own.steps_per_s, self._catchup.has_centre(own.op)
-            ready = Ready(own.op, own.samples, *state, *told, self._view.group)
+            ready = Ready(own.op, own.samples, *state, *told, self._view.group, own.since)
             messages.append(do.SendControl(ready))
         return messages
 

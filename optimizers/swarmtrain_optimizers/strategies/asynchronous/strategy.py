@@ -43,6 +43,7 @@ class Asynchronous(Delayed):
         lr: epsilon.
         momentum: beta.
         arrivals: N, ops in which momentum is renewed once, about peers by buffer.
+        max_stale: ops after which work that began before them is given up.
         error_feedback: keep what compression lost for the next op.
         dtype: float32; float64 for oracles.
 
@@ -58,6 +59,7 @@ class Asynchronous(Delayed):
         lr: float,
         momentum: float,
         arrivals: int,
+        max_stale: int = 10,
         error_feedback: bool,
         dtype: torch.dtype = torch.float32,
     ) -> None:
@@ -72,11 +74,22 @@ class Asynchronous(Delayed):
         )
         self._rates, self._arrivals = (lr, momentum), arrivals
         self._own_steps = inner_steps
+        self._max_stale = max_stale
 
     @property
     def own_steps(self) -> int:
         """Inner steps of this peer's round."""
         return self._own_steps
+
+    @property
+    def max_stale(self) -> int:
+        """Ops after which work that began before them is given up."""
+        return self._max_stale
+
+    def give_up(self) -> Tensor:
+        """Drop all that is not in the anchor; see `KeepsBase`."""
+        self._forget()
+        return self._anchor.clone()
 
     def exchange(self, op: int) -> Exchange:
         """The mean of the whole vector, waited for by those who have given."""
@@ -118,6 +131,12 @@ class Asynchronous(Delayed):
             return torch.where(since == 0, self._anchor, self._anchor + since)
         self._base = begun
         return weights_now.detach().clone()
+
+    def _due_to_drop(
+        self, included: Sequence[tuple[int, int, bool]]
+    ) -> tuple[tuple[int, int], ...]:
+        """None: an op that began before the peer was ready has left nobody out."""
+        return ()
 
     def _outer_of(self, op: int) -> OuterTransform:
         lr, momentum = self._rates

@@ -130,7 +130,7 @@ class Delayed(Giving):
         if residual is None:
             weights, self._base = self._carried(weights), self._carried(self._base)
         else:
-            self._dropped = self._exclusions.record(included)
+            self._dropped = self._due_to_drop(included)
             for start, stop in self._dropped:
                 residual[start:stop] = 0
             self._held.residual = residual
@@ -159,6 +159,12 @@ class Delayed(Giving):
         self._base = self._anchor.clone()
         self._pending = None
         self._held.drop()
+
+    def _due_to_drop(
+        self, included: Sequence[tuple[int, int, bool]]
+    ) -> tuple[tuple[int, int], ...]:
+        """Return the ranges whose held work is given up after this op."""
+        return self._exclusions.record(included)
 
     def _restart(self, contribution: Tensor) -> Tensor:
         """The weights of the round that begins while this is under way, a new tensor."""
