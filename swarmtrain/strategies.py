@@ -64,7 +64,8 @@ def make_strategy(settings: StrategySettings, layout: Layout) -> Strategy:
     values = {key: _given(key, settings, layout) for key in sorted(facts.takes)}
     maker = maker_of(facts)
     try:
-        strategy = maker(layout.padded, **{**values, **own, **settings.own})
+        own = {key: one for key, one in {**own, **settings.own}.items() if key not in facts.planned}
+        strategy = maker(layout.padded, **{**values, **own})
     except TypeError as error:
         if facts.name in BUILT_IN:
             raise

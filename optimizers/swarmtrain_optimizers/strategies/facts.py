@@ -77,7 +77,9 @@ class StrategyFacts:
             ``last_merge`` and ``fragments`` (as `fragments.Ranges`); ``optimizer`` and ``schedule``
             of a step that all peers make alike, and ``by_samples``, whether that schedule goes by
             samples.
-        settings: section [strategy.NAME]; also keywords of the maker.
+        settings: section [strategy.NAME]; also keywords of the maker, but for those in `planned`.
+        planned: own settings that the coordinator's plans follow, not the arithmetic: ``buffer`` and
+            ``staleness`` (`RunTerms`).
         defaults: values, by path, where a run file says nothing, in place of diloco's.
         wants: the only value that a setting may have with it, and the reason, by path.
         misfits: finds numbers that do not fit together.
@@ -102,6 +104,7 @@ class StrategyFacts:
     kind: OpKind | None = OpKind.MEAN
     takes: frozenset[str] = MEANS_TAKE
     settings: type[OwnSettings] = OwnSettings
+    planned: frozenset[str] = frozenset()
     defaults: Mapping[str, Value] = field(default_factory=dict)
     wants: Mapping[str, tuple[Value, str]] = field(default_factory=dict)
     misfits: Callable[[Numbers], Iterable[Misfit]] = lambda number: ()

@@ -14,6 +14,7 @@ from types import MappingProxyType
 from typing import TYPE_CHECKING
 
 from swarmtrain_optimizers.strategies import (
+    asynchronous,
     co2,
     ddp,
     delayed,
@@ -33,7 +34,19 @@ if TYPE_CHECKING:
 GROUP = "swarmtrain.strategies"
 """The group of entry points that is searched."""
 
-_ROOMS = (diloco, streaming, delayed, eager, co2, delayed_nesterov, ddp, sparseloco, noloco, local)
+_ROOMS = (
+    diloco,
+    streaming,
+    delayed,
+    eager,
+    co2,
+    delayed_nesterov,
+    asynchronous,
+    ddp,
+    sparseloco,
+    noloco,
+    local,
+)
 
 BUILT_IN: Mapping[str, StrategyFacts] = MappingProxyType(
     {room.FACTS.name: room.FACTS for room in _ROOMS}

@@ -262,7 +262,7 @@ class Participant:
         self, op: int, contribution: Contribution, samples: int, now_s: float, pace: float = 0.0,
         group: int = FIRST_GROUP, since: int = -1,
     ) -> Actions:  # fmt: skip
-        """READY for `op`, of work that began from the anchor after `since`; too late for it, this is
+        """READY for `op`, of work that began from the anchor after `since`; too late, it is
         ignored: its outcome is on its way already."""
         self._now_s = now_s
         if (part := self.groups.get(group)) is None:
