@@ -78,7 +78,7 @@ class StrategyFacts:
             of a step that all peers make alike, and ``by_samples``, whether that schedule goes by
             samples.
         settings: section [strategy.NAME]; also keywords of the maker, but for those in `planned`.
-        planned: own settings that the coordinator's plans follow, not the arithmetic: ``buffer`` and
+        planned: own settings that the coordinator's plans follow and no arithmetic: ``buffer`` and
             ``staleness`` (`RunTerms`).
         defaults: values, by path, where a run file says nothing, in place of diloco's.
         wants: the only value that a setting may have with it, and the reason, by path.
