@@ -7,6 +7,7 @@ from, but for the run file's.
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from inspect import signature
 
 from swarmtrain.config.asked import own_settings
 from swarmtrain.config.settings import InnerSection, RunConfig, Setting
@@ -64,7 +65,9 @@ def make_strategy(settings: StrategySettings, layout: Layout) -> Strategy:
     values = {key: _given(key, settings, layout) for key in sorted(facts.takes)}
     maker = maker_of(facts)
     try:
-        own = {key: one for key, one in {**own, **settings.own}.items() if key not in facts.planned}
+        own |= settings.own
+        for key in facts.planned - signature(maker).parameters.keys():
+            del own[key]
         strategy = maker(layout.padded, **{**values, **own})
     except TypeError as error:
         if facts.name in BUILT_IN:

@@ -77,9 +77,9 @@ class StrategyFacts:
             ``last_merge`` and ``fragments`` (as `fragments.Ranges`); ``optimizer`` and ``schedule``
             of a step that all peers make alike, and ``by_samples``, whether that schedule goes by
             samples.
-        settings: section [strategy.NAME]; also keywords of the maker, but for those in `planned`.
-        planned: own settings that the coordinator's plans follow and no arithmetic: ``buffer`` and
-            ``staleness`` (`RunTerms`).
+        settings: section [strategy.NAME]; also keywords of the maker.
+        planned: own settings that the coordinator's plans follow (`RunTerms`): ``buffer``,
+            ``staleness`` and ``max_stale``; the maker gets those that it names.
         defaults: values, by path, where a run file says nothing, in place of diloco's.
         wants: the only value that a setting may have with it, and the reason, by path.
         misfits: finds numbers that do not fit together.

@@ -15,6 +15,7 @@ from swarmtrain_transport.ledger.sample_weights import (
     weights_follow_samples,
 )
 from swarmtrain_transport.ledger.transfers import gathered_slices
+from swarmtrain_transport.links.link import PeerId
 from swarmtrain_transport.wire.records import Attest, Plan, SliceSpec
 
 
@@ -49,6 +50,34 @@ def check_centre(view: GroupView, plan: Plan) -> None:
     """
     if plan.centre and plan.centre != centre_of(view, plan.op):
         raise RemoteFault("plan", f"op {plan.op}: no rule begins from the result of {plan.centre}")
+
+
+def newest_start(view: GroupView, peer: PeerId, boot: bytes, max_stale: int) -> int:
+    """Newest op from whose anchor a peer's work for the next one can have begun: its round goes on
+    after the op that took its work last, and newer work weighs more. The newest op of all where none
+    did in this life, or too long ago: such a peer has begun anew."""
+    newest = view.next_op - 1
+    for op in range(newest, max(0, newest - max_stale - 1), -1):
+        made = view.commits.get(op)
+        is_same = made is not None and made.boots.get(peer) == boot
+        if made is not None and is_same and any(peer in (one or ()) for one in made.slice_sets):
+            return op
+    return newest
+
+
+def check_began(view: GroupView, plan: Plan) -> None:
+    """Check the ops that PLAN names as the beginning of each contributor's work.
+
+    Raises:
+        RemoteFault: reason ``plan``.
+    """
+    if len(plan.since) not in (0, sum(member.weight > 0 for member in plan.members)):
+        raise RemoteFault("plan", f"op {plan.op}: not one beginning for each contributor's work")
+    givers = (member for member in plan.members if member.weight)
+    for member, since in zip(givers, plan.since, strict=False):
+        newest = newest_start(view, member.peer, member.boot, plan.max_stale)
+        if not max(0, plan.op - 1 - plan.max_stale) <= since <= newest:
+            raise RemoteFault("plan", f"op {plan.op}: work that cannot have begun after op {since}")
 
 
 def check_plan(plan: Plan, num_values: int) -> None:
@@ -101,8 +130,7 @@ def check_plan(plan: Plan, num_values: int) -> None:
         "a weight is more than is believed": weights_are_believed(plan),
         "samples are not one number for each contributor": are_legal(plan),
         "weights are not those of the samples": weights_follow_samples(plan),
-        "work that began nowhere": len(plan.since) in (0, len(weights))
-        and all(0 <= since < plan.op for since in plan.since),
+        "work may be too old": 0 <= plan.max_stale <= limits.STALE_OPS_MAX,
         "a staleness that this version does not know": plan.staleness in STALENESS,
         "the deadline is not positive": 0 < plan.deadline_s < math.inf,
     }

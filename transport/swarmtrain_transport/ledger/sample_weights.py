@@ -92,7 +92,7 @@ def weights_follow_samples(plan: Plan) -> bool:
 def ages_in(plan: Plan) -> tuple[int, ...]:
     """Ops between the anchor that each contributor began from and the newest; () where all begin
     from that."""
-    return tuple(max(0, plan.op - 1 - since) for since in plan.since)
+    return tuple(plan.op - 1 - since for since in plan.since)
 
 
 def in_result(plan: Plan, commit: Commit) -> int:

@@ -177,6 +177,8 @@ class Plan(Body, frozen=True, tag="PLAN", omit_defaults=True):
     """Op of the anchor that each contributor's work began from, where these may differ."""
     staleness: str = ""
     """Rule by which older work weighs less (`sample_weights.STALENESS`); "" for none."""
+    max_stale: int = 0
+    """Ops that such work may be old."""
 
 
 class Reassign(Body, frozen=True, tag="REASSIGN", omit_defaults=True):

@@ -19,8 +19,8 @@ class Settings(OwnSettings, frozen=True):
         Meta(description="rule by which work counts less that began from an older anchor"),
     ] = "polynomial"
     max_stale: Annotated[
-        int, Meta(ge=1, le=1000, description="exchanges after which such work is given up")
-    ] = 10
+        int, Meta(ge=1, le=48, description="exchanges after which such work is given up")
+    ] = 16
     arrivals: Annotated[
         int, Meta(ge=1, le=64, description="exchanges in which momentum is renewed once")
     ] = 2
@@ -32,7 +32,7 @@ FACTS = StrategyFacts(
     about="nobody waits: an exchange has those who are done, older work counts less",
     paper="arXiv 2401.09135",
     settings=Settings,
-    planned=frozenset({"buffer", "staleness"}),
+    planned=frozenset({"buffer", "max_stale", "staleness"}),
     state=("anchor", "momentum", "waiting"),
     rates=Rates(0.004, 0.7, 0.5),
     demo={"outer.inner_steps": 20, "outer.lr": 0.9, "outer.momentum": 0.8},

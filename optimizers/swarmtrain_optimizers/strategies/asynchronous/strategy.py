@@ -59,20 +59,19 @@ class Asynchronous(Delayed):
         lr: float,
         momentum: float,
         arrivals: int,
-        max_stale: int = 10,
+        max_stale: int = 16,
         error_feedback: bool,
         dtype: torch.dtype = torch.float32,
     ) -> None:
+        self._rates, self._arrivals = (lr, momentum), arrivals
         super().__init__(
             num_values,
             inner_steps=inner_steps,
             lr=lr,
             momentum=momentum,
             error_feedback=error_feedback,
-            outer=arrivals_step(1, lr=lr, momentum=momentum, arrivals=arrivals),
             dtype=dtype,
         )
-        self._rates, self._arrivals = (lr, momentum), arrivals
         self._own_steps = inner_steps
         self._max_stale = max_stale
 
@@ -137,6 +136,9 @@ class Asynchronous(Delayed):
     ) -> tuple[tuple[int, int], ...]:
         """None: an op that began before the peer was ready has left nobody out."""
         return ()
+
+    def _outer_by(self, lr: float, momentum: float) -> OuterTransform:
+        return arrivals_step(1, lr=lr, momentum=momentum, arrivals=self._arrivals)
 
     def _outer_of(self, op: int) -> OuterTransform:
         lr, momentum = self._rates

@@ -40,7 +40,6 @@ class Delayed(Giving):
         lr: eta.
         momentum: mu.
         error_feedback: keep what compression lost for the next op.
-        outer: the outer optimizer; None for Nesterov's of eta and mu.
         dtype: float32; float64 for oracles.
     """
 
@@ -52,10 +51,9 @@ class Delayed(Giving):
         lr: float,
         momentum: float,
         error_feedback: bool,
-        outer: OuterTransform | None = None,
         dtype: torch.dtype = torch.float32,
     ) -> None:
-        outer = outer or nesterov(lr, momentum)
+        outer = self._outer_by(lr, momentum)
         super().__init__(num_values, inner_steps=inner_steps, outer=outer, dtype=dtype)
         self._keeps_loss = error_feedback
         self._held = ErrorFeedback(num_values, dtype=dtype)
@@ -159,6 +157,10 @@ class Delayed(Giving):
         self._base = self._anchor.clone()
         self._pending = None
         self._held.drop()
+
+    def _outer_by(self, lr: float, momentum: float) -> OuterTransform:
+        """Return the outer optimizer of the first op."""
+        return nesterov(lr, momentum)
 
     def _due_to_drop(
         self, included: Sequence[tuple[int, int, bool]]

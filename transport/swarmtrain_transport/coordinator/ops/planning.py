@@ -65,9 +65,12 @@ class RunTerms:
     hurries: bool = False
     """Slow peers keep pace with the fastest one, not with most."""
     buffer: int = 0
-    """So many that are READY begin an op, whoever else is at work; 0: all are waited for."""
+    """Number of peers that are READY with which an op begins, whoever else is at work; 0: all are
+    waited for."""
     staleness: str = ""
     """Rule by which work counts less that began from an older anchor."""
+    max_stale: int = 0
+    """Ops that such work may be old, where there is a buffer."""
     steps_alone: bool = False
     """A pair op may have one contributor, without a partner."""
 
@@ -128,7 +131,11 @@ def next_plan(
             if one.line.life.is_alive(now_s) and is_synced(view, root, one)
         },
     )
-    ready = {peer: one for peer, one in present.items() if one.ready and one.ready.op == op}
+    ready = {
+        peer: one
+        for peer, one in present.items()
+        if one.ready and one.ready.op == op and (not terms.buffer or began(terms, view, peer, one) >= 0)
+    }
     able = ready.keys() | (expected & present.keys())
     out = view.standing.sidelined(op, present.keys()), view.standing.barred(op, present.keys())
     enough = (some for some in out if len(able - some) >= needed_peers(terms, view))
@@ -160,12 +167,22 @@ def next_plan(
     told = [one.ready is not None and one.ready.has_centre for one in ready.values()]
     centre = centre_of(view, op) if terms.scalars == CENTRED and all(told) else 0
     unfit = without(view.standing.unfit(op, order), len(order))
+    since = tuple(began(terms, view, *one) for one in standing.items()) if terms.buffer else ()
     plan = make_plan(
         terms, op, view.last_outcome, moved, standing, receivers, op_deadline_s, slicing, centre,
-        unfit, detours,
+        unfit, detours, since,
     )  # fmt: skip
     plan = msgspec.structs.replace(plan, unawaited=tuple(sorted(unawaited & present.keys())))
     return plan if terms.kind == PAIR else with_keepers(plan, keepers, join_index)
+
+
+def began(terms: RunTerms, view: GroupView, peer: PeerId, one: GroupPeer) -> int:
+    """Op of the anchor that a peer's work counts from: as it says, as far as the ledger allows; -1
+    where that is too long ago."""
+    told = -1 if one.ready is None else one.ready.since
+    newest = newest_start(view, peer, one.line.hello.boot, terms.max_stale)
+    oldest = view.next_op - 1 - terms.max_stale
+    return min(told, newest) if told >= max(0, oldest) else -1
 
 
 def with_keepers(
@@ -250,6 +267,7 @@ def make_plan(
     centre: int = 0,
     unfit: AbstractSet[PeerId] = frozenset(),
     detours: Detours = DIRECT,
+    since: tuple[int, ...] = (),
 ) -> Plan:
     """The PLAN of one op. Contributors own slices, but for the unfit, and for those behind a relay
     where that is faster; receivers only follow.
@@ -261,17 +279,16 @@ def make_plan(
     """
     ready = {peer: one.ready for peer, one in contributors.items()}
     given = [r for r in ready.values() if r is not None]
-    since = tuple(op - 1 if r.since < 0 else r.since for r in given) if terms.buffer else ()
     weights = weights_of(
         {peer: r.samples for peer, r in ready.items() if r is not None},
-        [max(0, op - 1 - one) for one in since],
+        [op - 1 - one for one in since],
         terms.staleness,
     )
     is_whole = terms.kind in WHOLE
     members = [Member(peer, contributors[peer].line.hello.boot, weights[peer]) for peer in weights]
     members += [Member(peer, one.line.hello.boot, 0) for peer, one in sorted(receivers.items())]
     order = list(weights)
-    told = [r.samples for r in given] if terms.counts_samples or terms.buffer else []
+    told = [r.samples for r in given] if terms.counts_samples or since else []
     checkpoint_due = op % terms.checkpoint_rounds == 0 or op >= terms.rounds
     return Plan(
         op=op,
@@ -300,7 +317,8 @@ def make_plan(
         centre=centre,
         group=terms.group,
         since=since,
-        staleness=terms.staleness if terms.buffer else "",
+        staleness=terms.staleness if since else "",
+        max_stale=terms.max_stale if since else 0,
     )
 
 
