@@ -553,8 +553,8 @@ E_MIN_FLOOR = -90
 E_MAX_CEILING = 100
 """Highest scale exponent: a mean and its outer step stay far below float32's infinity."""
 
-STALE_OPS_MAX = 48
-"""Ops that work may be old that an op still takes; the ledger's fold remembers 64 ops."""
+STALE_MAX = 48
+"""Results that may have come since work began that an op takes; the ledger remembers 64."""
 
 RESULT_KEEP_OPS = 16
 """Results of this many ops stay in memory for joiners and for peers that fell behind."""

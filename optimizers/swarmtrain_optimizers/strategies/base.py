@@ -233,7 +233,7 @@ class KeepsBase(Protocol):
 
     @property
     def max_stale(self) -> int:
-        """Ops after which work that began before them is given up."""
+        """Results after which work that began before them is given up."""
 
     def give_up(self) -> Tensor:
         """Drop all that is not in the anchor, and return (num_values,) the anchor, a new tensor, to

@@ -156,6 +156,7 @@ class Driver:
         self._has_kept = False
         self._samples = 0
         self._began = -1  # op of the anchor that the round began from
+        self._stale = 0  # results since then
         self._given: deque[_Given] = deque()  # parts under way, oldest first: those after `op`
 
     @property
@@ -372,11 +373,13 @@ class Driver:
         self._weights.write_weights(weights)
         self.included = given is not None and any(here for _, _, here in included)
         if isinstance(self._strategy, KeepsBase) and not self.included:
-            self._goes_on(self._strategy, result.op)
+            self._stale += 1
+            self._gives_up(self._strategy)
+            self._goes_on(result.op)
         else:
             if given is not None:
                 self._ended(result.op)
-            self._began = result.op
+            self._began, self._stale = result.op, 0
         self.op = result.op
         return self._image(result.op, copy=result.is_kept or self._is_copied(result.op))
 
@@ -479,24 +482,27 @@ class Driver:
                 now = self._weights.read_weights()
                 self._weights.write_weights(self._without_broken(now))
             if isinstance(self._strategy, KeepsBase):
-                self._goes_on(self._strategy, op)
+                self._goes_on(op)
             else:
                 self._ended(op)
         self.op = op
 
-    def _goes_on(self, strategy: KeepsBase, op: int) -> None:
-        """An op has ended without our part: what there is of it is due for the next one, unless it
-        is too old. Without any the round begins at the newest anchor."""
+    def _goes_on(self, op: int) -> None:
+        """An op has ended without our part: what there is of it is due for the next one. Without
+        any the round begins at the newest anchor."""
         self._given.clear()
-        if self.steps and op - self._began > strategy.max_stale:
+        if not self.steps:
+            self._began, self._stale = op, 0
+
+    def _gives_up(self, strategy: KeepsBase) -> None:
+        """Begin anew at the anchor where no op takes work as old as ours any more."""
+        if self.steps and self._stale > strategy.max_stale:
             logger.warning(
-                "Work that began before op %d is given up: %d ops have ended meanwhile.",
-                self._began + 1, op - self._began,
+                "Work that began after op %d is given up: %d results have come meanwhile.",
+                self._began, self._stale,
             )  # fmt: skip
             self._weights.write_weights(strategy.give_up())
             self.steps = self._samples = 0
-        if not self.steps:
-            self._began = op
 
     def settle(self) -> None:
         """The run is over: its weights take the place of steps that no round will merge."""
@@ -523,6 +529,7 @@ class Driver:
         self._given.clear()
         self.steps = 0
         self._samples = 0
+        self._stale = 0
         self.op = self._began = op
 
     def _image(self, op: int, *, copy: bool) -> StateImage:

@@ -52,32 +52,31 @@ def check_centre(view: GroupView, plan: Plan) -> None:
         raise RemoteFault("plan", f"op {plan.op}: no rule begins from the result of {plan.centre}")
 
 
-def newest_start(view: GroupView, peer: PeerId, boot: bytes, max_stale: int) -> int:
-    """Newest op from whose anchor a peer's work for the next one can have begun: its round goes on
-    after the op that took its work last, and newer work weighs more. The newest op of all where none
-    did in this life, or too long ago: such a peer has begun anew."""
-    newest = view.next_op - 1
-    for op in range(newest, max(0, newest - max_stale - 1), -1):
-        made = view.commits.get(op)
-        is_same = made is not None and made.boots.get(peer) == boot
-        if made is not None and is_same and any(peer in (one or ()) for one in made.slice_sets):
-            return op
-    return newest
+def least_stale(view: GroupView, peer: PeerId, boot: bytes, max_stale: int) -> int:
+    """Least number of results since a peer's work for the next op began: it began no earlier than
+    with the last result that it is in, and newer work would weigh more. 0 where that was in another
+    life, or too long ago: such a peer has begun anew."""
+    for stale, op in enumerate(sorted(view.commits, reverse=True)[: max_stale + 1]):
+        made = view.commits[op]
+        is_in = any(peer in (named or ()) for named in made.slice_sets)
+        if is_in and made.boots.get(peer) == boot:
+            return stale
+    return 0
 
 
-def check_began(view: GroupView, plan: Plan) -> None:
-    """Check the ops that PLAN names as the beginning of each contributor's work.
+def check_stale(view: GroupView, plan: Plan) -> None:
+    """Check how old PLAN says each contributor's work to be.
 
     Raises:
         RemoteFault: reason ``plan``.
     """
-    if len(plan.since) not in (0, sum(member.weight > 0 for member in plan.members)):
-        raise RemoteFault("plan", f"op {plan.op}: not one beginning for each contributor's work")
-    givers = (member for member in plan.members if member.weight)
-    for member, since in zip(givers, plan.since, strict=False):
-        newest = newest_start(view, member.peer, member.boot, plan.max_stale)
-        if not max(0, plan.op - 1 - plan.max_stale) <= since <= newest:
-            raise RemoteFault("plan", f"op {plan.op}: work that cannot have begun after op {since}")
+    givers = [member for member in plan.members if member.weight]
+    if len(plan.stale) not in (0, len(givers)):
+        raise RemoteFault("plan", f"op {plan.op}: not one age for each contributor's work")
+    for member, stale in zip(givers, plan.stale, strict=False):
+        least = least_stale(view, member.peer, member.boot, plan.max_stale)
+        if not least <= stale <= plan.max_stale:
+            raise RemoteFault("plan", f"op {plan.op}: work that cannot be {stale} results old")
 
 
 def check_plan(plan: Plan, num_values: int) -> None:
@@ -130,7 +129,7 @@ def check_plan(plan: Plan, num_values: int) -> None:
         "a weight is more than is believed": weights_are_believed(plan),
         "samples are not one number for each contributor": are_legal(plan),
         "weights are not those of the samples": weights_follow_samples(plan),
-        "work may be too old": 0 <= plan.max_stale <= limits.STALE_OPS_MAX,
+        "work may be too old": 0 <= plan.max_stale <= limits.STALE_MAX,
         "a staleness that this version does not know": plan.staleness in STALENESS,
         "the deadline is not positive": 0 < plan.deadline_s < math.inf,
     }

@@ -34,30 +34,30 @@ def believed(samples: Sequence[int]) -> tuple[int, ...]:
 
 POLYNOMIAL, HINGE = "polynomial", "hinge"
 STALENESS = ("", POLYNOMIAL, HINGE)
-"""Rules by which work counts less that began s ops ago: 1 / sqrt(1 + s) (FedBuff, arXiv
-2106.06639), and 1 up to HINGE_OPS, then 1 / (1 + (s - HINGE_OPS) / 2) (FedAsync, arXiv
+"""Rules by which work counts less that began s results ago: 1 / sqrt(1 + s) (FedBuff, arXiv
+2106.06639), and 1 up to HINGE_FROM, then 1 / (1 + (s - HINGE_FROM) / 2) (FedAsync, arXiv
 1903.03934)."""
 
-HINGE_OPS = 4
+HINGE_FROM = 4
 
 
-def aged(count: int, ops: int, rule: str) -> int:
-    """Return 256 x a sample count, less by the rule for work that began so many ops ago. Made of
-    integers alone, so everybody has the same."""
+def aged(count: int, stale: int, rule: str) -> int:
+    """Return 256 x a sample count, less by the rule for work that began so many results ago. Made
+    of integers alone, so everybody has the same."""
     if rule == POLYNOMIAL:
-        return math.isqrt((count << 16) * count // (1 + ops))
-    late = max(0, ops - HINGE_OPS) if rule == HINGE else 0
+        return math.isqrt((count << 16) * count // (1 + stale))
+    late = max(0, stale - HINGE_FROM) if rule == HINGE else 0
     return (count << 9) // (2 + late)
 
 
 def weights_of(
-    samples: Mapping[PeerId, int], ages: Sequence[int] = (), rule: str = ""
+    samples: Mapping[PeerId, int], stale: Sequence[int] = (), rule: str = ""
 ) -> dict[PeerId, int]:
     """Integer weights 1..255 in proportion to samples, as far as these are believed (rule 2), and
     less for work that is older by the rule."""
     counts = believed(list(samples.values()))
-    if ages:
-        counts = tuple(aged(*one, rule) for one in zip(counts, ages, strict=True))
+    if stale:
+        counts = tuple(aged(*one, rule) for one in zip(counts, stale, strict=True))
     top = max(1, *counts) if counts else 1
     weights = (max(1, limits.WEIGHT_MAX * count // top) for count in counts)
     return dict(zip(samples, weights, strict=True))
@@ -77,7 +77,7 @@ def weights_are_believed(plan: Plan) -> bool:
     """
     weights = [member.weight for member in plan.members if member.weight]
     least = statistics.median_low(weights) if weights else 0
-    if plan.since:  # an old one is small for another reason; samples are there, and are believed
+    if plan.stale:  # an old one is small for another reason; samples are there, and are believed
         return len(plan.samples) == len(weights)
     return max(weights, default=0) < limits.SAMPLES_SPREAD * (least + 1)
 
@@ -86,13 +86,7 @@ def weights_follow_samples(plan: Plan) -> bool:
     """Return True if the weights follow from the samples in PLAN, or it names no samples."""
     weights = {member.peer: member.weight for member in plan.members if member.weight}
     told = dict(zip(weights, plan.samples, strict=False))
-    return not plan.samples or weights == weights_of(told, ages_in(plan), plan.staleness)
-
-
-def ages_in(plan: Plan) -> tuple[int, ...]:
-    """Ops between the anchor that each contributor began from and the newest; () where all begin
-    from that."""
-    return tuple(plan.op - 1 - since for since in plan.since)
+    return not plan.samples or weights == weights_of(told, plan.stale, plan.staleness)
 
 
 def in_result(plan: Plan, commit: Commit) -> int:

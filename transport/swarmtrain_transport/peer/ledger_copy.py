@@ -11,9 +11,9 @@ from swarmtrain_transport.ledger.chain import Archive, Ledger
 from swarmtrain_transport.ledger.fold import GroupView, LedgerView, OpView
 from swarmtrain_transport.ledger.pairing import check_drawn
 from swarmtrain_transport.ledger.plan_rules import (
-    check_began,
     check_centre,
     check_plan,
+    check_stale,
     values_of,
 )
 from swarmtrain_transport.ledger.signed_roots import is_signature, result_payload
@@ -274,7 +274,7 @@ class LedgerCopy:
         before = group.op.plan if group.op is not None else None
         check_drawn(group.tag, before, plan, group.standing.apart(plan.op))
         check_centre(group, plan)
-        check_began(group, plan)
+        check_stale(group, plan)
 
 
 def check_given(view: OpView, freeze: Freeze, verify: Verify) -> None:

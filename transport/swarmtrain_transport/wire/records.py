@@ -173,12 +173,12 @@ class Plan(Body, frozen=True, tag="PLAN", omit_defaults=True):
     unawaited: tuple[bytes, ...] = ()
     """Members for whom nobody waits, since the others have waited for them for too long
     (STANDING, lateness)."""
-    since: tuple[int, ...] = ()
-    """Op of the anchor that each contributor's work began from, where these may differ."""
+    stale: tuple[int, ...] = ()
+    """Number of results since each contributor's work began, where that may be any."""
     staleness: str = ""
     """Rule by which older work weighs less (`sample_weights.STALENESS`); "" for none."""
     max_stale: int = 0
-    """Ops that such work may be old."""
+    """Results since then that there may be at most."""
 
 
 class Reassign(Body, frozen=True, tag="REASSIGN", omit_defaults=True):

@@ -43,7 +43,7 @@ class Asynchronous(Delayed):
         lr: epsilon.
         momentum: beta.
         arrivals: N, ops in which momentum is renewed once, about peers by buffer.
-        max_stale: ops after which work that began before them is given up.
+        max_stale: results after which work that began before them is given up.
         error_feedback: keep what compression lost for the next op.
         dtype: float32; float64 for oracles.
 
@@ -82,7 +82,7 @@ class Asynchronous(Delayed):
 
     @property
     def max_stale(self) -> int:
-        """Ops after which work that began before them is given up."""
+        """Results after which work that began before them is given up."""
         return self._max_stale
 
     def give_up(self) -> Tensor:

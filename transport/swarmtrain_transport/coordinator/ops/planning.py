@@ -17,7 +17,12 @@ from swarmtrain_transport.kinds import MEAN, PAIR, WHOLE, constant_of
 from swarmtrain_transport.ledger.fold import GroupView
 from swarmtrain_transport.ledger.inner_products import CENTRED
 from swarmtrain_transport.ledger.pairing import contributors_of, order_of
-from swarmtrain_transport.ledger.plan_rules import centre_of, values_of, window_floor
+from swarmtrain_transport.ledger.plan_rules import (
+    centre_of,
+    least_stale,
+    values_of,
+    window_floor,
+)
 from swarmtrain_transport.ledger.sample_weights import believed, weights_of
 from swarmtrain_transport.ledger.transfers import gathered_slices
 from swarmtrain_transport.ledger.waits import most_s
@@ -70,7 +75,7 @@ class RunTerms:
     staleness: str = ""
     """Rule by which work counts less that began from an older anchor."""
     max_stale: int = 0
-    """Ops that such work may be old, where there is a buffer."""
+    """Results since then that there may be at most, where there is a buffer."""
     steps_alone: bool = False
     """A pair op may have one contributor, without a partner."""
 
@@ -134,7 +139,9 @@ def next_plan(
     ready = {
         peer: one
         for peer, one in present.items()
-        if one.ready and one.ready.op == op and (not terms.buffer or began(terms, view, peer, one) >= 0)
+        if one.ready
+        and one.ready.op == op
+        and (not terms.buffer or stale_of(terms, view, peer, one) >= 0)
     }
     able = ready.keys() | (expected & present.keys())
     out = view.standing.sidelined(op, present.keys()), view.standing.barred(op, present.keys())
@@ -167,22 +174,23 @@ def next_plan(
     told = [one.ready is not None and one.ready.has_centre for one in ready.values()]
     centre = centre_of(view, op) if terms.scalars == CENTRED and all(told) else 0
     unfit = without(view.standing.unfit(op, order), len(order))
-    since = tuple(began(terms, view, *one) for one in standing.items()) if terms.buffer else ()
+    stale = tuple(stale_of(terms, view, *one) for one in standing.items()) if terms.buffer else ()
     plan = make_plan(
         terms, op, view.last_outcome, moved, standing, receivers, op_deadline_s, slicing, centre,
-        unfit, detours, since,
+        unfit, detours, stale,
     )  # fmt: skip
     plan = msgspec.structs.replace(plan, unawaited=tuple(sorted(unawaited & present.keys())))
     return plan if terms.kind == PAIR else with_keepers(plan, keepers, join_index)
 
 
-def began(terms: RunTerms, view: GroupView, peer: PeerId, one: GroupPeer) -> int:
-    """Op of the anchor that a peer's work counts from: as it says, as far as the ledger allows; -1
-    where that is too long ago."""
-    told = -1 if one.ready is None else one.ready.since
-    newest = newest_start(view, peer, one.line.hello.boot, terms.max_stale)
-    oldest = view.next_op - 1 - terms.max_stale
-    return min(told, newest) if told >= max(0, oldest) else -1
+def stale_of(terms: RunTerms, view: GroupView, peer: PeerId, one: GroupPeer) -> int:
+    """Number of results since a peer's work began: as it says, as far as the ledger allows; -1
+    where there are too many, or no such beginning."""
+    since = -1 if one.ready is None else one.ready.since
+    told = view.commits_since(since)
+    if not 0 <= since <= view.last_op or told > terms.max_stale:
+        return -1
+    return max(told, least_stale(view, peer, one.line.hello.boot, terms.max_stale))
 
 
 def with_keepers(
@@ -267,7 +275,7 @@ def make_plan(
     centre: int = 0,
     unfit: AbstractSet[PeerId] = frozenset(),
     detours: Detours = DIRECT,
-    since: tuple[int, ...] = (),
+    stale: tuple[int, ...] = (),
 ) -> Plan:
     """The PLAN of one op. Contributors own slices, but for the unfit, and for those behind a relay
     where that is faster; receivers only follow.
@@ -281,14 +289,14 @@ def make_plan(
     given = [r for r in ready.values() if r is not None]
     weights = weights_of(
         {peer: r.samples for peer, r in ready.items() if r is not None},
-        [op - 1 - one for one in since],
+        stale,
         terms.staleness,
     )
     is_whole = terms.kind in WHOLE
     members = [Member(peer, contributors[peer].line.hello.boot, weights[peer]) for peer in weights]
     members += [Member(peer, one.line.hello.boot, 0) for peer, one in sorted(receivers.items())]
     order = list(weights)
-    told = [r.samples for r in given] if terms.counts_samples or since else []
+    told = [r.samples for r in given] if terms.counts_samples or stale else []
     checkpoint_due = op % terms.checkpoint_rounds == 0 or op >= terms.rounds
     return Plan(
         op=op,
@@ -316,9 +324,9 @@ def make_plan(
         scalars=terms.scalars,
         centre=centre,
         group=terms.group,
-        since=since,
-        staleness=terms.staleness if since else "",
-        max_stale=terms.max_stale if since else 0,
+        stale=stale,
+        staleness=terms.staleness if stale else "",
+        max_stale=terms.max_stale if stale else 0,
     )
 
 
