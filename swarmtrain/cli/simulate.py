@@ -35,6 +35,9 @@ def simulate(
         int, typer.Option(min=1, max=16, help="Parts of the vector that rounds move in turn.")
     ] = 1,
     kind: Annotated[Kind, typer.Option(help="Kind of op: mean, gather or pair.")] = Kind.MEAN,
+    strategy: Annotated[
+        str, typer.Option(metavar="NAME", show_default="drawn", help="Strategy of the peers.")
+    ] = "",
     groups: Annotated[
         int | None,
         typer.Option(
@@ -112,9 +115,11 @@ def simulate(
         "routers": routers,
     } | ({"groups": groups} if groups is not None else {})  # fmt: skip
     if trace and seed is not None:
-        others = drawn(seed, kind.value, fragments)
+        others = drawn(seed, kind.value, fragments, strategy)
         run_seed(seed, peers, ops, _show, **(others | drawn_with))
-    results = until(run_seeds(chosen, peers, ops, processes, **drawn_with), budget_s)
+    results = until(
+        run_seeds(chosen, peers, ops, processes, strategy=strategy, **drawn_with), budget_s
+    )
     summary = run(results, tell)
     _say_next(chosen, summary.seeds)
     if as_json:

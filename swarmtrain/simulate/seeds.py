@@ -66,11 +66,13 @@ PLAIN = Training()
 _OF_MEANS = ("", "", "delayed", "eager", "streaming", "streaming", "ddp", "delayed_nesterov")
 
 
-def drawn_training(seed: int, kind: str, fragments: int) -> Training:
-    """Draw how the peers of a seed's world train: from a generator of its own, so that all else is
-    drawn as it was."""
+def drawn_training(seed: int, kind: str, fragments: int, strategy: str = "") -> Training:
+    """Draw how the peers of a seed's world train, if no strategy is named: from a generator of its
+    own, so that all else is drawn as it was."""
     rng = random.Random(f"training in world {seed}")
     leaves_in_turn = rng.random() < 0.5
+    if strategy:
+        return Training(strategy, leaves_in_turn=leaves_in_turn)
     if kind == GATHER:
         return Training(rng.choice(("", "sparseloco")), leaves_in_turn=leaves_in_turn)
     if kind == PAIR:
@@ -82,14 +84,14 @@ def drawn_training(seed: int, kind: str, fragments: int) -> Training:
     return Training(name, parts, rng.randint(1, parts), leaves_in_turn)
 
 
-def drawn(seed: int, kind: str = MEAN, fragments: int = 1) -> dict[str, Any]:
+def drawn(seed: int, kind: str = MEAN, fragments: int = 1, strategy: str = "") -> dict[str, Any]:
     """Draw what `world_of` does not: how peers train, what happens beside all else, and if there is
     a second group whose state others keep. Each is drawn from a generator of its own."""
     rng = random.Random(f"beside in world {seed}")
     kinds = rng.sample(BESIDE, rng.choice((0, 0, 1, 2)))
     has_keepers = rng.random() < _WITH_KEEPERS
     return {
-        "training": drawn_training(seed, kind, fragments),
+        "training": drawn_training(seed, kind, fragments, strategy),
         "beside": tuple(kinds),
         "groups": 1 + has_keepers,
         "is_kept": has_keepers,
@@ -324,9 +326,11 @@ def in_processes(
             pool.shutdown(wait=False, cancel_futures=True)
 
 
-def _run_drawn(seed: int, peers: int, ops: int, **drawn_with: Any) -> SeedResult:
+def _run_drawn(
+    seed: int, peers: int, ops: int, strategy: str = "", **drawn_with: Any
+) -> SeedResult:
     """Run one world of which all is drawn that is not said."""
-    others = drawn(seed, drawn_with.get("kind", MEAN), drawn_with.get("fragments", 1))
+    others = drawn(seed, drawn_with.get("kind", MEAN), drawn_with.get("fragments", 1), strategy)
     return run_seed(seed, peers, ops, **(others | drawn_with))
 
 

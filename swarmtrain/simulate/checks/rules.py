@@ -87,9 +87,19 @@ class Rules:
         boots = {member.peer: member.boot for member in plan.members}
         given = {peer: self._sums.parts.get((plan.op, peer, boots[peer])) for peer in weights}
         if not self._scene.hostile & weights.keys():  # who is hostile may say another number
-            samples = {peer: part.samples for peer, part in given.items() if part is not None}
-            if samples.keys() == weights.keys() and weights != _weights(samples):
+            parts = {peer: part for peer, part in given.items() if part is not None}
+            samples = {peer: part.samples for peer, part in parts.items()}
+            stale = dict(zip(weights, plan.stale, strict=False))
+            wanted = _weights(samples, stale, plan.staleness)
+            slack = len(plan.staleness) > 0  # in floats here, in integers there
+            if samples.keys() == weights.keys() and any(
+                abs(weight - wanted[peer]) > slack for peer, weight in weights.items()
+            ):
                 self._violated("rule 2", f"weights of op {plan.op} are not those of the samples")
+            for peer, told in stale.items():
+                if peer in parts and told < (since := self._results_since(parts[peer].since)):
+                    story = f"{told} results old in op {plan.op}, after {since}"
+                    self._violated("rule 2", f"work of {self._scene.name_of(peer)} is {story}")
         for peer in weights:
             self._check_state(plan, peer, boots[peer])
         self._check_known({m.peer: m.boot for m in plan.members if m.peer not in plan.keepers})
@@ -235,13 +245,32 @@ class Rules:
             names = ", ".join(sorted(map(self._scene.name_of, away)))
             self._violated("T12", f"back to op {rewind.op} without hearing {names}")
 
+    def _results_since(self, op: int) -> int:
+        return sum(
+            one > op and isinstance(outcome, Commit)
+            for one, outcome in self._decided.outcomes.items()
+        )
+
     def _violated(self, invariant: str, story: str) -> None:
         self._decided.violated(invariant, story)
 
 
-def _weights(samples: dict[PeerId, int]) -> dict[PeerId, int]:
+def _weights(
+    samples: Mapping[PeerId, int], stale: Mapping[PeerId, int], staleness: str
+) -> dict[PeerId, int]:
     """The weights of these samples, by rule 2."""
+    if not samples:
+        return {}
     most = _BELIEVED * statistics.median_low(samples.values())
-    counts = {peer: min(count, most) for peer, count in samples.items()}
-    top = max(1, *counts.values(), 1)
-    return {peer: max(1, _WEIGHT_MAX * count // top) for peer, count in counts.items()}
+    share = {
+        peer: min(count, most) * _share(stale.get(peer, 0), staleness)
+        for peer, count in samples.items()
+    }
+    top = max(1, *share.values())
+    return {peer: max(1, int(_WEIGHT_MAX * one / top)) for peer, one in share.items()}
+
+
+def _share(stale: int, staleness: str) -> float:
+    if staleness == "polynomial":
+        return float((1 + stale) ** -0.5)
+    return 1 / (1 + max(0, stale - 4) / 2) if staleness == "hinge" else 1.0

@@ -19,6 +19,7 @@ from swarmtrain.simulate.checks.sums import NamedSums, same_bits
 from swarmtrain.simulate.checks.work_balance import Books
 from swarmtrain.simulate.processes.swarm import Swarm
 from swarmtrain.simulate.processes.watched_driver import Learner
+from swarmtrain_optimizers.strategies.base import KeepsBase
 from swarmtrain_optimizers.strategies.delayed.strategy import Delayed
 from swarmtrain_transport import limits
 from swarmtrain_transport.arithmetic import Buffer
@@ -162,7 +163,7 @@ class TrainingChecks:
         if self._is_spent(learner, result):
             # All its work begins anew, what it gave to this op included: nothing waits for long.
             self._exclusions[learner.peer_id] = Exclusions(self._num_values)
-        elif has_given:
+        elif has_given and not isinstance(learner.strategy, KeepsBase):
             parts = zip(result.ranges, sent, strict=True)
             included = [(start, stop, here) for (start, stop, _), here in parts]
             if self._exclusions[learner.peer_id].ended(learner, ranges, included):

@@ -6,6 +6,7 @@ from dataclasses import dataclass, field, replace
 
 from swarmtrain.config.values import TELLABLE, WHOLE_VECTOR_RULES
 from swarmtrain.simulate.ground.handicaps import Handicap
+from swarmtrain_optimizers.strategies.asynchronous.strategy import Asynchronous
 from swarmtrain_optimizers.strategies.co2.strategy import CO2
 from swarmtrain_optimizers.strategies.ddp.strategy import DDP, AdamW
 from swarmtrain_optimizers.strategies.delayed.strategy import Delayed
@@ -17,9 +18,13 @@ from swarmtrain_optimizers.strategies.sparseloco.strategy import SparseLoCo
 from swarmtrain_optimizers.strategies.streaming.strategy import Streaming
 from swarmtrain_transport.coordinator.ops.planning import RunTerms
 from swarmtrain_transport.kinds import MEAN, PAIR
+from swarmtrain_transport.ledger.sample_weights import STALENESS
 
 SNAPSHOT_ROUNDS = 2
 _RATE = 0.01
+_MAX_STALE = 3
+"""So little that work is given up now and then."""
+
 _EXTRA_PEERS = 4
 """Room for the parts of newcomers in what a peer declares that it will keep."""
 
@@ -70,8 +75,10 @@ class Conditions:
         rule: robust rule of mean ops instead of the mean; with it three contributors are needed.
         groups: 2 for a second group of another layout, in which some of the peers are too.
         strategy_name: ``ddp``, ``delayed_nesterov``, or, with results that have a later place,
-            ``delayed``, ``eager``, ``co2`` or ``streaming``; of gathers ``sparseloco``. "" for what
-            is waited for: diloco, noloco or, where there are fragments, streaming.
+            ``delayed``, ``eager``, ``co2`` or ``streaming``; ``asynchronous``, with a buffer and a
+            rule of staleness that the seed draws and peers of several speeds; of gathers
+            ``sparseloco``. "" for what is waited for: diloco, noloco or, where there are fragments,
+            streaming.
         ops_at_once: ops of late streaming that begin before the first one's place.
         leaves_in_turn: whoever says goodbye gives what it has, or ends its round, before.
         is_narrow: bounds are those of `narrow`.
@@ -123,6 +130,12 @@ class Conditions:
         return self.strategy_name not in ("ddp", "streaming")
 
     @property
+    def buffer(self) -> int:
+        """Peers that are ready with which an op begins; 0: all are waited for."""
+        is_asynchronous = self.strategy_name == "asynchronous"
+        return 1 + self.seed % max(1, self.num_peers - 1) if is_asynchronous else 0
+
+    @property
     def op_values(self) -> int:
         """Values that an op moves: as many slices as peers at the start."""
         return self.num_peers * self.slice_chunks * self.chunk_values
@@ -170,6 +183,11 @@ class Conditions:
             )  # fmt: skip
         if self.strategy_name == "sparseloco":
             return SparseLoCo(self.num_values, inner_steps=inner_steps, lr=lr, beta=1.0)
+        if self.strategy_name == "asynchronous":
+            return Asynchronous(
+                self.num_values, inner_steps=inner_steps, lr=lr, momentum=momentum, arrivals=2,
+                max_stale=_MAX_STALE, error_feedback=self.error_feedback,
+            )  # fmt: skip
         late = {"delayed": Delayed, "eager": Eager, "co2": CO2}.get(self.strategy_name)
         if late is not None:
             return late(
@@ -214,7 +232,8 @@ class Conditions:
         alone = replace(
             self, kind=MEAN, codec="int8", rule="", fragments=1, min_contributors=1, ops_at_once=1
         )
-        return (replace(alone.terms(), start_peers=1, group=1, holders=self.stage_holders),)
+        terms = replace(alone.terms(), buffer=0, staleness="", max_stale=0)
+        return (replace(terms, start_peers=1, group=1, holders=self.stage_holders),)
 
     def terms(self) -> RunTerms:
         """The run file's part of it."""
@@ -240,4 +259,7 @@ class Conditions:
             scalars=WHOLE_VECTOR_RULES.get(self.rule, ""),
             ops_at_once=self.ops_at_once,
             hurries=self.strategy_name == "delayed_nesterov",
+            buffer=self.buffer,
+            staleness=STALENESS[self.seed // 8 % len(STALENESS)] if self.buffer else "",
+            max_stale=_MAX_STALE if self.buffer else 0,
         )

@@ -656,6 +656,8 @@ class SimPeer(Process):
         self._is_training = True
         training.begins_step(now_s)
         seconds = _TRAIN_S * (1 + 0.2 * self._rng.random()) * self.handicap.slowness
+        if self._scene.conditions.buffer:  # rounds are each peer's own
+            seconds *= 1 << self.number % 4
         self.later(seconds / STEPS, partial(self._step, self._turn))
 
     def _step(self, turn: int) -> None:

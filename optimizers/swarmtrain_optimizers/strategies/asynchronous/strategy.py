@@ -88,6 +88,7 @@ class Asynchronous(Delayed):
     def give_up(self) -> Tensor:
         """Drop all that is not in the anchor; see `KeepsBase`."""
         self._forget()
+        self._dropped = ((0, self._num_values),)
         return self._anchor.clone()
 
     def exchange(self, op: int) -> Exchange:
