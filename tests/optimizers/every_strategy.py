@@ -2,6 +2,7 @@
 
 from collections.abc import Callable
 
+from swarmtrain_optimizers.strategies.asynchronous.strategy import Asynchronous
 from swarmtrain_optimizers.strategies.base import Strategy
 from swarmtrain_optimizers.strategies.co2.strategy import CO2
 from swarmtrain_optimizers.strategies.ddp.strategy import DDP, SGD, AdamW
@@ -58,6 +59,16 @@ def _delayed(size: int, block: int) -> Strategy:
     return Delayed(size, inner_steps=4, lr=0.4, momentum=0.8, error_feedback=True)
 
 
+def _asynchronous(size: int, block: int, *, error_feedback: bool = False) -> Strategy:
+    return Asynchronous(
+        size, inner_steps=4, lr=0.7, momentum=0.9, arrivals=2, error_feedback=error_feedback
+    )
+
+
+def _asynchronous_feedback(size: int, block: int) -> Strategy:
+    return _asynchronous(size, block, error_feedback=True)
+
+
 def _co2(size: int, block: int) -> Strategy:
     return CO2(size, inner_steps=4, lr=0.7, momentum=0.5, error_feedback=True)
 
@@ -89,6 +100,8 @@ def _merged(size: int, block: int) -> Strategy:
 
 
 MAKERS: dict[str, Callable[[int, int], Strategy]] = {
+    "asynchronous": _asynchronous,
+    "asynchronous feedback": _asynchronous_feedback,
     "co2": _co2,
     "ddp": _ddp,
     "ddp sgd": _ddp_sgd,

@@ -111,8 +111,11 @@ def test_all_peers_end_with_the_same_bits(tmp_path: Path, name: str, dtype: torc
         crowd.run()
         assert_agreed(members)
         outcomes = Counter(report.outcome for one in members for report in one.reports)
-        whole = {"merged": 3 * ROUNDS}
-        assert outcomes == ({"merged": 12, "alone": 6} if name in PAIRED else whole)
+        if name == "asynchronous":  # an op begins with two
+            assert outcomes["merged"] >= 2 * ROUNDS and outcomes.total() == 3 * ROUNDS
+        else:
+            whole = {"merged": 3 * ROUNDS}
+            assert outcomes == ({"merged": 12, "alone": 6} if name in PAIRED else whole)
         moved = state_of(members[0])["anchor"] - before
         assert moved.abs().max() > 1e-3 and torch.isfinite(moved).all()
         assert all(one.link.stats.bytes_received > 0 for one in members)
@@ -125,13 +128,14 @@ def test_all_peers_end_with_the_same_bits(tmp_path: Path, name: str, dtype: torc
 def test_a_death_and_a_newcomer_change_nobodys_agreement(
     tmp_path: Path, name: str, dtype: torch.dtype, lane: str
 ):
-    with crowd_of(config_of(name), tmp_path, dtype, LANES[lane]()) as crowd:
+    rounds = ROUNDS + 4 * (name == "asynchronous")  # nobody waits for a newcomer there
+    with crowd_of(config_of(name, rounds=rounds), tmp_path, dtype, LANES[lane]()) as crowd:
         members = founded(crowd)
         crowd.run(until=lambda: members[0].driver.op >= 2)
         crowd.kill(members.pop())
         newcomer = crowd.add(4)
         crowd.run()
-        assert_agreed([*members, newcomer])
+        assert_agreed([*members, newcomer], rounds)
         assert any(report.outcome == "merged" for report in newcomer.reports)
         began, root = next(iter(newcomer.roots.items()))
         assert root in {one.roots.get(began) for one in members}

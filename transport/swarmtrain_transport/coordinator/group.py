@@ -21,7 +21,13 @@ from swarmtrain_transport.coordinator.members.validation import genesis_of
 from swarmtrain_transport.coordinator.ops.agreement import Agreement
 from swarmtrain_transport.coordinator.ops.first_state import WHY, FirstState
 from swarmtrain_transport.coordinator.ops.op_decider import OpDecider
-from swarmtrain_transport.coordinator.ops.planning import RunTerms, given_by, may_plan, next_plan
+from swarmtrain_transport.coordinator.ops.planning import (
+    RunTerms,
+    given_by,
+    left_behind,
+    may_plan,
+    next_plan,
+)
 from swarmtrain_transport.coordinator.ops.reports import Report, check_signed
 from swarmtrain_transport.coordinator.ops.slicing import Detours, Slicing
 from swarmtrain_transport.coordinator.ops.timers import Pace
@@ -297,6 +303,7 @@ class GroupCoordinator:
         if givers is None and self.first_state.holds_back(now_s):
             return
         expected = self.group_peers.expected(now_s, None if givers is None else givers.keys())
+        behind = left_behind(self.view, here) if self.terms.buffer else expected
         limit_s = self._pace.deadline_s(self.terms.deadline_floor_s, self.terms.deadline_cap_s)
         plan = next_plan(
             self.terms, self.view, here, expected, limit_s, now_s, self._slicing,
@@ -309,7 +316,8 @@ class GroupCoordinator:
             self.givers = {}
             plan = msgspec.structs.replace(plan, evaluate_by=self._judge(plan))
         if self.terms.buffer:  # whoever is at work is late for nothing
-            expected, givers = set[PeerId](), {}
+            expected &= behind
+            givers = dict.fromkeys(expected, 0)
         waits = self.group_peers.planned(
             plan, expected, now_s, self.terms.wait_ready_s, None if givers is None else {*givers}
         )

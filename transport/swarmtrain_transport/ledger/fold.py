@@ -173,6 +173,10 @@ class OpView:
             return self.all_planned_id
         return None
 
+    def takes(self, peer: PeerId) -> bool:
+        """Return True if the peer's part is in a slice of the result, as far as that is decided."""
+        return any(peer in (named or ()) for named in self.slice_sets)
+
     def may_count(self, slice_index: int, attempt: int, name: int) -> bool:
         """Return True if a publication under this name is, or may still become, the slice's result;
         a contributor's own publication is named by its content (`transfers`)."""

@@ -58,8 +58,7 @@ def least_stale(view: GroupView, peer: PeerId, boot: bytes, max_stale: int) -> i
     life, or too long ago: such a peer has begun anew."""
     for stale, op in enumerate(sorted(view.commits, reverse=True)[: max_stale + 1]):
         made = view.commits[op]
-        is_in = any(peer in (named or ()) for named in made.slice_sets)
-        if is_in and made.boots.get(peer) == boot:
+        if made.takes(peer) and made.boots.get(peer) == boot:
             return stale
     return 0
 

@@ -16,8 +16,8 @@ from swarmtrain_transport.coordinator.members.roster import PeerLine
 from swarmtrain_transport.coordinator.ops.planning import next_plan
 from swarmtrain_transport.coordinator.ops.slicing import Slicing
 from swarmtrain_transport.errors import RemoteFault
-from swarmtrain_transport.ledger.plan_rules import check_plan, window_floor
-from swarmtrain_transport.ledger.sample_weights import weights_of
+from swarmtrain_transport.ledger.plan_rules import check_plan, check_stale, window_floor
+from swarmtrain_transport.ledger.sample_weights import HINGE, POLYNOMIAL, STALENESS, weights_of
 from swarmtrain_transport.ledger.standing import Score
 from swarmtrain_transport.links.link import PeerId
 from swarmtrain_transport.wire.messages import Hello, Ready
@@ -429,3 +429,112 @@ def test_a_place_that_no_text_has_is_refused(place: TextPlace) -> None:
     plan = msgspec.structs.replace(hall.plan(), text=place)
     with pytest.raises(RemoteFault, match="no text has such a place"):
         check_plan(plan, plan.slices[-1].stop)
+
+
+# ---- where nobody waits
+
+
+def begun_since(since: int, op: int = 1, samples: int = 8) -> Ready:
+    return Ready(op, samples, op - 1, ROOT, since=since)
+
+
+def asynchronous(**terms: Any) -> dict[str, Any]:
+    return {"buffer": 2, "staleness": POLYNOMIAL, "max_stale": 2} | terms
+
+
+def test_an_op_begins_with_as_many_as_are_wanted_whoever_else_is_at_work() -> None:
+    lines = {A: ready_line(A), B: line_of(B), C: line_of(C)}
+    for one in lines.values():
+        one.ready = None
+    lines[A].ready = begun_since(0)
+    assert plan_now(begun_chain(), lines, **asynchronous()) is None
+    lines[C].ready = begun_since(0)
+    plan = plan_now(begun_chain(), lines, **asynchronous())
+    assert weights(plan) == {A: 255, C: 255, B: 0}  # at once
+    assert plan is not None and (plan.stale, plan.max_stale) == ((0, 0), 2)
+
+
+def with_results(*contributors: tuple[PeerId, ...]) -> Chain:
+    """A run with one result of each of these sets."""
+    chain = begun_chain()
+    for named in contributors:
+        chain.add(chain.plan())
+        chain.commit(*named)
+    return chain
+
+
+def at_work(chain: Chain, **since: int) -> dict[PeerId, GroupPeer]:
+    """A, B and C, each with work that began from the anchor after such an op."""
+    op = chain.view.first.next_op
+    return {
+        peer: line_of(peer, applied_op=op - 1, ready=begun_since(told, op), active=True)
+        for peer, told in zip((A, B, C), since.values(), strict=False)
+    }
+
+
+def attested(chain: Chain) -> Chain:
+    chain.add(Attest(chain.view.first.last_op, ROOT, 24, b""))
+    return chain
+
+
+def test_older_work_weighs_less_and_plan_says_so() -> None:
+    chain = attested(with_results((A,), (A,)))
+    plan = plan_now(chain, at_work(chain, a=2, b=0), **asynchronous())
+    assert weights(plan) == {A: 255, B: int(255 * 3**-0.5)} and plan is not None
+    assert plan.stale == (0, 2)
+
+
+def test_work_counts_from_the_result_that_a_peer_is_in_whatever_it_says() -> None:
+    chain = attested(with_results((A, B), (A,)))
+    plan = plan_now(chain, at_work(chain, a=2, b=2), **asynchronous())
+    assert plan is not None and plan.stale == (0, 1)
+    told = msgspec.structs.replace(plan, stale=(0, 0))
+    with pytest.raises(RemoteFault, match="work that cannot be 0 results old"):
+        check_stale(attested(with_results((A, B), (A,))).view.first, told)
+
+
+def test_work_that_is_too_old_is_in_no_op() -> None:
+    chain = attested(with_results((A,), (A,), (A,)))
+    plan = plan_now(chain, at_work(chain, a=3, b=0, c=1), **asynchronous())
+    assert weights(plan) == {A: 255, C: int(255 * 3**-0.5), B: 0} and plan is not None
+    old = msgspec.structs.replace(plan, max_stale=1)
+    with pytest.raises(RemoteFault, match="work that cannot be 2 results old"):
+        check_stale(attested(with_results((A,), (A,), (A,))).view.first, old)
+
+
+@pytest.mark.parametrize("since", [-1, 4, 1 << 40, -(1 << 40)])
+def test_work_that_began_nowhere_is_in_no_op(since: int) -> None:
+    chain = attested(with_results((A,), (A,), (A,)))
+    plan = plan_now(chain, at_work(chain, a=3, b=since, c=3), **asynchronous())
+    assert weights(plan) == {A: 255, C: 255, B: 0}
+
+
+def test_ops_that_were_skipped_make_no_work_older() -> None:
+    chain = begun_chain()
+    for op in (1, 2, 3):
+        chain.add(chain.plan())
+        chain.add(Skip(op, "test"))
+    plan = plan_now(chain, at_work(chain, a=0, b=0), **asynchronous())
+    assert weights(plan) == {A: 255, B: 255} and plan is not None and plan.stale == (0, 0)
+
+
+@pytest.mark.parametrize(("rule", "share"), [("", 1.0), (POLYNOMIAL, 3**-0.5), (HINGE, 1.0)])
+def test_older_work_weighs_less_by_the_rule(rule: str, share: float) -> None:
+    assert weights_of({A: 800, B: 800}, (0, 2), rule) == {A: 255, B: int(255 * share)}
+
+
+def test_far_older_work_weighs_less_by_the_hinge() -> None:
+    assert weights_of({A: 800, B: 800}, (0, 8), HINGE) == {A: 255, B: 84}
+
+
+@given(samples=st.lists(st.integers(1, 10**9), min_size=1, max_size=8), data=st.data())
+def test_weights_fall_with_age_and_stay_in_their_range(samples: list[int], data: st.DataObject):
+    peers = [bytes([number]) for number in range(len(samples))]
+    stale = data.draw(st.lists(st.integers(0, limits.STALE_MAX), min_size=len(samples),
+                               max_size=len(samples)))  # fmt: skip
+    rule = data.draw(st.sampled_from(STALENESS))
+    told = dict(zip(peers, samples, strict=True))
+    found = weights_of(told, stale, rule)
+    assert all(1 <= weight <= limits.WEIGHT_MAX for weight in found.values())
+    older = weights_of({**told, b"old": max(samples)}, [*stale, limits.STALE_MAX], rule)
+    assert older[b"old"] <= max(older.values())

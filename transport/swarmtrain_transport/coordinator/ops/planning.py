@@ -156,9 +156,10 @@ def next_plan(
     unawaited = view.standing.lateness.unawaited((expected | ready.keys()) - sidelined)
     if len(ready.keys() - unawaited) < needed_peers(terms, view):
         unawaited = set()  # without them there might be no op
-    is_enough = 0 < terms.buffer <= len(ready)
-    is_awaited = bool(expected - sidelined - unawaited - set(ready)) and not is_enough
-    if is_awaited and now_s < first_s + terms.wait_ready_s:
+    awaited = expected - sidelined - unawaited - set(ready)
+    if 0 < terms.buffer <= len(ready):
+        awaited &= left_behind(view, peers)
+    if awaited and now_s < first_s + terms.wait_ready_s:
         return None
     in_turn = _in_turn(op, sorted(ready, key=join_index.__getitem__))
     named = in_turn + sorted(present.keys() - ready.keys(), key=join_index.__getitem__)
@@ -181,6 +182,19 @@ def next_plan(
     )  # fmt: skip
     plan = msgspec.structs.replace(plan, unawaited=tuple(sorted(unawaited & present.keys())))
     return plan if terms.kind == PAIR else with_keepers(plan, keepers, join_index)
+
+
+def left_behind(view: GroupView, peers: Peers) -> set[PeerId]:
+    """Peers whose work an op began without, and that have not said READY for the next one yet. They
+    make no inner step until then: if it did not wait for them, short rounds of others could leave
+    them behind for ever."""
+    found = set[PeerId]()
+    for peer, one in peers.items():
+        if one.ready is not None and one.ready.op < view.next_op:
+            made, op = view.commits.get(one.ready.op), one.ready.op
+            if op in view.skips or (made is not None and not made.takes(peer)):
+                found.add(peer)
+    return found
 
 
 def stale_of(terms: RunTerms, view: GroupView, peer: PeerId, one: GroupPeer) -> int:
