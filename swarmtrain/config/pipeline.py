@@ -116,6 +116,13 @@ def stage_strategy_problems(config: RunConfig) -> Iterator[Problem]:
             "Stages make their steps at a pace of their own, and an exchange at every step would "
             "hold up all of them. Take diloco, streaming, eager, co2, sparseloco or noloco.",
         )
+    elif "buffer" in facts.planned:
+        yield Problem(
+            "outer.strategy",
+            f"must be one whose rounds are common where the model is in stages, it is {name}",
+            "A stage's round is closed with the others'. Take diloco, streaming, eager, co2, "
+            "sparseloco or noloco.",
+        )
     elif config.ops_at_once > 1:
         yield Problem(
             "outer.delay_steps",
