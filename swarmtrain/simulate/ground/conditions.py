@@ -23,7 +23,7 @@ from swarmtrain_transport.ledger.sample_weights import STALENESS
 SNAPSHOT_ROUNDS = 2
 _RATE = 0.01
 _MAX_STALE = 3
-"""So little that work is given up now and then."""
+"""Results; so few that work is given up now and then."""
 
 _EXTRA_PEERS = 4
 """Room for the parts of newcomers in what a peer declares that it will keep."""
