@@ -267,6 +267,12 @@ class GroupCoordinator:
         took, self._ended_s = int(1000 * (now_s - self._ended_s)), now_s
         return msgspec.structs.replace(outcome, waited=waited, took=max(0, took))
 
+    def needs(self, peer: PeerId) -> bool:
+        """Return True if the group would lose something with a peer that leaves: a state, or its
+        part of an op under way, which would be committed with a holder that goes."""
+        is_giving = any(peer in operation.view.weights for operation in self.operations.values())
+        return is_giving or self.group_peers.needs(peer)
+
     def _log(self, operation: OpDecider, decision: OpDecision, now_s: float) -> None:
         if self.view.group:
             decision = msgspec.structs.replace(decision, group=self.view.group)

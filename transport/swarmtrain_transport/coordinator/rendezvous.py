@@ -685,11 +685,12 @@ class Rendezvous:
             self.departures.go(peer, evicted=True, reason="the run is finished")
 
     def _release(self) -> None:
-        """Tell leaving peers that they may go, once somebody who stays holds what they hold."""
+        """Tell leaving peers that they may go, once somebody who stays holds what they hold and no
+        op under way has their part."""
         groups = self.groups.values()
         for peer, line in self.lines.items():
             waits = line.is_leaving and not line.is_released and not self.recovery.is_open
-            if waits and not any(group.group_peers.needs(peer) for group in groups):
+            if waits and not any(group.needs(peer) for group in groups):
                 line.is_released = True
                 self.writer.send(peer, Released())
 
