@@ -35,7 +35,7 @@ def nothing_is_attested():
 
 def everybody_weighs_one():
     """All have trained on as much there: by rule 2 they would weigh 255."""
-    return replaced(planning, "weights_of", lambda _: lambda samples: dict.fromkeys(samples, 1))
+    return replaced(planning, "weights_of", lambda _: lambda samples, *_: dict.fromkeys(samples, 1))
 
 
 BROKEN = {name: MUTANTS[name].patch for name in ("N1", "N3", "N8", "N17")}

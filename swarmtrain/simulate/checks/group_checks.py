@@ -9,7 +9,7 @@ that it ends.
 from collections.abc import Callable
 
 from swarmtrain.simulate.checks.decided import Decided
-from swarmtrain.simulate.checks.demands import Demands
+from swarmtrain.simulate.checks.demands import GRACE_S, Demands
 from swarmtrain.simulate.checks.holding import holds
 from swarmtrain.simulate.checks.lies import Lies
 from swarmtrain.simulate.checks.rules import Rules
@@ -125,11 +125,14 @@ class GroupChecks:
         self.rules.committed(commit, plan)
         sound = self._sound(commit.op)
         live = [peer for peer in sound if peer.peer_id in commit.contributors]
+        # The coordinator counts on who has just gone, and COMMIT is decided before it is durable.
+        lately = self.demands.deaths_since(self._scene.clock.now_s - GRACE_S)
+        gone = len(lately & {(member.peer, member.boot) for member in plan.members})
         for index, outcome in enumerate(commit.slices):
             if len(outcome.contributors) < plan.min_contributors:
                 self._violated("I6", f"op {commit.op} slice {index}: too few contributors")
             holders = self._holders(outcome.root)
-            if self._are_few(len(holders), len(live), len(sound)):
+            if self._are_few(len(holders) + gone, len(live), len(sound)):
                 numbers = [peer.number for peer in holders]
                 self._violated("I8", f"op {commit.op} slice {index}: held by {numbers} alone")
 

@@ -82,6 +82,7 @@ class Troubles:
         self._checks = checks
         self._rng = rng
         self._hostile = Hostile(swarm, checks, rng)
+        self._unwanted: set[PeerId] = set()
         self._every = self._kinds_of_trouble()
 
     def _kinds_of_trouble(self) -> dict[str, Callable[[], str | None]]:
@@ -227,8 +228,9 @@ class Troubles:
         """Return True if the newest state stays with somebody. Reckless weathers leave any state at
         all: then REWIND has to find the way back. A run without one waits for it for ever."""
         # A hostile peer may be thrown out at any time.
-        liars = {self._scene.liar, *self._scene.deeds, *self._scene.flipped}
-        staying = [p for p in self._swarm.survivors if not p.is_leaving and p.peer_id not in liars]
+        # And whom the organiser does not want goes as soon as the coordinator says so.
+        out = {self._scene.liar, *self._scene.deeds, *self._scene.flipped, *self._unwanted}
+        staying = [p for p in self._swarm.survivors if not p.is_leaving and p.peer_id not in out]
         left = [p for p in staying if p not in victims]
         if self.is_reckless:
             return any(peer.applied_op >= 0 for peer in left)
@@ -357,6 +359,7 @@ class Troubles:
         self._trouble(peer, back_s)
         words = "The organiser does not want it."
         coordinator.order((Ban if is_ban else Removal)(peer.peer_id, words))
+        self._unwanted.add(peer.peer_id)
         after, come_back = self._scene.clock.after, self._swarm.come_back
         after(back_s, partial(come_back, peer, peer.disk))
         if is_ban and self._rng.random() < 0.5:
