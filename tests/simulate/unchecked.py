@@ -57,7 +57,7 @@ from swarmtrain_transport.wire.frames import FrameKind
 
 def contributors_weigh_the_same():
     return replaced(
-        planning, "weights_of", lambda _: lambda samples, *_: dict.fromkeys(samples, limits.WEIGHT_MAX)
+        planning, "weights_of", lambda _: lambda samples, *_: dict.fromkeys(samples, 255)
     )
 
 

@@ -271,7 +271,7 @@ class GroupCoordinator:
         """Return True if the group would lose something with a peer that leaves: a state, or its
         part of an op under way, which would be committed with a holder that goes."""
         is_giving = any(peer in operation.view.weights for operation in self.operations.values())
-        return is_giving or self.group_peers.needs(peer)
+        return is_giving or self.group_peers.needs(peer, self.keepers.staying())
 
     def _log(self, operation: OpDecider, decision: OpDecision, now_s: float) -> None:
         if self.view.group:

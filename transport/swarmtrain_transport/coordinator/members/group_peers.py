@@ -4,7 +4,7 @@ The ledger says who is in the group, and `roster` who is here at all. Everything
 volatile: after a restart it is rebuilt from HELLO and from the messages that peers re-send.
 """
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from collections.abc import Set as AbstractSet
 from dataclasses import dataclass, field
 
@@ -228,15 +228,22 @@ class GroupPeers:
         holders = [peer for peer, one in connected if one.applied_op >= self._view.last_op]
         return sorted(holders)[: limits.STAYING]
 
-    def needs(self, peer: PeerId) -> bool:
-        """Return True if none of those who stay holds a state as new as this peer's, who leaves."""
+    def needs(self, peer: PeerId, kept: Collection[int] = ()) -> bool:
+        """Return True if none of those who stay holds a state as new as this peer's, who leaves.
+
+        Args:
+            peer: peer that leaves.
+            kept: newest op of each keeper that stays, -1 for one that has no state yet.
+        """
         staying = [one for one in self.connected().values() if not one.line.is_leaving]
         at_op = self._view.commit_at(self.here[peer].applied_op) if peer in self.here else -1
-        return bool(staying) and all(
-            self._view.commit_at(one.applied_op) < at_op
-            or not self._view.may_hold(one.applied_op, one.state_root)
+        held = [
+            self._view.commit_at(one.applied_op)
             for one in staying
-        )
+            if self._view.may_hold(one.applied_op, one.state_root)
+        ]
+        held += map(self._view.commit_at, kept)
+        return bool(staying or kept) and all(op < at_op for op in held)
 
     def last_holders(self, op: int, root: bytes | None) -> tuple[list[PeerId], float]:
         """Return the peers that had the state after `op` when last heard of in this term, and the

@@ -82,6 +82,11 @@ class GroupKeepers:
         lines = self._live_roster.lines
         return {peer: lines[peer] for peer in self._view.keepers if peer in lines}
 
+    def staying(self) -> list[int]:
+        """Return the newest op of each keeper that is here and does not leave."""
+        here = [p for p, one in self.lines.items() if one.connected and not one.is_leaving]
+        return [one.op if (one := self._known.get(peer)) else -1 for peer in here]
+
     def alive(self, now_s: float) -> set[PeerId]:
         """Keepers that the failure detector holds to be alive."""
         if not self._view.keepers:
