@@ -6,7 +6,7 @@ import random
 import signal
 import time
 import traceback
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass, field, fields
 from functools import partial
@@ -19,6 +19,7 @@ from swarmtrain.simulate.faults.troubles import BESIDE, WAYS
 from swarmtrain.simulate.faults.weather import DrawnWeather, RepeatedWeather
 from swarmtrain.simulate.ground import narrow
 from swarmtrain.simulate.ground.conditions import Conditions, Extension
+from swarmtrain.simulate.ground.handicaps import Handicap
 from swarmtrain.simulate.ground.scene import Trace, Violation
 from swarmtrain.simulate.world import World
 from swarmtrain_transport import limits
@@ -172,6 +173,7 @@ def world_of(
     beside: tuple[str, ...] = (),
     is_kept: bool = False,
     routers: bool = False,
+    handicaps: Mapping[int, Handicap] | None = None,
 ) -> World:
     """The world of a seed, with its weather, not yet started.
 
@@ -191,6 +193,7 @@ def world_of(
         beside: kinds of `BESIDE` that happen, too.
         is_kept: others keep the state of a second group, as they do in some worlds anyway.
         routers: peers are behind routers, and meet by ways that break.
+        handicaps: defects of peers from their start, by number.
     """
     fragments = training.fragments or fragments
     digest = hashlib.sha256((_MIXED % seed).encode()).digest()
@@ -231,6 +234,7 @@ def world_of(
         text_pieces=text_pieces,
         extension=drawn_extension(seed, ops) if extended else None,
         routers=routers,
+        handicaps=handicaps or {},
     )
     beside = (*beside, *WAYS) if routers else beside
     world.scene.weather = DrawnWeather(world.swarm, world.invariants, rng, kinds, beside)

@@ -13,7 +13,7 @@ import dataclasses
 from broken_rules import Mutant, any_case, replaced
 
 from swarmtrain.simulate.faults.troubles import BAN, COLLUSION, HAND_OVER
-from swarmtrain_transport.coordinator.members.group_peers import GroupPeers
+from swarmtrain_transport.coordinator.group import GroupCoordinator
 from swarmtrain_transport.coordinator.ops import planning
 from swarmtrain_transport.coordinator.ops.timers import Timers
 from swarmtrain_transport.ledger import snapshots
@@ -39,7 +39,7 @@ def a_key_need_not_be_known():
 
 
 def whoever_leaves_may_go_at_once():
-    return replaced(GroupPeers, "needs", lambda needs: lambda self, peer: False)
+    return replaced(GroupCoordinator, "needs", lambda needs: lambda self, peer: False)
 
 
 def a_snapshot_forgets_bans():

@@ -1,10 +1,10 @@
 """Broken rules, one at a time: a simulator that does not find them is not testing.
 
 Each mutant of `broken_rules.py`, `blind_audits.py`, `lone_partners.py`, `credulous.py`,
-`membership_mutants.py`, `hoarded_states.py`, `way_mutants.py` and `unchecked.py` replaces one rule
-of the production machines by what a looser reading of the protocol would do. Random worlds, or
-those that it names, are clean without the mutant; with it they must show a violation, and of the
-kind that the rule is there to prevent:
+`membership_mutants.py`, `hoarded_states.py`, `stale_mutants.py`, `way_mutants.py` and
+`unchecked.py` replaces one rule of the production machines by what a looser reading of the protocol
+would do. Random worlds, or those that it names, are clean without the mutant; with it they must
+show a violation, and of the kind that the rule is there to prevent:
 
     python tests/simulate/mutants.py M1 --seeds 2000 --json
 
@@ -28,6 +28,7 @@ from enumeration import Case, cases, run_case
 from hoarded_states import HOARDED_MUTANTS
 from lone_partners import PAIR_MUTANTS
 from membership_mutants import MEMBERSHIP_MUTANTS
+from stale_mutants import STALE_MUTANTS
 from unchecked import UNCHECKED_MUTANTS
 from way_mutants import WAY_MUTANTS
 
@@ -35,7 +36,7 @@ from swarmtrain.simulate.ground.scene import Violation
 from swarmtrain.simulate.seeds import run_seed
 
 MUTANTS = RULE_MUTANTS | WORD_MUTANTS | AUDIT_MUTANTS | PAIR_MUTANTS
-MUTANTS |= UNCHECKED_MUTANTS | MEMBERSHIP_MUTANTS | HOARDED_MUTANTS | WAY_MUTANTS
+MUTANTS |= UNCHECKED_MUTANTS | MEMBERSHIP_MUTANTS | HOARDED_MUTANTS | WAY_MUTANTS | STALE_MUTANTS
 
 _STEP = 37
 """Cases are taken with this stride, then with the next offset: all kinds come early."""

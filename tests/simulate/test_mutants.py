@@ -9,6 +9,7 @@ from enumeration import run_case
 from hoarded_states import HOARDED_MUTANTS
 from membership_mutants import MEMBERSHIP_MUTANTS
 from mutants import MUTANTS, OPS, PEERS, hunt, hunt_seeds, main
+from stale_mutants import STALE_MUTANTS
 from unchecked import UNCHECKED_MUTANTS
 from way_mutants import WAY_MUTANTS
 
@@ -16,7 +17,7 @@ from swarmtrain.simulate.seeds import run_seed
 
 UNSEEN = (
     "M6", "M8", "M12", "P2", *WORD_MUTANTS, *AUDIT_MUTANTS, *UNCHECKED_MUTANTS, *MEMBERSHIP_MUTANTS,
-    *HOARDED_MUTANTS, *WAY_MUTANTS,
+    *HOARDED_MUTANTS, *WAY_MUTANTS, *STALE_MUTANTS,
 )  # fmt: skip
 ENUMERATED = [name for name in MUTANTS if name not in UNSEEN]
 """A result is lost only when several die, and two of three can do without one that has forgotten
@@ -51,13 +52,13 @@ SEEN_SOON = (
     "M4", "M9", "M12", "M13a", "M13b", "M14", "M15", "M16", "M17", "P1", "P2", "P3", "P4",
     "N1", "N2", "N3", "N4", "N5", "N6", "N8", "N11", "N12", "N13", "N14", "N15", "N16", "N17",
     "N18", "N19", "N20", "N21", "N22", "N23", "N24", "N25", "N26", "N27", "N28",
-    *MEMBERSHIP_MUTANTS, *HOARDED_MUTANTS, *WAY_MUTANTS,
+    *MEMBERSHIP_MUTANTS, *HOARDED_MUTANTS, *WAY_MUTANTS, *STALE_MUTANTS,
 )  # fmt: skip
 
 
 FIRST_SEEN = {
     "M12": 7, "M13b": 6, "P4": 90, "N3": 10, "N8": 260, "N13": 6, "N15": 10, "N18": 6, "N19": 10,
-    "N21": 14, "N27": 5, "N28": 5, "D5": 60, "D6": 40, "D7": 84,
+    "N21": 14, "N27": 5, "N28": 5, "A4": 15, "D5": 60, "D6": 20, "D7": 84,
     "R1": 8, "R3": 8, "R4": 21, "R5": 30, "R7": 8,
 }  # fmt: skip
 """Seeds at which a hunt begins that saw nothing in the worlds before."""

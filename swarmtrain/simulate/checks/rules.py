@@ -11,6 +11,7 @@ from collections.abc import Mapping
 
 import msgspec
 
+from swarmtrain.peer.training.own_work import OwnPart
 from swarmtrain.simulate.checks.decided import Decided
 from swarmtrain.simulate.checks.demands import GRACE_S, Demands
 from swarmtrain.simulate.checks.holding import holds
@@ -20,7 +21,7 @@ from swarmtrain.simulate.processes.swarm import Swarm
 from swarmtrain_transport import limits
 from swarmtrain_transport.kinds import PAIR, WHOLE
 from swarmtrain_transport.links.link import PeerId
-from swarmtrain_transport.wire.records import Attest, Commit, Move, Plan, Rewind, Skip
+from swarmtrain_transport.wire.records import Attest, Commit, Member, Move, Plan, Rewind, Skip
 
 _WEIGHT_MAX = 255
 _BELIEVED = 4
@@ -97,8 +98,9 @@ class Rules:
             ):
                 self._violated("rule 2", f"weights of op {plan.op} are not those of the samples")
             for peer, told in stale.items():
-                if peer in parts and told < (since := self._results_since(parts[peer].since)):
-                    story = f"{told} results old in op {plan.op}, after {since}"
+                since = self._began(peer, boots[peer], parts[peer]) if peer in parts else -1
+                if since >= 0 and told < (results := self._results_since(since)):
+                    story = f"{told} results old in op {plan.op}, after {results}"
                     self._violated("rule 2", f"work of {self._scene.name_of(peer)} is {story}")
         for peer in weights:
             self._check_state(plan, peer, boots[peer])
@@ -244,6 +246,23 @@ class Rules:
         if away and self._demands.is_quiet(now_s):
             names = ", ".join(sorted(map(self._scene.name_of, away)))
             self._violated("T12", f"back to op {rewind.op} without hearing {names}")
+
+    def _began(self, peer: PeerId, boot: bytes, part: OwnPart) -> int:
+        """Return the op of the anchor that work began from; of a peer that boasts, the newest that
+        has its part, which alone can be known, or -1."""
+        if not self._swarm.peers[peer].handicap.boasts:
+            return part.since
+        return max(
+            (
+                op
+                for op, one in self._decided.outcomes.items()
+                if isinstance(one, Commit)
+                and peer in one.contributors
+                and Member(peer, boot, self._decided.weights(op)[peer])
+                in self._decided.plans[op].members
+            ),
+            default=-1,
+        )
 
     def _results_since(self, op: int) -> int:
         return sum(

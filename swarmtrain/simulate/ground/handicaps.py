@@ -13,7 +13,8 @@ class Handicap:
         forges_scales: True if the parts it sends carry a scale that no encoder writes.
         forges_results: True if the results of the slices that it owns carry one too.
         nonfinite_op: op for which its difference holds a NaN; 0 for none.
-        boasts: True if it says to have trained on a billion samples with every step.
+        boasts: True if it says to have trained on a billion samples with every step, and, where
+            work may be older, that its own began just now.
         hoards: True if it gives nobody what is asked of it by hash: no state and no result.
     """
 

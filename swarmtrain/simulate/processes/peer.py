@@ -637,6 +637,11 @@ class SimPeer(Process):
                 self.disk.save(image, self.strategy.local_arrays(), is_last=is_last)
                 self._act(tell(action, self.machine, self.now_s))
             case Ready() | GiveAhead():
+                if isinstance(action, Ready) and self.handicap.boasts and action.part.since >= 0:
+                    newest = self.machine.view.first.last_op
+                    action = dataclasses.replace(
+                        action, part=dataclasses.replace(action.part, since=newest)
+                    )
                 self._act(tell(action, self.machine, self.now_s))
             case Loaded():
                 self.disk.end_download()
