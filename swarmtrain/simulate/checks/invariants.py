@@ -143,11 +143,12 @@ class Invariants(GroupChecks):
             self._violated("ban", f"{self._scene.name_of(body.peer)} joins, and is banned")
 
     def released(self, peer: PeerId) -> None:
-        """RELEASED: of those who stay somebody holds what this one holds, or nobody stays. A peer
-        that has died just now may have held it. The first state holds no work: another is given."""
+        """RELEASED: of those who stay, or have not been told yet that they may go, somebody holds
+        what this one holds, or nobody stays. A peer that has died just now may have held it. The
+        first state holds no work: another is given."""
         leaver, now_s = self._swarm.peers[peer], self._scene.clock.now_s
         lines = self._swarm.coordinator.lines
-        stay = {one for one, line in lines.items() if not line.is_leaving} - {peer}
+        stay = {one for one, line in lines.items() if not line.is_released} - {peer}
         staying = [one for one in self._swarm.survivors if one.peer_id in stay]
         staying = [one for one in staying if self._swarm.is_connected(one)]
         if self.demands.deaths_since(now_s - GRACE_S) or leaver.peer_id in self._scene.hostile:
