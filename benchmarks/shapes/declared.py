@@ -21,12 +21,12 @@ from judged import (
     of_each,
     ratio,
 )
-from trials import Length, Run, Trial
+from trials import ASYNCHRONOUS, UNEQUAL, Length, Run, Trial
 
 from swarmtrain.compare.plan import Attack
 from swarmtrain.compare.request import RULES
 
-UNEQUAL = (1.0, 1.0, 0.5, 0.25)
+TEN_TIMES = (1.0, 0.1)
 HOSTILE_PEERS = 2
 PEAK_SHARE = 0.85
 """Fragments are whole layers: the largest of three is 37 % of the sweep model, not 33."""
@@ -293,6 +293,66 @@ def _other_swarms() -> list[Shape]:
     ]  # fmt: skip
 
 
+def _asynchronous() -> list[Shape]:
+    found = []
+    for name, speeds in (("", UNEQUAL), ("-2", TEN_TIMES)):
+        peers, said = len(speeds), ":".join(f"{speed:g}" for speed in speeds)
+        waiting, alike, apart, dynamic = (
+            Trial(words, tuned, peers=peers, speeds=speeds)
+            for words, tuned in (
+                ("diloco", "diloco"),
+                (ASYNCHRONOUS, "asynchronous"),
+                ("asynchronous:pace=apart", "asynchronous"),
+                ("delayed_nesterov:pace=dynamic", "diloco"),
+            )
+        )
+        found += [
+            Shape(
+                f"async-time{name}",
+                f"speeds {said}: asynchronous: at least 1.8 x the tokens a second of waiting",
+                (waiting, alike),
+                of_each(_time_ratio),
+                Bar(Sense.AT_LEAST, 1.8),
+            ),
+            Shape(
+                f"async-loss{name}",
+                "and loss at equal tokens at most 1.03 of diloco's",
+                (alike, waiting),
+                loss_ratio,
+                loss_at_most(1.03),
+            ),
+            Shape(
+                f"async-apart-time{name}",
+                "with all steps of a slow peer's round: as fast",
+                (waiting, apart),
+                of_each(_time_ratio),
+                Bar(Sense.AT_LEAST, 1.8),
+            ),
+            Shape(
+                f"async-apart-loss{name}",
+                "and its loss",
+                (apart, waiting),
+                loss_ratio,
+                loss_at_most(1.03),
+            ),
+            Shape(
+                f"async-beside{name}",
+                "dynamic local updates beside it: as fast",
+                (waiting, dynamic),
+                of_each(_time_ratio),
+                Bar(Sense.AT_LEAST, 1.8),
+            ),
+            Shape(
+                f"async-beside-loss{name}",
+                "and their loss",
+                (dynamic, waiting),
+                loss_ratio,
+                loss_at_most(1.03),
+            ),
+        ]
+    return found
+
+
 def _hostile() -> list[Shape]:
     refused = "NaN is refused before any sum: such a peer only gives nothing"
     plain = [
@@ -359,6 +419,7 @@ SHAPES: tuple[Shape, ...] = (
     *_pairs_and_sparse(),
     *_last_merge(),
     *_other_swarms(),
+    *_asynchronous(),
     *_hostile(),
     *_pipelines(),
     *_confirmations(),

@@ -20,7 +20,7 @@ from dataclasses import asdict, dataclass, replace
 from itertools import product
 from pathlib import Path
 
-from trials import Edition, Length, Run, Trial
+from trials import ASYNCHRONOUS, UNEQUAL, Edition, Length, Run, Trial
 
 from swarmtrain.compare.plan import Plan
 from swarmtrain.foundation import atomic_file
@@ -92,6 +92,11 @@ SWEEPS: Mapping[str, Sweep] = {
         _sweep("eager", "eager", _joint(*_EAGER)),
         _sweep("delayed", "delayed", _joint((0.5, 0.0), (0.35, 0.5), (0.45, 0.8), (0.7, 0.5))),
         _sweep("co2", "co2", _joint(*_CO2)),
+        # An op holds a part of the peers, so there are more steps and each says less.
+        Sweep(
+            "asynchronous", Trial(ASYNCHRONOUS, length=Length.SWEEP, speeds=UNEQUAL),
+            _joint((0.7, 0.0), (0.5, 0.0), (0.5, 0.5), (0.7, 0.8)),
+        ),
         _sweep("eager-far", "eager", _joint(*_EAGER), Length.FAR),
         # Its rate must be above its momentum, and its pull too.
         _sweep("noloco", "noloco", _joint((0.7, 0.5), (0.9, 0.5), (0.7, 0.3), (1.0, 0.0))),

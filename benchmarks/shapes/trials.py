@@ -127,6 +127,10 @@ QUICK = Edition(
 """Every trial and every line of the report in seconds; what comes out means nothing."""
 
 
+UNEQUAL = (1.0, 1.0, 0.5, 0.25)
+ASYNCHRONOUS = "asynchronous:pace=dynamic"
+
+
 @dataclass(frozen=True, slots=True)
 class Trial:
     """One run of a shape, but for its seed.

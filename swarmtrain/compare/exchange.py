@@ -18,6 +18,7 @@ from typing import Protocol
 from swarmtrain.compare.costs import Traffic
 from swarmtrain.compare.crowd import Crowd, Keys, Member
 from swarmtrain.compare.plan import Pace, Plan
+from swarmtrain.config.asked import planned_by
 from swarmtrain.config.file import canonical, config_hash
 from swarmtrain.config.values import TELLABLE, WHOLE_VECTOR_RULES
 from swarmtrain.models.tensors import Layout
@@ -36,6 +37,7 @@ from swarmtrain.peer.training.machine import (
 from swarmtrain.simulate.ground.quick_keys import RUN_KEY, quick_sign, quick_verify
 from swarmtrain_optimizers.codec_facts import facts_of
 from swarmtrain_optimizers.strategies.base import OpKind
+from swarmtrain_optimizers.strategies.registry import facts_named
 from swarmtrain_transport import actions as do
 from swarmtrain_transport import limits
 from swarmtrain_transport.coordinator.ops.planning import RunTerms
@@ -219,7 +221,9 @@ class Exchange(Crowd[Peer]):
         start_peers = fastest if plan.pace is Pace.APART else len(replicas)
         if self.is_staged:
             start_peers = 1  # who counted nothing in a round gives nothing
-        super().__init__(_terms_of(plan, replicas[0], start_peers, is_staged=self.is_staged), keys)
+        terms = _terms_of(plan, replicas[0], start_peers, is_staged=self.is_staged)
+        self._has_buffer = terms.buffer > 0
+        super().__init__(terms, keys)
         is_paced = plan.pace is Pace.DYNAMIC
         self.peers = [
             Peer(self, replica, 1 / replica.speed if is_paced else 1.0) for replica in replicas
@@ -343,7 +347,8 @@ class Exchange(Crowd[Peer]):
         if self._is_finishing:
             return bool(waiting)
         held = [one.machine.holds_back for one in self.peers]
-        return any(held) if self._plan.pace is Pace.APART else all(held)
+        begins_late = self._plan.pace is Pace.APART and not self._has_buffer
+        return any(held) if begins_late else all(held)
 
     def _await_op(self) -> None:
         began = self._op
@@ -393,5 +398,6 @@ def _terms_of(plan: Plan, replica: Trained, start_peers: int, *, is_staged: bool
         scalars=WHOLE_VECTOR_RULES.get(plan.robust, ""),
         ops_at_once=replica.driver.ops_at_once,
         hurries=plan.pace is Pace.DYNAMIC,
+        **planned_by(facts_named(plan.strategy), dict(plan.own)),
         steps_alone=is_staged and kind is OpKind.PAIR,
     )

@@ -9,6 +9,7 @@ from torch import Tensor
 
 from swarmtrain.compare.hostile import contribution_of
 from swarmtrain.compare.plan import Pace, Plan
+from swarmtrain.config.asked import planned_by
 from swarmtrain.models.tensors import Layout
 from swarmtrain.peer.arithmetic import TensorContribution
 from swarmtrain.peer.seeds import rounding_seed
@@ -16,6 +17,7 @@ from swarmtrain.peer.training.driver import Driver
 from swarmtrain.peer.training.trainer import BuiltinTrainer
 from swarmtrain.strategies import StrategySettings, make_strategy
 from swarmtrain_optimizers.strategies.base import Strategy
+from swarmtrain_optimizers.strategies.registry import facts_named
 from swarmtrain_transport.links.link import PeerId
 from swarmtrain_transport.result import OpResult
 
@@ -137,7 +139,10 @@ def rounding_of(plan: Plan, peer: PeerId) -> Callable[[int], int] | None:
 
 
 def _arrivals(plan: Plan) -> int:
-    """Count the ops in which peers arrive that began together: one, unless they go apart."""
+    """Count the ops in which peers arrive that began together: one, unless they go apart; with a
+    buffer as many as fill it."""
+    if buffer := planned_by(facts_named(plan.strategy), dict(plan.own)).get("buffer"):
+        return max(1, plan.peers // int(buffer))
     return len(set(plan.relative_speeds())) if plan.pace is Pace.APART else 1
 
 

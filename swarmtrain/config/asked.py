@@ -5,7 +5,7 @@ Everything here comes from the strategy's facts; a strategy that nobody brings h
 
 import math
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from difflib import get_close_matches
 from types import MappingProxyType
 from typing import Any
@@ -141,6 +141,13 @@ def own_problems(owner: str, own: dict[str, Setting]) -> Iterator[Problem]:
             yield Problem(place, f"must be a finite number, it is {value}")
         elif not key.isidentifier() or (isinstance(value, str) and len(value) > _OWN_TEXT_MAX):
             yield Problem(place, f"must be a short name with at most {_OWN_TEXT_MAX} characters")
+
+
+def planned_by(facts: StrategyFacts, own: Mapping[str, Setting]) -> dict[str, Any]:
+    """Return the strategy's own settings that plans follow, as `RunTerms` has them."""
+    every = {key: field.default for key, field in own_settings(facts).items()} | dict(own)
+    found: dict[str, Any] = {key: every[key] for key in facts.planned}
+    return found | ({"staleness": ""} if found.get("staleness") == "none" else {})
 
 
 def own_settings(facts: StrategyFacts) -> dict[str, msgspec.structs.FieldInfo]:

@@ -20,7 +20,7 @@ from typing import Any
 from aiohttp import web
 
 from swarmtrain.config import file as config_file
-from swarmtrain.config.asked import own_settings
+from swarmtrain.config.asked import planned_by
 from swarmtrain.config.built_in import width_of
 from swarmtrain.config.settings import LEASED_TEXT, OWN_TEXT, RunConfig
 from swarmtrain.config.stages import stage_layouts
@@ -398,17 +398,9 @@ def run_terms(config: RunConfig) -> RunTerms:
         layout=stage_layouts(config)[FIRST_GROUP],
         ops_at_once=config.ops_at_once,
         hurries=config.facts.hurries,
-        **_begins(config),
+        **planned_by(config.facts, config.strategy.get(config.outer.strategy, {})),
         unit=config.counted_unit,
     )
-
-
-def _begins(config: RunConfig) -> dict[str, Any]:
-    """Return the own settings of the strategy that plans follow."""
-    own = {key: one.default for key, one in own_settings(config.facts).items()}
-    own |= config.strategy.get(config.outer.strategy, {})
-    found = {key: own[key] for key in config.facts.planned}
-    return found | ({"staleness": ""} if found.get("staleness") == "none" else {})
 
 
 def _text(config: RunConfig, places: Places, folder: Path, tell: Tell) -> Text | None:

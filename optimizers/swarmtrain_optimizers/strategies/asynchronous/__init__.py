@@ -9,7 +9,8 @@ from swarmtrain_optimizers.strategies.facts import OwnSettings, Rates, StrategyF
 
 class Settings(OwnSettings, frozen=True):
     """An op begins with the `buffer`-th peer that is ready; `arrivals` are about the peers of the
-    run by `buffer`."""
+    run by `buffer`. A peer so slow that the fastest would be back before it has made `least_steps`
+    comes back with a later exchange of the fastest's (FedCompass, arXiv 2309.14675)."""
 
     buffer: Annotated[
         int, Meta(ge=1, le=64, description="ready peers with which an exchange begins")
@@ -21,6 +22,9 @@ class Settings(OwnSettings, frozen=True):
     max_stale: Annotated[
         int, Meta(ge=1, le=48, description="exchanges after which such work is given up")
     ] = 16
+    least_steps: Annotated[
+        int, Meta(ge=1, le=100_000, description="fewest inner steps of a slow peer's round")
+    ] = 4
     arrivals: Annotated[
         int, Meta(ge=1, le=64, description="exchanges in which momentum is renewed once")
     ] = 2
@@ -31,6 +35,7 @@ FACTS = StrategyFacts(
     maker="swarmtrain_optimizers.strategies.asynchronous.strategy:Asynchronous",
     about="nobody waits: an exchange has those who are done, older work counts less",
     paper="arXiv 2401.09135",
+    hurries=True,
     settings=Settings,
     planned=frozenset({"buffer", "max_stale", "staleness"}),
     state=("anchor", "momentum", "waiting"),

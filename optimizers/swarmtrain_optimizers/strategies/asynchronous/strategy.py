@@ -15,9 +15,11 @@ References:
     Liu et al., Asynchronous Local-SGD Training for Language Modeling, arXiv 2401.09135, Alg. 3
     (delayed Nesterov) and section 5 (dynamic local updates). Nguyen et al., Federated Learning with
     Buffered Asynchronous Aggregation (FedBuff), arXiv 2106.06639, Alg. 1: a buffer of K differences
-    before a step, each weighted by its staleness.
+    before a step, each weighted by its staleness. Li et al., FedCompass, arXiv 2309.14675: groups
+    of peers that arrive together, each with as many steps as its speed allows.
 """
 
+import math
 from collections.abc import Sequence
 
 import torch
@@ -43,6 +45,7 @@ class Asynchronous(Delayed):
         lr: epsilon.
         momentum: beta.
         arrivals: N, ops in which momentum is renewed once, about peers by buffer.
+        least_steps: fewest inner steps of a slow peer's round, as far as H reaches.
         max_stale: results after which work that began before them is given up.
         error_feedback: keep what compression lost for the next op.
         dtype: float32; float64 for oracles.
@@ -60,6 +63,7 @@ class Asynchronous(Delayed):
         momentum: float,
         arrivals: int,
         max_stale: int = 16,
+        least_steps: int = 4,
         error_feedback: bool,
         dtype: torch.dtype = torch.float32,
     ) -> None:
@@ -74,6 +78,7 @@ class Asynchronous(Delayed):
         )
         self._own_steps = inner_steps
         self._max_stale = max_stale
+        self._least_steps = least_steps
 
     @property
     def own_steps(self) -> int:
@@ -96,12 +101,16 @@ class Asynchronous(Delayed):
         return Exchange(OpKind.MEAN, ((0, self._num_values),))
 
     def keep_pace(self, own_steps_per_s: float, wanted_steps_per_s: float) -> None:
-        """Make so many inner steps a round from now on that all who give come back together.
+        """Make so many inner steps a round from now on that all come back together; if those are
+        too few, as many as bring this peer back with a later exchange of the fastest's.
 
         Raises:
             ValueError: a speed is not positive, or the own one above the wanted one.
         """
-        self._own_steps = steps_for(own_steps_per_s, wanted_steps_per_s, self._inner_steps)
+        steps_for(own_steps_per_s, wanted_steps_per_s, self._inner_steps)  # checks both
+        alone = own_steps_per_s * self._inner_steps / wanted_steps_per_s
+        rounds = max(1, math.ceil(min(self._least_steps, self._inner_steps) / alone))
+        self._own_steps = max(1, min(int(rounds * alone), self._inner_steps))
 
     def is_due(self, steps_since_outer: int) -> bool:
         """True from `own_steps` on."""

@@ -306,6 +306,8 @@ def make_plan(
         stale,
         terms.staleness,
     )
+    # With a buffer the fastest may not be in this op: each one's newest word counts.
+    paced = [*contributors.values(), *(receivers.values() if terms.buffer else ())]
     is_whole = terms.kind in WHOLE
     members = [Member(peer, contributors[peer].line.hello.boot, weights[peer]) for peer in weights]
     members += [Member(peer, one.line.hello.boot, 0) for peer, one in sorted(receivers.items())]
@@ -333,7 +335,9 @@ def make_plan(
         result_codec=terms.result_codec,
         rule=terms.rule,
         samples=believed(told),
-        fastest_steps_per_s=pace_of([r.steps_per_s for r in given], hurries=terms.hurries),
+        fastest_steps_per_s=pace_of(
+            [one.ready.steps_per_s for one in paced if one.ready], hurries=terms.hurries
+        ),
         kind=constant_of(terms.kind),
         scalars=terms.scalars,
         centre=centre,
