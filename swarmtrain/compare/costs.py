@@ -57,7 +57,7 @@ class Costs:
 
     Attributes:
         seconds: modelled seconds so far.
-        exchange_s: seconds in which nobody trained.
+        exchange_s: seconds in which nobody trained; where some did, the share of those who did not.
         peak_bytes: most bytes that one peer sends per inner step, with an op spread evenly over
             the steps that it has.
     """
@@ -80,8 +80,9 @@ class Costs:
         self.seconds += seconds
 
     def exchanged(
-        self, traffic: Traffic, *, hidden_s: float, ahead_s: float, delay_steps: int, steps: int
-    ) -> None:
+        self, traffic: Traffic, *, hidden_s: float, ahead_s: float, delay_steps: int, steps: int,
+        waits: float = 1.0,
+    ) -> None:  # fmt: skip
         """An op has moved so much.
 
         Args:
@@ -90,9 +91,11 @@ class Costs:
             ahead_s: seconds of inner steps that were made before its begin, since the last op.
             delay_steps: inner steps that it may take.
             steps: inner steps of a round, in which travels what is known before.
+            waits: share of all inner steps a second that are not made while it is waited for.
         """
         waited_s = max(0.0, traffic.seconds(self._net) - hidden_s)
         waited_s += max(0.0, traffic.ahead_s(self._net) - ahead_s)
+        waited_s *= waits
         self.exchange_s += waited_s
         self.seconds += waited_s
         self._sent += sum(traffic.up.values())

@@ -72,6 +72,7 @@ class OpTold:
         ahead: bytes of all peers that went before the op was planned.
         gave: tick in which each peer gave its part.
         began: the tick in which the last of those that the plan names gave theirs.
+        waits: share of all inner steps a second that are not made while it is under way.
         left_out: contributions that are in no result: too late, or refused.
         is_committed: True if it has a result.
     """
@@ -81,6 +82,7 @@ class OpTold:
     ahead: int = 0
     gave: dict[PeerId, int] = field(default_factory=dict)
     began: int = 0
+    waits: float = 1.0
     left_out: int = 0
     is_committed: bool = False
 
@@ -319,6 +321,9 @@ class Exchange(Crowd[Peer]):
                 planned = [member.peer for member in body.members if member.weight]
                 told.left_out = len(told.gave) - len(planned)
                 told.began = max(told.gave[peer] for peer in planned)
+                if self._has_buffer:
+                    speeds = {one.peer: one.replica.speed for one in self.peers}
+                    told.waits = sum(map(speeds.__getitem__, planned)) / sum(speeds.values())
             case Freeze():
                 refused = [reason for reason in body.excluded.values() if reason != _ALONE]
                 self._told_of(body.op).left_out += len(refused)

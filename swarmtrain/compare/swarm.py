@@ -115,6 +115,7 @@ class Swarm:
                 ahead_s=(told.began - self._ended_tick) * self._tick_s,
                 delay_steps=strategy.exchange(op).delay_steps,
                 steps=strategy.inner_steps,
+                waits=told.waits,
             )
             self._ended_tick = self._tick
             self._counts["left_out"] += told.left_out
