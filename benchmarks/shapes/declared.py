@@ -315,6 +315,13 @@ def _asynchronous() -> list[Shape]:
                 Bar(Sense.AT_LEAST, 1.8),
             ),
             Shape(
+                f"async-time-fibre{name}",
+                "the same over fibre, where an exchange is short",
+                (replace(waiting, net="fibre"), replace(alike, net="fibre")),
+                of_each(_time_ratio),
+                Bar(Sense.AT_LEAST, 1.8),
+            ),
+            Shape(
                 f"async-loss{name}",
                 "and loss at equal tokens at most 1.03 of diloco's",
                 (alike, waiting),
