@@ -120,6 +120,8 @@ def settings_of(config: RunConfig) -> StrategySettings:
             "lr_rule": outer.lr_rule,
             "last_merge": outer.last_merge,
             "by_samples": by_tokens,
+            "seed": config.run.seed,
+            "block": config.exchange.block,
             "first_share": 1 / config.exchange.start_peers,
         },
         fragments=outer.fragments,
@@ -184,6 +186,7 @@ def _schedule(settings: StrategySettings, layout: Layout) -> Callable[[int], flo
 
 _MADE_BY: Mapping[str, Callable[[StrategySettings, Layout], object]] = {
     "fragments": _fragments,
+    "num_used": lambda settings, layout: layout.num_values,
     "optimizer": _optimizer,
     "schedule": _schedule,
 }

@@ -184,6 +184,8 @@ def _beginning(
     directory where the run has begun."""
     from msgspec import structs
 
+    from swarmtrain.config import file as config_file
+    from swarmtrain.config.asked import begins_from_nothing
     from swarmtrain.coordinator import initial as weights
 
     if config.model.initial:
@@ -203,6 +205,7 @@ def _beginning(
                 "Add --new-run, or name another --state-dir.",
             )
     if found is None:
+        config_file.refuse(options.run_file, begins_from_nothing(config))
         return config, None
     model = structs.replace(config.model, initial=found.name)
     return structs.replace(config, model=model), found

@@ -97,10 +97,7 @@ class Replica:
         """One inner step at the learning rate of step `schedule_step` of the run; its samples."""
         samples = self.trainer.num_samples
         self.trainer.step = schedule_step
-        if self.driver.strategy.takes_gradients:
-            self.trainer.gradient_step()
-        else:
-            self.trainer.inner_step()
+        self.trainer.step_for(self.driver)
         return self.trainer.num_samples - samples
 
 
@@ -119,6 +116,8 @@ def settings_of(plan: Plan) -> StrategySettings:
             "lr_rule": "fixed",
             "last_merge": plan.last_merge and plan.budget > 0,
             "by_samples": False,
+            "seed": plan.seed,
+            "block": plan.block,
             "arrivals": _arrivals(plan),
             "first_share": 1 / plan.peers,
         },

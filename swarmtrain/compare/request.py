@@ -107,6 +107,8 @@ def takes(facts: StrategyFacts) -> tuple[str, ...]:
         found.add("robust")
     if facts.has_rounds:
         found |= {"pipeline", *_PIPELINE}
+    if facts.probes:
+        found -= {"inner", "codec", "rounding"}  # bytes as they are, and no optimizer
     return (
         *(name for name in (*_OWN, "pipeline", *_PIPELINE) if name in found),
         *own_settings(facts),

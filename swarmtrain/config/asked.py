@@ -63,6 +63,21 @@ def not_here(config: RunConfig) -> Problem | None:
     return None
 
 
+def begins_from_nothing(config: RunConfig) -> Problem | None:
+    """Check a run that is about to begin, when its first weights are known: a strategy that only
+    looks at losses beside the weights makes nothing of fresh ones. Of a model that peers bring
+    nobody here knows what it has learned."""
+    if not config.facts.probes or config.model.initial or config.model.kind == "custom":
+        return None
+    return Problem(
+        "outer.strategy",
+        f"must be another one for a run that begins with fresh weights, it is "
+        f"{config.outer.strategy}",
+        "It fine-tunes: a forward pass says too little to learn a model from nothing. Name a "
+        "trained one with --from.",
+    )
+
+
 def strategy_problems(config: RunConfig) -> Iterator[Problem]:
     """Check for settings that the strategy would leave undone, or cannot work with."""
     name = config.outer.strategy

@@ -184,6 +184,21 @@ def _check_schema(found: object, place: str) -> None:
         )
 
 
+def refuse(path: Path, problem: Problem | None) -> None:
+    """Refuse what could not be known when the file was read.
+
+    Raises:
+        UserError: SWT-E605, there is a problem.
+    """
+    if problem is not None:
+        raise _refusal(str(path), problem)
+
+
+def _refusal(path: str, problem: Problem, line: str = "") -> UserError:
+    what = f"{path}: `{problem.key}` {problem.text}.{line}"
+    return UserError("SWT-E605", what, problem.reason, "Change it and start again.")
+
+
 class _Reader:
     """One file on its way to settings. Remembers name and text for messages."""
 
@@ -239,12 +254,7 @@ class _Reader:
 
     def _refused(self, problem: Problem) -> UserError:
         section, _, key = problem.key.rpartition(".")
-        return UserError(
-            "SWT-E605",
-            f"{self._path}: `{problem.key}` {problem.text}.{self._line(section, key)}",
-            problem.reason,
-            "Change it and start again.",
-        )
+        return _refusal(self._path, problem, self._line(section, key))
 
     def _section(self, name: str, table: dict[str, Any]) -> msgspec.Struct:
         kind = self._sections[name]

@@ -121,6 +121,27 @@ class Layout:
             views = self.named_views(vector)
             to_device((view, parameters[name]) for name, view in views.items())
 
+    def lay_flat(self, model: nn.Module) -> Tensor | None:
+        """Let the model's parameters be views of one vector, (padded,) float32 with zeros behind
+        them, one after the other: no second copy of the model is there meanwhile.
+
+        Returns:
+            The vector; None if it cannot be: a parameter is on a device, or of another type.
+
+        Raises:
+            LayoutMismatch: as `read`.
+        """
+        parameters = self._matching(model)
+        fitting = (torch.float32, "cpu")
+        if any((one.dtype, one.device.type) != fitting for one in parameters.values()):
+            return None
+        vector = torch.empty(self.padded)
+        with torch.no_grad():
+            vector[self.num_values :].zero_()
+            for name, view in self.named_views(vector).items():
+                parameters[name].data = view.copy_(parameters[name])
+        return vector
+
     def places(self, model: nn.Module) -> dict[int, nn.Parameter]:
         """The model's parameters by the place of their first value; those without any are not here.
 

@@ -26,7 +26,7 @@ from swarmtrain_optimizers.codecs.base import (
 from swarmtrain_optimizers.robust import rule_named
 from swarmtrain_optimizers.robust.base import Needs, RobustRule
 from swarmtrain_optimizers.robust.rows import products_with
-from swarmtrain_optimizers.strategies.base import Values
+from swarmtrain_optimizers.strategies.base import Given, Values
 from swarmtrain_optimizers.subnormals import flush_tiny_
 from swarmtrain_transport.arithmetic import Buffer, ContributionRefused, Window
 from swarmtrain_transport.errors import LocalFault, RemoteFault
@@ -427,11 +427,30 @@ def mean_of(result: OpResult, zeros: Sequence[tuple[int, int]] = ()) -> Chunked:
     return Chunked((*chunks, position), make, zeros)
 
 
-def _gathered(
-    result: OpResult, weights: tuple[int, ...], zeros: Sequence[tuple[int, int]]
-) -> Chunked:
-    """The weighted mean of whole contributions."""
-    codec, arithmetic = codec_of(result.window), CodecArithmetic()
+def contributions_of(result: OpResult) -> list[Given]:
+    """Each contribution to a gather op, in PLAN's order.
+
+    Raises:
+        RemoteFault: as `mean_of`.
+    """
+    weights = result.weights or ()
+    cuts, codec = _checked_cuts(result, weights), codec_of(result.window)
+    return [
+        Given(
+            piece.contributors[0], weight,
+            torch.cat([
+                codec.decode(chunk, stop - start, result.window)
+                for chunk, (start, stop) in zip(piece.chunks, pairwise(cuts), strict=True)
+            ]),
+        )
+        for piece, weight in zip(result.slices, weights, strict=True)
+    ]  # fmt: skip
+
+
+def _checked_cuts(result: OpResult, weights: tuple[int, ...]) -> tuple[int, ...]:
+    """The places at which chunks of whole contributions begin, and their length, once all that was
+    given is known to be legal."""
+    arithmetic = CodecArithmetic()
     begins = range(0, result.num_values, result.chunk_values)
     cuts = (*begins, result.num_values)
     for piece in result.slices:
@@ -442,6 +461,14 @@ def _gathered(
     for index, start in enumerate(begins):
         for piece in result.slices:
             arithmetic.check(piece.chunks[index], cuts[index + 1] - start, result.window)
+    return cuts
+
+
+def _gathered(
+    result: OpResult, weights: tuple[int, ...], zeros: Sequence[tuple[int, int]]
+) -> Chunked:
+    """The weighted mean of whole contributions."""
+    cuts, codec = _checked_cuts(result, weights), codec_of(result.window)
 
     def make(start: int, stop: int, out: Tensor | None) -> Tensor:
         index = start // result.chunk_values

@@ -22,6 +22,7 @@ from swarmtrain.peer.seeds import rounding_seed
 from swarmtrain.peer.training.driver import Driver, Weights
 from swarmtrain.peer.training.session import Hooks, Session
 from swarmtrain.strategies import strategy_of
+from swarmtrain_optimizers.strategies.base import Probing
 from swarmtrain_transport.credentials.identity import Identity
 from swarmtrain_transport.credentials.invite import Invite
 from swarmtrain_transport.wire.messages import FIRST_GROUP, UNSAID, Brings, Welcome
@@ -126,14 +127,16 @@ class Membership:
 
         Raises:
             UserError: SWT-E605, the strategy cannot be made here or for this model; E632, it
-                takes gradients, and these weights give none.
+                takes gradients or losses, and these weights give none.
         """
         strategy = strategy_of(self.config, layout)
         read_gradient = getattr(weights, "read_gradient", None)
-        if strategy.takes_gradients and read_gradient is None:
+        is_probed = isinstance(strategy, Probing) and not hasattr(weights, "probe_step")
+        if is_probed or (strategy.takes_gradients and read_gradient is None):
+            wants = "losses beside the weights" if is_probed else "gradients"
             raise UserError(
                 "SWT-E632",
-                f"The run's strategy {self.config.outer.strategy} exchanges gradients.",
+                f"The run's strategy {self.config.outer.strategy} exchanges {wants}.",
                 "A training loop of one's own has made its step before the others are heard.",
                 "Ask the organiser for a run with another outer.strategy, such as diloco.",
             )

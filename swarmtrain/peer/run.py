@@ -251,9 +251,7 @@ class _Peer:
         if config.inner.schedule == "tokens":
             self.trainer.step = step_by_tokens(config, driver)
         before = self.trainer.num_samples
-        is_given = self.session.driver.strategy.takes_gradients
-        loss = self.trainer.gradient_step() if is_given else self.trainer.inner_step()
-        self._loss = loss
+        self._loss = loss = self.trainer.step_for(driver)
         samples = self.trainer.num_samples - before
         self.session.stepped(samples, loss, self.trainer.bytes_per_step)
 

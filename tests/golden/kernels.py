@@ -31,6 +31,11 @@ from swarmtrain_optimizers.codecs.topk import TopK  # noqa: E402
 from swarmtrain_optimizers.outer import nesterov, outer_step  # noqa: E402
 from swarmtrain_optimizers.robust import RULES  # noqa: E402
 from swarmtrain_optimizers.strategies.diloco.strategy import DiLoCo  # noqa: E402
+from swarmtrain_optimizers.strategies.one_byte.scalars import (  # noqa: E402
+    Signs,
+    start_of,
+    value_of,
+)
 
 NUM_VALUES = 299_008
 """Odd multiple of the block, above every threshold at which torch divides work among threads."""
@@ -100,6 +105,15 @@ def hash_diloco() -> str:
     return sha256(*arrays, weights)
 
 
+def hash_directions() -> dict[str, str]:
+    """All bytes of one_byte, and a direction from a place inside a word."""
+    told = torch.tensor([value_of(code) for code in range(-127, 128)], dtype=torch.float64)
+    direction = Signs(start_of(2**63 - 1, 7, bytes(32), 3), 1e-3)
+    first = 2**33 + 5
+    signs = direction.signs(first, first + NUM_VALUES)
+    return {"one_byte values": sha256(told), "one_byte direction": sha256(signs)}
+
+
 def hash_robust_rules() -> dict[str, str]:
     rows = [values(f"contribution {index}") for index in range(4)]
     previous = values("previous")
@@ -120,6 +134,7 @@ def hash_all() -> dict[str, str]:
         "outer step": hash_outer_step(),
         "diloco": hash_diloco(),
         **hash_robust_rules(),
+        **hash_directions(),
         **hash_strategies(NUM_VALUES, PlanWindow(), values, sha256),
     }
 

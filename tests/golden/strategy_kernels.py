@@ -12,6 +12,7 @@ from window import part_of
 
 from swarmtrain_optimizers.codecs.base import ScaleWindow
 from swarmtrain_optimizers.codecs.int8 import Int8
+from swarmtrain_optimizers.strategies.base import Probing
 
 NUM_OPS = 3
 
@@ -44,6 +45,8 @@ def _lived(
     strategy = every_strategy.make(name, num_values, window.block)
     strategy.set_initial(weights)
     for op, move in enumerate(moves, start=1):
+        for number in range(1, strategy.inner_steps if isinstance(strategy, Probing) else 0):
+            strategy.heard(number / 64, -op / 8)
         part = strategy.pseudo_gradient(weights + move, op)
         moved = strategy.weights_under_way()
         weights = weights if moved is None else moved

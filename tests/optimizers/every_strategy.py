@@ -2,8 +2,10 @@
 
 from collections.abc import Callable
 
+from torch import Tensor
+
 from swarmtrain_optimizers.strategies.asynchronous.strategy import Asynchronous
-from swarmtrain_optimizers.strategies.base import Strategy
+from swarmtrain_optimizers.strategies.base import Probing, Strategy
 from swarmtrain_optimizers.strategies.co2.strategy import CO2
 from swarmtrain_optimizers.strategies.ddp.strategy import DDP, SGD, AdamW
 from swarmtrain_optimizers.strategies.delayed.strategy import Delayed
@@ -13,6 +15,7 @@ from swarmtrain_optimizers.strategies.eager.strategy import Eager
 from swarmtrain_optimizers.strategies.fragments import fragments_of
 from swarmtrain_optimizers.strategies.local.strategy import Local, Merged
 from swarmtrain_optimizers.strategies.noloco.strategy import NoLoCo
+from swarmtrain_optimizers.strategies.one_byte.strategy import OneByte
 from swarmtrain_optimizers.strategies.sparseloco.strategy import SparseLoCo
 from swarmtrain_optimizers.strategies.streaming.strategy import Streaming
 
@@ -87,6 +90,13 @@ def _noloco(size: int, block: int) -> Strategy:
     return NoLoCo(size, inner_steps=4)
 
 
+def _one_byte(size: int, block: int) -> Strategy:
+    return OneByte(
+        size, inner_steps=4, lr=1.0, schedule=_rate, seed=5, block=block, num_used=size,
+        epsilon=0.01,
+    )  # fmt: skip
+
+
 def _sparseloco(size: int, block: int) -> Strategy:
     return SparseLoCo(size, inner_steps=4)
 
@@ -113,6 +123,7 @@ MAKERS: dict[str, Callable[[int, int], Strategy]] = {
     "local": _local,
     "local merged": _merged,
     "noloco": _noloco,
+    "one_byte": _one_byte,
     "sparseloco": _sparseloco,
     "streaming": _streaming,
     "streaming feedback": _streaming_feedback,
@@ -123,3 +134,15 @@ MAKERS: dict[str, Callable[[int, int], Strategy]] = {
 def make(name: str, size: int, block: int) -> Strategy:
     """A fresh strategy over `size` values in blocks of `block`."""
     return MAKERS[name](size, block)
+
+
+def look(strategy: Strategy, op: int, peer: bytes, target: Tensor) -> None:
+    """Make the inner steps of who only looks at losses: here of the squares to a target."""
+    if not isinstance(strategy, Probing):
+        return
+    anchor = dict(strategy.state_arrays())["anchor"]
+    for _ in range(strategy.inner_steps):
+        direction = strategy.direction(op, peer)
+        move = direction.signs(0, anchor.numel()) * direction.step
+        sides = [float((anchor + side - target).square().sum() / 2) for side in (move, -move)]
+        strategy.heard(sides[0], sides[1])

@@ -288,3 +288,60 @@ class KnowsAhead(Protocol):
     def known_ahead(self) -> tuple[int, Tensor]:
         """The first place in the op's vector from which on it is known, on a whole block, and the
         values from there to its end, not changed until the op ends."""
+
+
+class Direction(Protocol):
+    """A direction in which weights are moved to see what that does to a loss. It is nowhere as a
+    whole: any part of it is made when it is asked for."""
+
+    @property
+    def step(self) -> float:
+        """Length of the move in each value."""
+
+    def signs(self, start: int, stop: int) -> Tensor:
+        """(stop - start,) float32, each 1 or -1, for these places of the vector; a new tensor."""
+
+
+@dataclass(frozen=True, slots=True)
+class Given:
+    """One peer's contribution to a gather op, as all decode it.
+
+    Attributes:
+        peer: key of the peer.
+        weight: its weight in PLAN, 1 to 255.
+        values: (exchange.num_values,) float32; only read.
+    """
+
+    peer: bytes
+    weight: int
+    values: Tensor
+
+
+@runtime_checkable
+class Probing(Protocol):
+    """A strategy whose inner steps leave the weights alone: each asks what a batch loses on both
+    sides of them. The answers are the contribution, and everybody's are taken one by one.
+
+    Its whole state is the anchor, which may be the very memory that the model computes with.
+    """
+
+    def live_in(self, weights: Tensor) -> None:
+        """Let the anchor be this memory, (num_values,) float32, from now on, as it is."""
+
+    def direction(self, op: int, peer: bytes) -> Direction:
+        """Return the direction of our next inner step.
+
+        Args:
+            op: op that its answer goes to.
+            peer: our own key.
+        """
+
+    def heard(self, ahead: float, behind: float) -> None:
+        """The batch's losses in that direction and against it; what is no number says nothing."""
+
+    def take(self, given: Sequence[Given], op: int) -> Tensor:
+        """End the op with what was given to it, in the same order at every peer.
+
+        Returns:
+            (num_values,) the weights to go on from: the live anchor, only to be read.
+        """

@@ -76,7 +76,8 @@ class StrategyFacts:
             ``momentum``, ``error_feedback``, ``delay_steps``, ``mixing``, ``lr_rule``,
             ``last_merge`` and ``fragments`` (as `fragments.Ranges`); ``optimizer`` and ``schedule``
             of a step that all peers make alike, and ``by_samples``, whether that schedule goes by
-            samples.
+            samples; ``seed`` of the run, ``block`` of the exchange, and ``num_used``, the length of
+            the vector without padding.
         settings: section [strategy.NAME]; also keywords of the maker.
         planned: own settings that the coordinator's plans follow (`RunTerms`): ``buffer``,
             ``staleness`` and ``max_stale``; the maker gets those that it names.
@@ -86,6 +87,8 @@ class StrategyFacts:
         state: arrays of the shared state in their order; all but the anchor begin as zeros. Empty
             where that is known to nobody without its arithmetic.
         takes_gradients: True if it exchanges the gradients of every step; no inner optimizer then.
+        probes: True if inner steps only ask what batches lose beside the weights (`base.Probing`);
+            no inner optimizer then, and weights to begin with, as none are learned from nothing.
         overlaps: True if inner steps go on during an op, so that all peers of a whole model must be
             at the same one.
         hurries: True if slow peers make so few inner steps that even the fastest need not wait;
@@ -110,6 +113,7 @@ class StrategyFacts:
     misfits: Callable[[Numbers], Iterable[Misfit]] = lambda number: ()
     state: tuple[str, ...] = ()
     takes_gradients: bool = False
+    probes: bool = False
     overlaps: bool = False
     hurries: bool = False
     feeds_back: bool = False
@@ -120,8 +124,8 @@ class StrategyFacts:
 
     @property
     def has_rounds(self) -> bool:
-        """True if peers exchange after inner steps of their own, however many each has made."""
-        return self.kind is not None and not self.takes_gradients
+        """True if peers exchange what inner steps of their own have made, however many each has."""
+        return self.kind is not None and not self.takes_gradients and not self.probes
 
     @property
     def diverges(self) -> bool:

@@ -23,6 +23,7 @@ from swarmtrain_optimizers.strategies import (
     eager,
     local,
     noloco,
+    one_byte,
     sparseloco,
     streaming,
 )
@@ -45,6 +46,7 @@ _ROOMS = (
     ddp,
     sparseloco,
     noloco,
+    one_byte,
     local,
 )
 

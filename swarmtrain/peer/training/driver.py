@@ -13,7 +13,12 @@ from typing import Protocol, runtime_checkable
 
 from torch import Tensor
 
-from swarmtrain.peer.arithmetic import TensorContribution, decode_result, mean_of
+from swarmtrain.peer.arithmetic import (
+    TensorContribution,
+    contributions_of,
+    decode_result,
+    mean_of,
+)
 from swarmtrain.peer.training.ahead import Known
 from swarmtrain.peer.training.own_work import (
     OwnContribution,
@@ -24,11 +29,13 @@ from swarmtrain.peer.training.own_work import (
 )
 from swarmtrain.peer.training.state_image import Put, StateImage, arrays_of, image_of
 from swarmtrain_optimizers.strategies.base import (
+    Direction,
     HearsOfSwarm,
     KeepsBase,
     KeepsPace,
     KnowsAhead,
     OpKind,
+    Probing,
     StepsAlone,
     StepsInPlace,
     Strategy,
@@ -59,6 +66,15 @@ class ReadsInParts(Protocol):
 
     def live_weights(self) -> Values:
         """(padded,) float32 on the CPU; to be asked before they change."""
+
+
+@runtime_checkable
+class LiesFlat(Protocol):
+    """Weights that can be one vector, which is then all there is of them in memory."""
+
+    def lie_flat(self) -> Tensor | None:
+        """(padded,) float32 on the CPU: the live weights themselves from now on; None if they can
+        not be that."""
 
 
 @dataclass(slots=True)
@@ -151,6 +167,7 @@ class Driver:
         self._read: Callable[[], Tensor] = weights.read_weights
         if strategy.takes_gradients and read_gradient is not None:
             self._read = read_gradient
+        self._is_flat = False
         self._seed_of = seed_of
         self._kept: tuple[int, bytes, dict[str, Tensor]] | None = None
         self._has_kept = False
@@ -158,6 +175,12 @@ class Driver:
         self._began = -1  # op of the anchor that the round began from
         self._stale = 0  # results since then
         self._given: deque[_Given] = deque()  # parts under way, oldest first: those after `op`
+        if isinstance(strategy, Probing):
+            self._read = self._anchor  # which is where the weights are, between ops and in them
+            flat = weights.lie_flat() if isinstance(weights, LiesFlat) else None
+            if flat is not None:
+                strategy.live_in(flat)
+            self._is_flat = flat is not None
 
     @property
     def strategy(self) -> Strategy:
@@ -218,13 +241,12 @@ class Driver:
 
     @property
     def fragments(self) -> tuple[int, ...]:
-        """Numbers of values of each vector that ops move in turn; empty where each moves all of
-        them."""
+        """Numbers of values that ops move in turn of each vector; empty where each moves all."""
         first = self._strategy.exchange(1)
         sizes = [first.num_values // first.vectors]
         while (now := self._strategy.exchange(1 + len(sizes))).ranges != first.ranges:
             sizes.append(now.num_values // now.vectors)
-        return tuple(sizes) if len(sizes) > 1 else ()
+        return () if sizes == [self._strategy.num_values] else tuple(sizes)
 
     def begin_with(self, vector: Tensor) -> None:
         """Take these weights, (padded,) float32, in place of the trainer's own."""
@@ -232,7 +254,8 @@ class Driver:
 
     def offer(self) -> StateImage:
         """The trainer's own weights as op 0, in case this peer is the first."""
-        self._strategy.set_initial(self._weights.read_weights())
+        if not self._is_flat:
+            self._strategy.set_initial(self._weights.read_weights())
         return self._image(0, copy=True)
 
     def restored(
@@ -255,9 +278,25 @@ class Driver:
         self.steps += 1
         self._samples += samples
 
+    @property
+    def _next_op(self) -> int:
+        return self.op + len(self._given) + 1
+
+    def direction(self) -> Direction | None:
+        """The direction that the next inner step looks in; None where steps move the weights."""
+        strategy = self._strategy
+        if not isinstance(strategy, Probing):
+            return None
+        return strategy.direction(self._next_op, self._me)
+
+    def heard(self, ahead: float, behind: float) -> None:
+        """Hear the losses of that step; `stepped` counts it."""
+        assert isinstance(self._strategy, Probing)
+        self._strategy.heard(ahead, behind)
+
     def contribute(self) -> OwnPart:
         """Take the difference for the next op; it stays until `end_op` or `skip`."""
-        op = self.op + len(self._given) + 1
+        op = self._next_op
         values: Values
         if isinstance(self._strategy, StepsInPlace):
             values = self._strategy.difference(self._read(), op)
@@ -308,14 +347,18 @@ class Driver:
         """
         self._strategy.load_state(self._arrays(action))
         self._take_back(action)
-        self._weights.write_weights(dict(self._strategy.state_arrays())["anchor"])
+        self._weights.write_weights(self._anchor())
         self.samples_so_far, self.round_samples = action.samples, 0
         self._reset(action.op)
         return self._image(action.op, copy=True)
 
     def _arrays(self, action: LoadState) -> dict[str, Tensor]:
-        strategy, in_place = self._strategy, isinstance(self._strategy, StepsInPlace)
+        strategy = self._strategy
+        in_place = isinstance(strategy, StepsInPlace | Probing)
         return arrays_of(strategy, action, self._num_values, in_place=in_place)
+
+    def _anchor(self) -> Tensor:
+        return dict(self._strategy.state_arrays())["anchor"]
 
     def _is_lost(self, values: Values, included: Sequence[tuple[int, int, bool]] = ()) -> bool:
         return is_lost(values, included)
@@ -400,6 +443,10 @@ class Driver:
             is_dropped: the strategy has dropped that part.
         """
         strategy, op = self._strategy, result.op
+        if isinstance(strategy, Probing):
+            contributions = contributions_of(result)
+            self.op = -1  # whatever ends this in the middle, a torn state is nobody's
+            return strategy.take(contributions, op)
         decoded = None
         if given is not None:
             own = decoded_own(given.part.contribution, result, self._padding(op))
@@ -506,7 +553,7 @@ class Driver:
 
     def settle(self) -> None:
         """The run is over: its weights take the place of steps that no round will merge."""
-        self._weights.write_weights(dict(self._strategy.state_arrays())["anchor"])
+        self._weights.write_weights(self._anchor())
         self._reset(self.op)
 
     def _delay(self, op: int) -> int:

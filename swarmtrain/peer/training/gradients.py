@@ -85,6 +85,19 @@ class Gradients:
 
         return self.fitted(attempt, len(batch.x_BT))
 
+    def loss(self, batch: Batch) -> float:
+        """The batch's mean loss in nats per token, by a forward pass alone. It may be NaN.
+
+        Raises:
+            UserError: SWT-E622, there is not enough memory.
+        """
+
+        def attempt() -> float:
+            with torch.no_grad():
+                return _sum(list(self._losses(batch, self._plain)))
+
+        return self.fitted(attempt, len(batch.x_BT))
+
     def fitted(self, attempt: Callable[[], float], examples: int) -> float:
         """The result of an attempt that takes `micro_batch` examples at a time. Where that is
         automatic, it is halved until the memory holds what the attempt needs.
@@ -120,21 +133,24 @@ class Gradients:
             raise out_of_memory(self._device, examples, is_auto=self._is_auto) from None
 
     def _parts(self, batch: Batch) -> float:
-        count = len(batch.x_BT)
         losses = []
+        for loss in self._losses(batch, self._call):
+            loss.backward()
+            losses.append(loss.detach())
+        return _sum(losses)
+
+    def _losses(self, batch: Batch, call: Callable[[Tensor], Tensor]) -> Iterator[Tensor]:
+        """Each part's share of the batch's mean loss, ()."""
+        count = len(batch.x_BT)
         for first in range(0, count, self._examples):
             rows = slice(first, first + self._examples)
             x_BT, y_BT = batch.x_BT[rows].to(self._device), batch.y_BT[rows].to(self._device)
             with self._precision():
-                logits_BTV = self._call(x_BT)
+                logits_BTV = call(x_BT)
                 loss = F.cross_entropy(
                     logits_BTV.reshape(-1, logits_BTV.shape[-1]), y_BT.reshape(-1)
                 )
-            if len(x_BT) < count:
-                loss = loss * (len(x_BT) / count)
-            loss.backward()
-            losses.append(loss.detach())
-        return float(losses[0].item() if len(losses) == 1 else torch.stack(losses).sum().item())
+            yield loss * (len(x_BT) / count) if len(x_BT) < count else loss
 
     def _precision(self) -> AbstractContextManager[object]:
         if not self._is_half:
@@ -150,6 +166,10 @@ class Gradients:
                 "Compiling makes steps faster and changes nothing else.",
                 "Join without --compile.",
             ) from error
+
+
+def _sum(losses: list[Tensor]) -> float:
+    return float(losses[0].item() if len(losses) == 1 else torch.stack(losses).sum().item())
 
 
 def remake_activations(model: nn.Module) -> None:

@@ -28,11 +28,13 @@ from swarmtrain.inner_optimizer import make_optimizer, ramp_steps
 from swarmtrain.models.build import build_model
 from swarmtrain.models.device import device_of
 from swarmtrain.models.tensors import Layout
+from swarmtrain.peer.training.driver import Driver
 from swarmtrain.peer.training.gradients import Gradients, memory_told
 from swarmtrain.peer.training.model_weights import live_values
 from swarmtrain.peer.training.moments import Moments
+from swarmtrain.peer.training.probing import Probe
 from swarmtrain_optimizers.schedule import fresh_optimizer_ramp, warmup_cosine
-from swarmtrain_optimizers.strategies.base import Values
+from swarmtrain_optimizers.strategies.base import Direction, Values
 
 PieceSource = Callable[[], Sequence[bytes] | None]
 """Asked before every inner step: the pieces of a new lease, or None to go on with the old ones.
@@ -98,6 +100,7 @@ class BuiltinTrainer:
         self._is_fresh = False
         self._steps_since_fresh = 0
         self._gradients = Gradients(self.model, config, ways)
+        self._probe: Probe | None = None
         self._optimizer = make_optimizer(self.model, config.inner)
         self._moments = Moments(self._optimizer)
 
@@ -136,6 +139,22 @@ class BuiltinTrainer:
             self._is_fresh, self._steps_since_fresh = True, 0
         self.layout.write(self.model, vector)
 
+    def step_for(self, driver: Driver) -> float:
+        """Make the inner step that a driver's strategy is made of.
+
+        Returns:
+            The batch's loss, in nats per token.
+
+        Raises:
+            NoTrainingText: as `inner_step`.
+            UserError: as `inner_step`.
+        """
+        if (direction := driver.direction()) is not None:
+            ahead, behind = self.probe_step(direction)
+            driver.heard(ahead, behind)
+            return (ahead + behind) / 2
+        return self.gradient_step() if driver.strategy.takes_gradients else self.inner_step()
+
     def inner_step(self) -> float:
         """One optimizer step on one batch.
 
@@ -167,10 +186,34 @@ class BuiltinTrainer:
         loss = self._gradients.make(batch)
         if self._config.inner.grad_clip > 0:
             nn.utils.clip_grad_norm_(self._parameters.values(), self._config.inner.grad_clip)
+        self._made(batch)
+        return loss
+
+    def probe_step(self, direction: Direction) -> tuple[float, float]:
+        """The losses of one batch with the weights moved along a direction and against it; they
+        stay as they are.
+
+        Raises:
+            NoTrainingText: as `inner_step`.
+            UserError: as `inner_step`.
+        """
+        batch = self._next_batch()
+        self._probe = self._probe or Probe(self.model, self.layout)
+        self.model.eval()  # both must lose by the same dropout: by none
+        losses = self._probe.both_sides(direction, lambda: self._gradients.loss(batch))
+        self.model.train()
+        self._made(batch)
+        return losses
+
+    def lie_flat(self) -> Tensor | None:
+        """Let the parameters lie in one vector; see `driver.LiesFlat`."""
+        return self.layout.lay_flat(self.model)
+
+    def _made(self, batch: Batch) -> None:
+        """Count a step."""
         self.step += 1
         self._steps_since_fresh += 1
         self.num_samples += len(batch.x_BT)
-        return loss
 
     def read_gradient(self) -> Tensor:
         """The gradient of the last step, (padded,) float32 like the weights."""

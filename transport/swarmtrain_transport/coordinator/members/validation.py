@@ -141,8 +141,8 @@ def genesis_of(offer: Offer, block: int, layout: bytes = b"", root: bytes = b"")
         root: the only one of the weights that the run begins with, b"" where that is not known.
 
     Raises:
-        RemoteFault: reason ``offer``: another layout or root, or fragments that are not the padded
-            vector on whole blocks.
+        RemoteFault: reason ``offer``: another layout or root, or fragments that are no parts of
+            the padded vector on whole blocks, or of it all if there are several.
     """
     if layout and offer.layout != layout:
         raise RemoteFault("offer", "a first state of another model than the run file names")
@@ -150,7 +150,11 @@ def genesis_of(offer: Offer, block: int, layout: bytes = b"", root: bytes = b"")
         raise RemoteFault("offer", "a first state of other weights than the run begins with")
     padded = -(-offer.num_values // block) * block
     are_whole = all(size > 0 and size % block == 0 for size in offer.fragments)
-    if offer.fragments and not (are_whole and sum(offer.fragments) == padded):
+    # One that is shorter than the vector: what all need not tell each other to step alike.
+    is_covered = sum(offer.fragments) == padded or (
+        len(offer.fragments) == 1 and offer.fragments[0] < padded
+    )
+    if offer.fragments and not (are_whole and is_covered):
         raise RemoteFault("offer", f"fragments {offer.fragments[:8]} of {padded} values")
     return Attest(
         0, offer.state_root, offer.num_values, offer.layout, offer.fragments, group=offer.group
