@@ -414,9 +414,9 @@ _ROWS = (
     ),
     ErrorKind(
         "SWT-E632", "A loop of one's own cannot give what the run exchanges", EXIT_MUST_CHANGE,
-        "The run's strategy, ddp, exchanges gradients in every step. swarmtrain.join comes after\n"
-        "the step, when they are used up. The organiser can choose another outer.strategy: those\n"
-        "that exchange weights take any loop.",
+        "The run's strategy exchanges gradients (ddp) or losses beside the weights (one_byte) of\n"
+        "every step. swarmtrain.join comes after the step, when it is too late for them. The\n"
+        "organiser can choose another outer.strategy: those that exchange weights take any loop.",
     ),
     ErrorKind(
         "SWT-E633", "The model's costs are not known here", EXIT_MUST_CHANGE,

@@ -81,7 +81,7 @@ def _runs() -> dict[str, tuple[RunConfig, Story]]:
     }
     others = (
         "ddp", "streaming", "delayed", "eager", "co2", "delayed_nesterov", "noloco", "sparseloco",
-        "local", "asynchronous",
+        "one_byte", "local", "asynchronous",
     )  # fmt: skip
     by_strategy = {name: (of(name), _quiet) for name in others}
     churn = {

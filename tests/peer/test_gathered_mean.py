@@ -13,6 +13,7 @@ from swarmtrain.peer.arithmetic import (
     CodecArithmetic,
     TensorContribution,
     codec_of,
+    contributions_of,
     decode_result,
 )
 from swarmtrain_transport import actions as do
@@ -84,6 +85,17 @@ def test_the_mean_is_the_weighted_mean_in_plan_order(codec, num_values):
     short = torch.full((num_values - 5,), math.nan)
     assert decode_result(result, short) is short
     assert torch.equal(short, mean[:-5])
+
+
+def test_contributions_are_had_one_by_one_too():
+    result = gathered("int8", 320)
+    found = contributions_of(result)
+    assert [(one.peer, one.weight) for one in found] == [
+        (bytes([seed]) * 32, weight) for seed, weight in enumerate(WEIGHTS)
+    ]
+    rows = torch.stack([one.values for one in found]).double()
+    mean = (rows * torch.tensor(WEIGHTS).double()[:, None]).sum(0) / sum(WEIGHTS)
+    assert torch.allclose(mean.float(), decode_result(result), rtol=1e-6, atol=1e-9)
 
 
 def test_the_ranges_of_a_gather_op_are_one_with_everybody_in_it():

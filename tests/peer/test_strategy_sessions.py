@@ -26,10 +26,12 @@ torch.set_num_threads(1)
 ROUNDS = 6
 STRATEGIES = list(BUILT_IN)
 PAIRED = [facts.name for facts in BUILT_IN.values() if facts.kind is OpKind.PAIR]
+CODECS = {"one_byte": "int8"}
 OWN: dict[str, dict[str, Any]] = {
     "noloco": {"error_feedback": False, "lr": 0.7},
     "streaming": {"fragments": 2, "delay_steps": 1, "mixing": 0.5, "inner_steps": 4},
     "ddp": {"error_feedback": False},
+    "one_byte": {"error_feedback": False, "momentum": 0.0, "lr": 1.0},
     "sparseloco": {"momentum": 0.0},
     "local": {"error_feedback": False, "last_merge": True},
 }
@@ -45,7 +47,8 @@ def config_of(name: str, *, rounds: int = ROUNDS, codec: str = "", **exchange: A
         run=RunSection("t", rounds=rounds),
         outer=OuterSection(strategy=name, **own),
         exchange=ExchangeSection(
-            codec=codec or ("none" if name in PAIRED else "int4"), block=16, chunk_values=32,
+            codec=codec or CODECS.get(name, "none" if name in PAIRED else "int4"),
+            block=16, chunk_values=32,
             start_peers=3, wait_ready_s=3.0, deadline_floor_s=20.0, deadline_cap_s=40.0, **exchange,
         ),
         checkpoint=CheckpointSection(every_rounds=3, snapshot_rounds=2),

@@ -30,9 +30,15 @@ def test_ops_move_the_fragments_in_turn():
     assert [values_of(genesis, op, BLOCK) for op in range(1, 8)] == [8, 4, 12, 8, 4, 12, 8]
 
 
+def test_one_fragment_may_be_shorter_than_the_vector_and_every_op_moves_it():
+    genesis = genesis_of(m.Offer(root_of(0), 22, LAYOUT, (8,)), BLOCK)
+    assert [values_of(genesis, op, BLOCK) for op in (1, 2, 3)] == [8, 8, 8]
+
+
 @pytest.mark.parametrize(
     "fragments",
     [
+        (28,),
         (8, 4),  # not all of the vector
         (8, 4, 16),  # more than it
         (11, 13),  # not on whole blocks

@@ -8,7 +8,8 @@ from swarmtrain_optimizers.strategies.facts import OpKind, OwnSettings, Rates, S
 
 
 class Settings(OwnSettings, frozen=True):
-    """All values are moved so far in each inner step, up or down, and back again."""
+    """The smaller `epsilon` is the more the rounding of losses counts, the larger it is the more
+    their curvature does."""
 
     epsilon: Annotated[
         float,
