@@ -114,7 +114,8 @@ def stage_strategy_problems(config: RunConfig) -> Iterator[Problem]:
             "outer.strategy",
             f"must be one with inner steps where the model is in stages, it is {name}",
             "Stages make their steps at a pace of their own, and an exchange at every step would "
-            "hold up all of them; losses beside the weights are those of a whole model. Take diloco, streaming, eager, co2, sparseloco or noloco.",
+            "hold up all of them; losses beside the weights are a whole model's. Take diloco, "
+            "streaming, eager, co2, sparseloco or noloco.",
         )
     elif "buffer" in facts.planned:
         yield Problem(

@@ -308,7 +308,7 @@ class Given:
 
     Attributes:
         peer: key of the peer.
-        weight: its weight in PLAN, 1 to 255.
+        weight: weight of the peer in PLAN, 1 to 255.
         values: (exchange.num_values,) float32; only read.
     """
 

@@ -1,4 +1,4 @@
-"""What a batch loses with the weights moved along a direction and against it, in little memory.
+"""Losses of a batch with the weights moved along a direction and against it, in little memory.
 
 Weights are never changed: moving them back would not undo the rounding of moving them. A module
 computes with moved copies of its own parameters while its forward pass lasts, so of moved weights

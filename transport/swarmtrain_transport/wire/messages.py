@@ -127,7 +127,8 @@ class Hello(Message, frozen=True, tag="hello", omit_defaults=True):
 class Offer(Message, frozen=True, tag="offer", omit_defaults=True):
     """Op 0: the first peer's own state, for a run that has none.
 
-    Op n moves fragment (n - 1) mod their number; without fragments it moves the whole vector.
+    Op n moves fragment (n - 1) mod their number; without fragments it moves the whole vector. A
+    fragment that is alone may be shorter than that.
     """
 
     state_root: bytes

@@ -55,7 +55,7 @@ def value_of(code: int) -> float:
 
 
 _ENDS = tuple(value_of(code) * _HALF_RATIO for code in range(1, CODE_MAX))
-"""Where one magnitude ends and the next begins."""
+"""Ends of the magnitudes: the next one begins there."""
 
 
 def code_of(slope: float) -> int:

@@ -63,7 +63,7 @@ class OneByte(Anchored):
         seed: seed of the run.
         block: values that share a scale.
         num_used: length of the vector without padding, which stays 0.
-        epsilon: how far the weights are moved.
+        epsilon: length of a move to both sides, in each value.
         dtype: float32; float64 for oracles.
 
     Raises:
@@ -95,7 +95,7 @@ class OneByte(Anchored):
         self._codes: list[int] = []
 
     def exchange(self, op: int) -> Exchange:
-        """So many first places of the vector as a round has slopes, to everybody."""
+        """The first places of the vector, as many as a round's slopes take, to everybody."""
         return Exchange(OpKind.GATHER, ((0, self._num_given),))
 
     def live_in(self, weights: Tensor) -> None:
@@ -159,14 +159,13 @@ class OneByte(Anchored):
             stop = min(start + _PIECE_VALUES, self._num_used)
             way = torch.zeros(stop - start, dtype=self._dtype)
             for direction, rate in moves:
-                # Times 1 or -1 nothing is rounded, be it one operation or two.
-                way.add_(direction.signs(start, stop), alpha=rate)
+                way.add_(direction.signs(start, stop).mul_(rate))
             flush_tiny_(self._anchor[start:stop].sub_(way))
         self._codes.clear()
         return self._anchor
 
     def _move(self, op: int, number: int, code: int, share: float) -> float:
-        """By how much a slope moves each value, a number of float32."""
+        """Move of each value for a slope, a number of float32."""
         step = (op - 1) * self._inner_steps + number
         rate = self._lr * self._schedule(step) * share * value_of(code)
         return float(np.float32(rate))
@@ -180,7 +179,7 @@ class OneByte(Anchored):
         return [int(code) for code in rows[:, 1:].reshape(-1)[: self._inner_steps].tolist()]
 
     def skip(self) -> None:
-        """What was measured is lost, the weights stay."""
+        """Slopes are lost, the weights stay."""
         self._codes.clear()
 
     def _forget(self) -> None:
