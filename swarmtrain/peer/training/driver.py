@@ -121,6 +121,7 @@ class Driver:
         included: True if our part was in the last committed op, for people.
         is_alone: True if it ended with a step of a group of one.
         root: state root after `op`.
+        flat: (padded,) the live weights as one vector that is also the anchor, where they lie so.
         samples_so_far: samples of all peers in committed results up to `op`; 0 where the run does
             not count them.
         round_samples: samples in the newest of these, 0 before one was seen.
@@ -167,7 +168,7 @@ class Driver:
         self._read: Callable[[], Tensor] = weights.read_weights
         if strategy.takes_gradients and read_gradient is not None:
             self._read = read_gradient
-        self._is_flat = False
+        self.flat: Tensor | None = None
         self._seed_of = seed_of
         self._kept: tuple[int, bytes, dict[str, Tensor]] | None = None
         self._has_kept = False
@@ -177,10 +178,9 @@ class Driver:
         self._given: deque[_Given] = deque()  # parts under way, oldest first: those after `op`
         if isinstance(strategy, Probing):
             self._read = self._anchor  # which is where the weights are, between ops and in them
-            flat = weights.lie_flat() if isinstance(weights, LiesFlat) else None
-            if flat is not None:
-                strategy.live_in(flat)
-            self._is_flat = flat is not None
+            self.flat = weights.lie_flat() if isinstance(weights, LiesFlat) else None
+            if self.flat is not None:
+                strategy.live_in(self.flat)
 
     @property
     def strategy(self) -> Strategy:
@@ -254,7 +254,7 @@ class Driver:
 
     def offer(self) -> StateImage:
         """The trainer's own weights as op 0, in case this peer is the first."""
-        if not self._is_flat:
+        if self.flat is None:
             self._strategy.set_initial(self._weights.read_weights())
         return self._image(0, copy=True)
 

@@ -27,13 +27,17 @@ _DTYPES = {
 }  # fmt: skip
 
 
-async def initial_weights(name: str, layout: Layout, fetch: Fetch) -> Tensor:
+async def initial_weights(
+    name: str, layout: Layout, fetch: Fetch, out: Tensor | None = None
+) -> Tensor:
     """Fetch the weights of a layout; those of a stage are a part of the file.
 
     Args:
         name: name in the run file.
         layout: layout of the model, or of a stage.
         fetch: downloads from the coordinator.
+        out: (padded,) float32 to write to and return, with zeros behind the model's values; new
+            memory if None. After an error its values are nobody's.
 
     Returns:
         (padded,) float32.
@@ -53,7 +57,7 @@ async def initial_weights(name: str, layout: Layout, fetch: Fetch) -> Tensor:
     wrong += [f"{key} is of type {dtype}" for key, dtype in types.items() if dtype not in _DTYPES]
     if wrong:
         raise _unfit("; ".join(wrong[:3]))
-    vector = torch.zeros(layout.padded)
+    vector = torch.zeros(layout.padded) if out is None else out
     views = layout.named_views(vector)
     for key in sorted(wanted, key=lambda key: places[key].start):
         place = places[key]

@@ -173,6 +173,7 @@ class Session:
     def _begins_as_given(self) -> bool:
         """Take the organiser's weights for the first state, if the run has none and there are."""
         name, layout, group = self._config.model.initial, self._layout, self._group
+        flat = self.driver.flat
         if not name:
             return False
 
@@ -180,7 +181,7 @@ class Session:
             if await shell.has_begun(group):
                 return None
             return await initial_weights(
-                name, layout, lambda digest, most: shell.fetch_piece(digest, bytes_max=most)
+                name, layout, lambda digest, most: shell.fetch_piece(digest, bytes_max=most), flat
             )
 
         self._say("fetching")
