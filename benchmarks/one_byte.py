@@ -42,7 +42,7 @@ ADAPTER_RANK = 4
 HELD_OUT = 0.1
 CONTEXT, BATCH = 128, 8
 PIECE_BYTES = 65_536
-LOOK_S = 0.002
+LOOK_S = 0.0005
 
 RUN_FILE = """\
 [run]
@@ -443,13 +443,16 @@ def inference(options: argparse.Namespace, place: Path) -> int:
     """The losses of some batches, by the model alone."""
     import torch
 
+    from swarmtrain.peer.network.memory import keep_freed_chunks
+
     torch.set_num_threads(1)
+    keep_freed_chunks()  # as a peer asks of its allocator
     config = loaded(place, options)
     warm(torch)
     peak = Peak()
     peak.begin()
     trainer = trainer_of(config, pieces_of((place / "train.txt").read_bytes()), [])
-    for _ in range(4):
+    for _ in range(16):
         trainer._gradients.loss(trainer._next_batch())
     peak.switch("")
     values = sum(one.numel() for one in trainer.model.parameters())

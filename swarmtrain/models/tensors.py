@@ -7,7 +7,7 @@ one place that knows where a parameter lies in it. Order is the model's own orde
 Not here: buffers, frozen parameters and optimizer state. They stay with the peer.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
 import torch
@@ -16,6 +16,9 @@ from torch import Tensor, nn
 from swarmtrain.config.built_in import layout_digest
 from swarmtrain.models.copies import to_device, to_host
 from swarmtrain_optimizers.codecs.base import on_host
+
+_LET_GO_PARTS = 32
+"""Parts of a model's memory that go one after the other as it is laid flat."""
 
 _COMPILED = "_orig_mod."
 """Prefix that torch.compile gives to the names of a module's parameters."""
@@ -121,9 +124,15 @@ class Layout:
             views = self.named_views(vector)
             to_device((view, parameters[name]) for name, view in views.items())
 
-    def lay_flat(self, model: nn.Module) -> Tensor | None:
+    def lay_flat(
+        self, model: nn.Module, let_go: Callable[[], None] = lambda: None
+    ) -> Tensor | None:
         """Let the model's parameters be views of one vector, (padded,) float32 with zeros behind
         them, one after the other: no second copy of the model is there meanwhile.
+
+        Args:
+            model: the model.
+            let_go: called when the memory of some more parameters is not needed any more.
 
         Returns:
             The vector; None if it cannot be: a parameter is on a device, or of another type.
@@ -138,8 +147,13 @@ class Layout:
         vector = torch.empty(self.padded)
         with torch.no_grad():
             vector[self.num_values :].zero_()
+            waiting = 0
             for name, view in self.named_views(vector).items():
                 parameters[name].data = view.copy_(parameters[name])
+                waiting += view.numel()
+                if waiting * _LET_GO_PARTS >= self.num_values:
+                    waiting = 0
+                    let_go()
         return vector
 
     def places(self, model: nn.Module) -> dict[int, nn.Parameter]:

@@ -8,6 +8,7 @@ own work, which every strategy decides for itself.
 
 from collections.abc import Mapping
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -38,7 +39,9 @@ class Anchored:
         self._inner_steps = inner_steps
         self._outer = outer
         self._dtype = dtype
-        self._anchor = torch.zeros(num_values, dtype=dtype)
+        # Of the system's own zeros: they take no memory before something is written there.
+        kind = np.float32 if dtype == torch.float32 else np.float64
+        self._anchor = torch.from_numpy(np.zeros(num_values, dtype=kind))
         self._state = outer.init(self._anchor)
         self._drop_spares()
 

@@ -15,6 +15,7 @@ from swarmtrain.foundation.control_lane import INITIAL_LIST_BYTES_MAX, INITIAL_P
 from swarmtrain.foundation.errors import UserError
 from swarmtrain.models.tensors import Layout
 from swarmtrain.models.weights_file import LENGTH_BYTES, differences, head_bytes, places_in
+from swarmtrain.peer.network.memory import give_back
 from swarmtrain_transport import limits
 
 logger = logging.getLogger(__name__)
@@ -101,6 +102,7 @@ class _File:
             if index != self._at:
                 self._piece = await self._fetch(self._hashes[index], INITIAL_PIECE_BYTES)
                 self._at = index
+                give_back()
             part = self._piece[inside : inside + stop - start]
             if not part:
                 raise ValueError("it is cut short")

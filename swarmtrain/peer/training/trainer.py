@@ -28,6 +28,7 @@ from swarmtrain.inner_optimizer import make_optimizer, ramp_steps
 from swarmtrain.models.build import build_model
 from swarmtrain.models.device import device_of
 from swarmtrain.models.tensors import Layout
+from swarmtrain.peer.network.memory import give_back
 from swarmtrain.peer.training.driver import Driver
 from swarmtrain.peer.training.gradients import Gradients, memory_told
 from swarmtrain.peer.training.model_weights import live_values
@@ -207,7 +208,7 @@ class BuiltinTrainer:
 
     def lie_flat(self) -> Tensor | None:
         """Let the parameters lie in one vector; see `driver.LiesFlat`."""
-        return self.layout.lay_flat(self.model)
+        return self.layout.lay_flat(self.model, give_back)
 
     def _made(self, batch: Batch) -> None:
         """Count a step."""
