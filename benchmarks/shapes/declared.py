@@ -357,6 +357,25 @@ def _asynchronous() -> list[Shape]:
                 loss_at_most(1.03),
             ),
         ]
+    waiting = Trial("diloco", "diloco", speeds=UNEQUAL)
+    for name, setting in (("longer", "least_steps=25"), ("fuller", "buffer=3")):
+        tried = Trial(f"{ASYNCHRONOUS}:{setting}", "asynchronous", speeds=UNEQUAL)
+        found += [
+            Shape(
+                f"async-{name}-time",
+                f"asynchronous with {setting}: as fast",
+                (waiting, tried),
+                of_each(_time_ratio),
+                Bar(Sense.AT_LEAST, 1.8),
+            ),
+            Shape(
+                f"async-{name}-loss",
+                "and its loss",
+                (tried, waiting),
+                loss_ratio,
+                loss_at_most(1.03),
+            ),
+        ]
     return found
 
 
