@@ -182,11 +182,13 @@ class DemoOptions:
                 a pipeline of another number of peers or one whose states are each peer's own.
         """
         is_paired = facts_named(self.strategy).kind is OpKind.PAIR
-        if self.pipeline and (self.peers != DEMO_PIPELINE_PEERS or is_paired):
+        is_own = is_paired or bool(facts_named(self.strategy).planned)  # rounds or states
+        if self.pipeline and (self.peers != DEMO_PIPELINE_PEERS or is_own):
             raise misuse(
                 f"The demo of a pipeline has {DEMO_PIPELINE_PEERS} peers, two for each of three "
                 "stages and one for all, and shows that those of a stage hold the same weights.",
-                "Leave out --peers, and name no --strategy that exchanges in pairs.",
+                "Leave out --peers, and name no --strategy whose peers exchange in pairs or have "
+                "rounds of their own.",
             )
         if is_paired and self.peers == 1:
             raise misuse(

@@ -38,6 +38,10 @@ _LAST_PEER_S = 60.0
 peers go after half of this time."""
 
 
+_KILLED_LATER = 3
+"""So many rounds may begin without the peer that is to be killed, where nobody is waited for."""
+
+
 @dataclass(frozen=True, slots=True)
 class Invite:
     """Give this peer the invite."""
@@ -242,8 +246,10 @@ class Story:
         if ended_round < KILL_ROUND or self._is_invited:
             return wishes
         if self.facts.killed is None:
+            if ended_round < KILL_ROUND + _KILLED_LATER:
+                return wishes  # a round without it is no place for it to die
             victim = self._cast.victim or COORDINATOR
-            text = f"Round {KILL_ROUND} ended before {victim} had come to the middle of it."
+            text = f"Round {ended_round} ended before {victim} had come to the middle of it."
             return [Fail(text, victim)]
         self._is_invited = True
         text = f"a newcomer, {newcomer}, gets an invite; nobody waits for it"

@@ -29,7 +29,7 @@ from swarmtrain_transport.wire.messages import FIRST_GROUP, UNSAID, Brings, Welc
 
 _SECRET_BYTES = 32
 
-Frozen = Callable[[int, int], None]
+Frozen = Callable[[int, int, int], None]
 
 
 @dataclass(frozen=True, slots=True)

@@ -110,7 +110,7 @@ def live(
     if number:
         freeze = (
             number,
-            lambda sent, total: _freeze(Frozen(number, "scatter", sent, total), emit),
+            lambda op, sent, total: _freeze(Frozen(op, "scatter", sent, total), emit),
         )
     rehearsal = Rehearsal(
         options.pass_s, number, lambda held: _freeze(Frozen(number, "passes", 0, 0, held), emit)

@@ -10,6 +10,7 @@ from swarmtrain_transport.kinds import GATHER, MEAN, PAIR
 from swarmtrain_transport.wire.frames import Frame, FrameKind, Ranges, Wanted
 
 ROUND = 3
+ME = b"me"
 
 
 class Recorder:
@@ -26,17 +27,25 @@ class Recorder:
 class Scene:
     """A freezing link over slices of so many chunks; the first slice is our own."""
 
-    def __init__(self, chunks: list[int], op: int = ROUND, kind: str = MEAN) -> None:
+    def __init__(
+        self, chunks: list[int], op: int = ROUND, kind: str = MEAN, gives: bool = True
+    ) -> None:
         specs = [SimpleNamespace(start=0, stop=10 * count) for count in chunks]
         plan = SimpleNamespace(op=op, slices=specs, chunk_values=10, kind=kind)
         exchange = SimpleNamespace(
-            view=SimpleNamespace(plan=plan), sender=SimpleNamespace(chunks_total=sum(chunks[1:]))
+            view=SimpleNamespace(plan=plan, weights={ME: 1} if gives else {}),
+            sender=SimpleNamespace(chunks_total=sum(chunks[1:])),
         )
         self.real = Recorder()
         self.frozen: list[tuple[int, int]] = []
+        self.rounds: list[int] = []
         self.link = FreezingLink(
-            self.real, SimpleNamespace(first=SimpleNamespace(exchange=exchange)), ROUND,
-            lambda sent, total: self.frozen.append((sent, total)),
+            self.real,
+            SimpleNamespace(
+                first=SimpleNamespace(exchange=exchange), card=SimpleNamespace(peer_id=ME)
+            ),
+            ROUND,
+            lambda at, sent, total: self.rounds.append(at) or self.frozen.append((sent, total)),
         )  # fmt: skip
         self.chunks = chunks
 
@@ -131,3 +140,11 @@ def test_who_gathers_gets_half_and_asks_in_vain_for_the_rest():
     for body in (bodies[3], b"another round's"):
         assert scene.link.send(b"peer", Frame(FrameKind.BLOB, 1, body=body))
     assert [bytes(frame.body) for frame in scene.real.sent[2:]] == [b"another round's"]
+
+
+@pytest.mark.parametrize(("gives", "frozen"), [(True, [(2, 4)]), (False, [])])
+def test_where_its_round_began_without_the_peer_it_dies_in_the_next_it_gives_to(gives, frozen):
+    scene = Scene([4, 4], op=ROUND + 2, gives=gives)
+    scene.send_all()
+    scene.owner_repeats(1)
+    assert scene.frozen == frozen and scene.rounds == [ROUND + 2] * len(frozen)

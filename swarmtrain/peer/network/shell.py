@@ -119,7 +119,7 @@ class PeerShell:
         advertise: Endpoint | None = None,
         maps: bool = False,
         caps: Caps = NO_CAPS,
-        freeze: tuple[int, Callable[[int, int], None]] | None = None,
+        freeze: tuple[int, Callable[[int, int, int], None]] | None = None,
         waits: bool = False,
         brings: Brings = UNSAID,
         loop: asyncio.AbstractEventLoop | None = None,

@@ -1,7 +1,8 @@
 """Rehearsal of a death: a link that stops in the middle of sending, on an event, not on a clock.
 
-In the round that is asked for it lets the first half of what this peer gives pass and holds the
-rest back: of every slice's parts, or of the one contribution that a gather op pushes to everybody.
+In the round that is asked for, or the first one after it that this peer gives to, it lets the first
+half of what this peer gives pass and holds the rest back: of every slice's parts, or of the one
+contribution that a gather op pushes to everybody.
 Of what a pair op pushes to the partner it is the first quarter: the second half may have gone ahead
 in the round before. Peers that miss the rest ask for it: owners repeat their RANGES, and peers who
 gather say GET. Once that shows that the first half arrived, the world has seen a contribution begin
@@ -38,8 +39,8 @@ class FreezingLink:
     Args:
         link: the real one.
         participant: asked which op is in progress and how many chunks it sends.
-        op: the round to stop in.
-        on_frozen: called once with (chunks sent, chunks in all), 0 < sent < all.
+        op: the round to stop in; where it begins without this peer, the next one.
+        on_frozen: called once with (round, chunks sent, chunks in all), 0 < sent < all.
     """
 
     def __init__(
@@ -47,7 +48,7 @@ class FreezingLink:
         link: Link,
         participant: Participant,
         op: int,
-        on_frozen: Callable[[int, int], None],
+        on_frozen: Callable[[int, int, int], None],
     ) -> None:
         self._link = link
         self._participant = participant
@@ -105,7 +106,7 @@ class FreezingLink:
             return  # the machine says so
         if is_proof and total:
             self._is_frozen = True
-            self._on_frozen(len(self._passed), total)
+            self._on_frozen(self._op, len(self._passed), total)
 
     def _misses(self, frame: Frame) -> bool:
         """Return True if a receiver's request is for something that was held back: it asks for that
@@ -115,6 +116,9 @@ class FreezingLink:
     def _plan(self) -> Plan | None:
         """The plan of the rehearsal's round while that round is under way."""
         exchange = self._participant.first.exchange
-        if exchange is None or exchange.view.plan.op != self._op:
+        if exchange is None or exchange.view.plan.op < self._op:
             return None
-        return exchange.view.plan
+        plan, me = exchange.view.plan, self._participant.card.peer_id
+        if plan.op > self._op and not self._passed and me in exchange.view.weights:
+            self._op = plan.op
+        return plan if plan.op == self._op else None

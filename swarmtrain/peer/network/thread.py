@@ -81,7 +81,7 @@ class PeerThread:
         advertise: Endpoint | None = None,
         maps: bool = False,
         caps: Caps = NO_CAPS,
-        freeze: tuple[int, Callable[[int, int], None]] | None = None,
+        freeze: tuple[int, Callable[[int, int, int], None]] | None = None,
         waits: bool = False,
         brings: Brings = UNSAID,
         make_shell: Callable[..., PeerShell] = PeerShell,
