@@ -39,7 +39,7 @@ peers go after half of this time."""
 
 
 _KILLED_LATER = 3
-"""So many rounds may begin without the peer that is to be killed, where nobody is waited for."""
+"""Rounds that may begin without the peer that is to be killed, where nobody is waited for."""
 
 
 @dataclass(frozen=True, slots=True)
