@@ -13,6 +13,7 @@ DYNAMIC = (
     '[exchange]\ncodec = "two_bit"\nblock = 256\n'
 )
 NOLOCO = 'strategy = "noloco"\n'
+ONE_BYTE = 'strategy = "one_byte"\n[exchange]\nstart_peers = 2\nmin_contributors = 1\n'
 
 
 @pytest.mark.parametrize(("name", "text"), [("ddp", DDP), ("dynamic", DYNAMIC)])
@@ -47,3 +48,29 @@ def test_two_partners_end_with_the_same_chain_and_can_prove_their_exchanges(tmp_
             assert proof.end() == 0, proof
             found = json.loads(proof.lines[0])
             assert found["chain"] == ends[0]["chain"] and found["ops"] == 6
+
+
+def test_forward_passes_go_on_from_trained_weights_through_a_death_and_a_newcomer(tmp_path):
+    first = f'[run]\nname = "first"\nrounds = 1\n{SMALL_MODEL}'
+    tuned = f'[run]\nname = "tuned"\nrounds = 30\n{SMALL_MODEL}{ONE_BYTE}'
+    with place(tmp_path) as here:
+        up = here.up(here.run_file(first, "first"), state="first")
+        assert here.join(up.invite, "teacher").end() == 0
+        model = here.folder / "trained"
+        assert here.command("export", here.folder / "teacher", "--to", model).end() == 0
+        tuned_file = here.run_file(tuned)
+        refused = here.up(tuned_file, state="fresh").running
+        assert refused.end() == 78
+        assert "outer.strategy" in refused.said and "--from" in refused.said
+        up = here.up(tuned_file, "--from", model)
+        ann, bob = (here.join(up.invite, one) for one in ("ann", "bob"))
+        ann.event("round", round=3)
+        bob.kill()
+        cleo = here.join(up.invite, "cleo")
+        left = [peer.event("left") for peer in (ann, cleo)]
+        assert [peer.end() for peer in (ann, cleo)] == [0, 0]
+        assert len({event["root"] for event in left}) == 1
+        assert {event["round"] for event in left} == {30}
+        up.stop()
+        proof = here.command("verify", here.folder / "ann")
+        assert proof.end() == 0, proof
