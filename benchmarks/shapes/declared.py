@@ -279,9 +279,12 @@ def _last_merge() -> list[Shape]:
 
 def _other_swarms() -> list[Shape]:
     muon = Trial("diloco:inner=muon", "diloco-muon")
+    accumulated = Trial("diloco:inner=accum_adamw", "diloco", peers=8)
     waiting = Trial("delayed_nesterov", "diloco", speeds=UNEQUAL)
     dynamic = Trial("delayed_nesterov:pace=dynamic", "diloco", speeds=UNEQUAL)
     return [
+        Shape("accum-adamw", "accum_adamw of 8 steps, 8 peers: loss no more than adamw's",
+              (accumulated, replace(accumulated, words="diloco")), loss_ratio, Bar(Sense.AT_MOST)),
         Shape("muon", "muon + diloco: loss below adamw + diloco",
               (muon, DILOCO), loss_ratio, Bar(Sense.AT_MOST)),
         Shape("speeds-time", "speeds 1:1:0.5:0.25: dynamic local updates at least 1.5 x faster",

@@ -159,7 +159,7 @@ class Plan:
         peers: replicas; in a pipeline the peers of each stage, whose sources see as many tokens.
         steps: inner steps of each peer if all make equally many; the budget is in tokens.
         inner_steps: inner steps of a round.
-        inner: the inner optimizer, adamw or muon.
+        inner: the inner optimizer, adamw, accum_adamw or muon.
         inner_lr: the inner optimizer's highest learning rate.
         outer_lr: learning rate of the outer step.
         outer_momentum: momentum of the outer step.
@@ -192,7 +192,7 @@ class Plan:
     peers: int = 4
     steps: int = 1000
     inner_steps: int = 50
-    inner: Literal["adamw", "muon"] = "adamw"
+    inner: Literal["adamw", "accum_adamw", "muon"] = "adamw"
     inner_lr: float = 2e-3
     outer_lr: float = 0.9
     outer_momentum: float = 0.8
@@ -258,6 +258,8 @@ class Plan:
         size = SIZES[self.size]
         inner = InnerSection(
             optimizer=self.inner,
+            # A swarm's mean has the noise of a batch as many times as large.
+            moments_every=self.peers if self.inner == "accum_adamw" else 4,
             lr=self.inner_lr,
             warmup_steps=max(1, self.steps // 20),
             batch=size.batch,

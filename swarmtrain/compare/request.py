@@ -353,7 +353,7 @@ def _check(plan: Plan) -> None:
     tables: tuple[tuple[str, str, Sequence[str]], ...] = (
         ("--model", plan.size, tuple(SIZES)),
         ("--net", plan.net, tuple(NETS)),
-        ("--inner", plan.inner, ("adamw", "muon")),
+        ("--inner", plan.inner, ("adamw", "accum_adamw", "muon")),
         ("--robust", plan.robust or RULES[0], RULES),
         ("rounding", plan.rounding, ("nearest", "stochastic")),
     )

@@ -49,6 +49,7 @@ _LATER_KEYS = (
     ("inner", "schedule", "steps"),
     ("inner", "schedule_tokens", 0),
     ("inner", "accumulate", 1),
+    ("inner", "moments_every", 4),
     ("inner", "precision", "float32"),
     ("inner", "activation_checkpointing", False),
     ("model", "digest", ""),

@@ -142,6 +142,12 @@ def _computing_problems(config: RunConfig) -> Iterator[Problem]:
             f"must divide inner.batch ({inner.batch}), it is {inner.accumulate}",
             "A batch goes through the model in equal parts.",
         )
+    if inner.moments_every != InnerSection().moments_every and inner.optimizer != "accum_adamw":
+        yield Problem(
+            "inner.moments_every",
+            f"must be left out with inner.optimizer {inner.optimizer}",
+            "Its moments see every step's gradient.",
+        )
     for key in ("accumulate", "precision", "activation_checkpointing"):
         if config.pipeline.num_stages > 1 and getattr(inner, key) != getattr(InnerSection(), key):
             yield Problem(

@@ -213,6 +213,8 @@ class InnerSection(_Section, frozen=True):
     - `optimizer = "muon"` (MuLoCo, arXiv 2505.23725) steps hidden matrices by muon and all else by
       AdamW, scaled so that an `lr` of AdamW works, though a larger one, up to 0.02, is often
       better.
+    - `optimizer = "accum_adamw"` (arXiv 2410.11998) is AdamW whose moments see the mean gradient of
+      `moments_every` steps, as those of a batch so many times as large would.
     - With `schedule = "tokens"` a step is as much text as `exchange.start_peers` peers train on in
       one, and what counts is what the whole swarm has trained on, however many peers come or go.
       Not with `model.kind = "custom"`.
@@ -222,7 +224,7 @@ class InnerSection(_Section, frozen=True):
     """
 
     optimizer: Annotated[
-        Literal["adamw", "muon"], _said("optimizer of each peer's inner steps")
+        Literal["adamw", "accum_adamw", "muon"], _said("optimizer of each peer's inner steps")
     ] = "adamw"
     lr: Annotated[float, _above_zero(100.0, "highest learning rate")] = 1e-3
     lr_end_fraction: Annotated[
@@ -247,6 +249,9 @@ class InnerSection(_Section, frozen=True):
     ] = 0.1
     beta1: Annotated[float, _fading("decay of the first moment; muon's momentum")] = 0.9
     beta2: Annotated[float, _fading("decay of the second moment")] = 0.95
+    moments_every: Annotated[
+        int, _between(1, 1000, "steps whose mean gradient accum_adamw's moments see")
+    ] = 4
     grad_clip: Annotated[float, _above_zero(1e9, "norm to which each peer clips its gradient")] = (
         1.0
     )

@@ -85,7 +85,8 @@ def test_an_unknown_section_is_told_like_an_unknown_key(tmp_path, text, line):
         ("batch = true", "`inner.batch` must be a whole number, it is true."),
         (
             'optimizer = "sgd"',
-            '`inner.optimizer` must be one of "adamw", "muon", it is text in quotes: \'sgd\'.',
+            '`inner.optimizer` must be one of "adamw", "accum_adamw", "muon", it is text in '
+            "quotes: 'sgd'.",
         ),
         ("lr = [1]", "`inner.lr` must be a number, it is a list."),
     ],

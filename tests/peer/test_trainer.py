@@ -113,7 +113,7 @@ def test_written_weights_are_what_is_trained_on() -> None:
     assert torch.equal(second.read_weights(out), first.read_weights())
 
 
-@pytest.mark.parametrize("optimizer", ["adamw", "muon"])
+@pytest.mark.parametrize("optimizer", ["adamw", "accum_adamw", "muon"])
 def test_writing_the_anchor_keeps_what_the_inner_optimizer_remembers(optimizer: str) -> None:
     inner = msgspec.structs.replace(CONFIG.inner, optimizer=optimizer)
     config = msgspec.structs.replace(CONFIG, inner=inner)
