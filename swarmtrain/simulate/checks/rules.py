@@ -23,6 +23,9 @@ from swarmtrain_transport.kinds import PAIR, WHOLE
 from swarmtrain_transport.links.link import PeerId
 from swarmtrain_transport.wire.records import Attest, Commit, Member, Move, Plan, Rewind, Skip
 
+_SLOW_DISK_S = 1.0
+"""Seconds that a record takes at most to become durable."""
+
 _WEIGHT_MAX = 255
 _BELIEVED = 4
 """Samples count up to so many times the low median (rule 2)."""
@@ -242,7 +245,13 @@ class Rules:
         ]
         now_s = self._scene.clock.now_s
         lately = {peer for peer, _ in self._demands.deaths_since(now_s - GRACE_S)}
-        away = [peer for peer in away if peer not in lately]
+        # A record is decided before it is durable: whose line has broken since was heard.
+        away = [
+            peer
+            for peer in away
+            if peer not in lately
+            and not self._demands.has_lost(self._swarm.peers[peer], now_s - _SLOW_DISK_S)
+        ]
         if away and self._demands.is_quiet(now_s):
             names = ", ".join(sorted(map(self._scene.name_of, away)))
             self._violated("T12", f"back to op {rewind.op} without hearing {names}")

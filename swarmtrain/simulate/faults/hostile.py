@@ -137,6 +137,7 @@ class Hostile:
             except RemoteFault:
                 # The shell closes a connection that says what is no message.
                 self._checks.demands.trouble(sender.peer_id, 1.0)
+                self._checks.demands.lost(sender.peer_id)
                 self._swarm.blink(sender)
                 return f"peer {sender.number} sends {len(data)} bytes that are no message"
             return None
