@@ -15,7 +15,7 @@ from swarmtrain.foundation.errors import UserError, cleaned
 from swarmtrain.models.tensors import Layout
 from swarmtrain_optimizers.scaling import schedule_step
 from swarmtrain_optimizers.schedule import warmup_cosine
-from swarmtrain_optimizers.strategies.base import Strategy
+from swarmtrain_optimizers.strategies.base import ActsBetween, Strategy
 from swarmtrain_optimizers.strategies.ddp.strategy import AdamW
 from swarmtrain_optimizers.strategies.facts import OpKind, StrategyFacts
 from swarmtrain_optimizers.strategies.fragments import Ranges, fragments_of
@@ -101,6 +101,8 @@ def check(strategy: Strategy, facts: StrategyFacts) -> None:
     if strategy.takes_gradients != facts.takes_gradients:
         wants = "gradients" if strategy.takes_gradients else "weights"
         raise ValueError(f"{facts.name} wants {wants}, not as its facts say")
+    if isinstance(strategy, ActsBetween) != facts.acts_between:
+        raise ValueError(f"{facts.name} acts after inner steps, or not, other than its facts say")
     if "anchor" not in dict(strategy.state_arrays()):
         raise ValueError(f"the state of {facts.name} holds no array that is named anchor")
 

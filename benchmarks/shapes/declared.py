@@ -73,6 +73,17 @@ def _own_text(words: str) -> Trial:
     return Trial(words, "diloco", Length.MERGE, 8, noniid=True)
 
 
+def _in_part(words: str) -> Trial:
+    """The same with rates for rounds of which half of the peers are left out."""
+    return replace(_own_text(words), tuned=f"{words.partition(':')[0]}-part")
+
+
+HALF, HALF_MOMENTUM, HALF_VARIATES = (
+    _in_part(f"{words}:drop=0.5") for words in ("diloco", "fedavg_m", "scaffold_m")
+)
+ALL, ALL_MOMENTUM, ALL_VARIATES = map(_in_part, ("diloco:drop=0", "fedavg_m", "scaffold_m"))
+
+
 _AVERAGING = "noloco:codec=int8:outer_lr=1:outer_momentum=0:pull=1"
 """A pair takes the mean of its weights, as gossip does."""
 
@@ -277,6 +288,23 @@ def _last_merge() -> list[Shape]:
     ]  # fmt: skip
 
 
+def _momenta() -> list[Shape]:
+    half = "own text, half of 8 peers left out of each of 80 rounds"
+    return [
+        Shape("fedavg_m", f"{half}: fedavg_m's loss is at most 0.99 of diloco's",
+              (HALF_MOMENTUM, HALF), loss_ratio, loss_at_most(0.99)),
+        Shape("scaffold_m", "and scaffold_m's at most 0.98 of it",
+              (HALF_VARIATES, HALF), loss_ratio, loss_at_most(0.98)),
+        Shape("scaffold_m-momentum", "without momentum scaffold_m is worse, at the same rates",
+              (_in_part("scaffold_m:drop=0.5:outer_momentum=0"), HALF_VARIATES),
+              loss_ratio, Bar(Sense.AT_LEAST)),
+        Shape("fedavg_m-all", "everybody in every round: fedavg_m at most 1.00 of diloco's",
+              (ALL_MOMENTUM, ALL), loss_ratio, loss_at_most(1.00), "rates of the halves"),
+        Shape("scaffold_m-all", "and scaffold_m at most 1.00",
+              (ALL_VARIATES, ALL), loss_ratio, loss_at_most(1.00), "rates of the halves"),
+    ]  # fmt: skip
+
+
 def _other_swarms() -> list[Shape]:
     muon = Trial("diloco:inner=muon", "diloco-muon")
     accumulated = Trial("diloco:inner=accum_adamw", "diloco", peers=8)
@@ -447,6 +475,7 @@ SHAPES: tuple[Shape, ...] = (
     *_overlap(),
     *_pairs_and_sparse(),
     *_last_merge(),
+    *_momenta(),
     *_other_swarms(),
     *_asynchronous(),
     *_hostile(),

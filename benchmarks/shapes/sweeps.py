@@ -34,6 +34,8 @@ _OUTER = ((1.0, 0.0), (0.7, 0.5), (0.9, 0.8), (0.7, 0.9))
 _CO2 = ((1.0, 0.2), (1.0, 0.5), (1.0, 0.8), (0.7, 0.5))
 _EAGER = ((1.0, 0.0), (0.7, 0.0), (0.7, 0.5), (0.5, 0.5))
 
+_WITHIN = ((1.0, 0.0), (1.0, 0.3), (1.0, 0.6), (1.0, 0.8))
+
 
 def _joint(*outer: tuple[float, float]) -> tuple[Rates, ...]:
     return tuple(Rates(lr, *pair) for lr, pair in product(_INNER, outer))
@@ -73,6 +75,12 @@ def _sweep(name: str, words: str, grid: tuple[Rates, ...], final: Length = Lengt
     return Sweep(name, Trial(words, length=Length.SWEEP), grid, final)
 
 
+def _in_part(words: str, outer: tuple[tuple[float, float], ...]) -> Sweep:
+    """Grid for runs of peers with own text of which half are in a round."""
+    trial = Trial(words, length=Length.MERGE_SWEEP, peers=8, noniid=True)
+    return Sweep(f"{trial.strategy}-part", trial, _joint(*outer), Length.MERGE)
+
+
 _DDP = tuple(Rates(1e-3 * 2 ** (i / 3), 1.0, 0.0) for i in range(16))
 
 
@@ -100,6 +108,9 @@ SWEEPS: Mapping[str, Sweep] = {
         _sweep("eager-far", "eager", _joint(*_EAGER), Length.FAR),
         # Its rate must be above its momentum, and its pull too.
         _sweep("noloco", "noloco", _joint((0.7, 0.5), (0.9, 0.5), (0.7, 0.3), (1.0, 0.0))),
+        _in_part("diloco:drop=0.5", _OUTER),
+        _in_part("fedavg_m:drop=0.5", _WITHIN),
+        _in_part("scaffold_m:drop=0.5", _WITHIN),
         # No outer momentum: error feedback takes its place.
         _sweep(
             "sparseloco", "sparseloco:codec=topk-256",

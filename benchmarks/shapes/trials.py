@@ -30,6 +30,7 @@ class Length(Enum):
     FAR = "far"
     FAR_ONCE = "far once"
     MERGE = "merge"
+    MERGE_SWEEP = "merge sweep"
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,6 +91,7 @@ FULL = Edition(
         Length.FAR_ONCE: Span(4000, 50, is_single=True),
         # As many rounds as the longest runs at a quarter of their steps.
         Length.MERGE: Span(960, 12),
+        Length.MERGE_SWEEP: Span(384, 12, is_single=True),
         Length.LONG: Span(4000, 500),
         Length.HOSTILE: Span(250, 50),
         Length.TIMING: Span(100, 50, is_single=True),
@@ -110,6 +112,7 @@ QUICK = Edition(
         Length.FAR: Span(8, 2, "tiny", fragments=2),
         Length.FAR_ONCE: Span(8, 2, "tiny", is_single=True, fragments=2),
         Length.MERGE: Span(8, 2, "tiny", fragments=2),
+        Length.MERGE_SWEEP: Span(2, 2, "tiny", is_single=True, fragments=2),
         Length.LONG: Span(8, 4, "tiny", fragments=2),
         Length.HOSTILE: Span(2, 1, "tiny", fragments=2),
         Length.TIMING: Span(2, 1, "tiny", is_single=True, fragments=2),

@@ -1,6 +1,8 @@
 """`swarmtrain compare`: strategies side by side on this machine, exchanging as in a run."""
 
+import shlex
 import sys
+from collections.abc import Sequence
 from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -16,6 +18,7 @@ from swarmtrain.foundation.error_table import EXIT_DONE
 from swarmtrain.foundation.errors import UserError, misuse
 
 if TYPE_CHECKING:
+    from swarmtrain.compare.frontier import Search
     from swarmtrain.compare.results import RunResult, Shelf
 
 
@@ -26,7 +29,11 @@ ATTACK = Attack.SIGN_FLIP
 """Attack of hostile peers, unless somebody says otherwise."""
 
 Strategies = Annotated[
-    str, typer.Option(help="Names with commas between; diloco:codec=none has its own setting.")
+    str,
+    typer.Option(
+        help="Names with commas between; diloco:codec=none/int8 has settings of its own.",
+        show_default="diloco; of a search a grid",
+    ),
 ]
 Codec = Annotated[str, typer.Option(help="Codec of exchanges.", show_default="the strategy's own")]
 Peers = Annotated[int, typer.Option(min=1, max=64, help="Replicas of a run.")]
@@ -71,11 +78,24 @@ Out = Annotated[
     ),
 ]
 Html = Annotated[Path | None, typer.Option(help="Write a report with curves.")]
+Frontier = Annotated[
+    bool,
+    typer.Option(
+        "--frontier", help="Search: who loses least for its bytes and seconds, equally tuned."
+    ),
+]
+Tries = Annotated[
+    int | None,
+    typer.Option(min=1, max=5, help="Rates for each point of a search.", show_default="3"),
+]
+
+TRIES = 3
+"""Rates that every point of a search is tried with, unless somebody says otherwise."""
 
 
 def compare(
     context: typer.Context,
-    strategies: Strategies = "diloco",
+    strategies: Strategies = "",
     codec: Codec = "",
     peers: Peers = 4,
     steps: Steps = 1000,
@@ -98,6 +118,8 @@ def compare(
     processes: Processes = None,
     out: Out = None,
     html: Html = None,
+    frontier: Frontier = False,
+    tries: Tries = None,
     as_json: EndsAsJson = False,
     verbose: Verbose = False,
 ) -> None:
@@ -107,8 +129,12 @@ def compare(
     Time is modelled: steps of a fixed length, and links as --net names them.
     """
     context.ensure_object(Situation).begin(verbose=verbose)
+    from swarmtrain.compare import frontier as frontiers
     from swarmtrain.compare import request
 
+    if tries is not None and not frontier:
+        raise misuse("--tries changes nothing without --frontier.", "A search tries rates.")
+    strategies = strategies or (frontiers.GRID if frontier else "diloco")
     given = {
         "codec": codec, "inner": inner, "inner_lr": inner_lr, "outer_lr": outer_lr,
         "outer_momentum": outer_momentum,
@@ -125,14 +151,19 @@ def compare(
             "Give each peer a speed, for instance --speeds 1,1,0.5,0.25.",
         )
     own = {name: value for name, value in given.items() if value not in ("", None)}
-    plans = request.plans(strategies, base, range(seed, seed + seeds), own)
+    chosen = range(seed, seed + 1 if frontier else seed + seeds)
+    plans = request.plans(strategies, base, chosen, own)
     if attack != ATTACK and not any(plan.hostile for plan in plans):
         raise misuse("--attack changes nothing without --hostile.", "Say how many peers attack.")
     others = {"drop": drop, "hostile": hostile, "robust": robust, "pace": dynamic}
     others["inner_steps"] = inner_steps != INNER_STEPS
     names = [*own, *(name for name, is_given in others.items() if is_given)]
     request.check_used({_option(name): name for name in names}, plans)
-    _run(plans, processes, out, html, as_json=as_json)
+    if frontier:
+        of_all = range(seed, seed + seeds)
+        _search(plans, tries or TRIES, of_all, processes, out, html, as_json=as_json)
+    else:
+        _run(plans, processes, out, html, as_json=as_json)
     raise typer.Exit(EXIT_DONE)
 
 
@@ -150,23 +181,73 @@ def _run(
 ) -> None:
     script = _begin_html(html) if html is not None else ""
     from swarmtrain.compare.results import rows
-    from swarmtrain.compare.seats import cores
-    from swarmtrain.compare.sweep import run_all
     from swarmtrain.compare.table import text_table
 
-    shelf = _shelf(out)
-    try:
-        results = run_all(plans, shelf, processes or cores(), _tell)
-    except KeyboardInterrupt:
-        if shelf.directory is not None:
-            say(f"stopped; finished runs are kept in {shelf.directory}, the same command goes on")
-        raise
+    results = _made(plans, _shelf(out), processes)
     if as_json:
         show_json({"results": [asdict(result) for result in results]})
     else:
         show(text_table(rows(results)))
     if html is not None:
         _write_html(html, results, script)
+
+
+def _search(
+    points: "list[Plan]",
+    tries: int,
+    seeds: range,
+    processes: int | None,
+    out: Path | None,
+    html: Path | None,
+    *,
+    as_json: bool,
+) -> None:
+    """Search the frontier, and keep what was found for `swarmtrain plan`."""
+    script = _begin_html(html) if html is not None else ""
+    from swarmtrain.compare import frontier
+
+    shelf = _shelf(out)
+    found, results = frontier.search(
+        points, tries, seeds, lambda plans: _made(plans, shelf, processes)
+    )
+    if shelf.directory is not None:
+        try:
+            frontier.keep(found, shelf.directory)
+        except OSError as error:
+            say(f"cannot keep what was found for `swarmtrain plan`: {error.strerror or error}")
+    if as_json:
+        show_json(frontier.as_json(found))
+    else:
+        show("\n".join(frontier.in_words(found, _command)))
+    if html is not None:
+        _write_html(html, results, script, found)
+
+
+def _command(words: str) -> str:
+    """The command that makes the runs of one point of this search."""
+    kept: list[str] = []
+    given = iter(sys.argv[2:])
+    for word in given:
+        option, has_value, _ = word.partition("=")
+        if option in ("--strategies", "--tries", "--html"):
+            if not has_value:
+                next(given, "")
+        elif option not in ("--frontier", "--json"):
+            kept.append(word)
+    return shlex.join(["swarmtrain", "compare", "--strategies", words, *kept])
+
+
+def _made(plans: "Sequence[Plan]", shelf: "Shelf", processes: int | None) -> "list[RunResult]":
+    """Make runs, or find them."""
+    from swarmtrain.compare.seats import cores
+    from swarmtrain.compare.sweep import run_all
+
+    try:
+        return run_all(plans, shelf, processes or cores(), _tell)
+    except KeyboardInterrupt:
+        if shelf.directory is not None:
+            say(f"stopped; finished runs are kept in {shelf.directory}, the same command goes on")
+        raise
 
 
 def _shelf(out: Path | None) -> "Shelf":
@@ -198,11 +279,14 @@ def _begin_html(path: Path) -> str:
     return script
 
 
-def _write_html(path: Path, results: "list[RunResult]", script: str) -> None:
+def _write_html(
+    path: Path, results: "list[RunResult]", script: str, found: "Search | None" = None
+) -> None:
     from swarmtrain.compare import html
 
+    command = " ".join(["swarmtrain", *sys.argv[1:]])
     try:
-        html.write(path, html.page(results, " ".join(["swarmtrain", *sys.argv[1:]]), script))
+        html.write(path, html.page(results, command, script, found))
     except OSError as error:
         raise _unwritten(path, error) from error
 

@@ -47,7 +47,7 @@ def plan(
     from swarmtrain.data.places import settle
     from swarmtrain.foundation.errors import misuse
     from swarmtrain.plan import forecast as plans
-    from swarmtrain.plan import forecast_costs
+    from swarmtrain.plan import forecast_costs, suggestion
 
     if costs:
         sizes = forecast_costs.costs()
@@ -62,6 +62,7 @@ def plan(
     config, _ = settle(config_file.load(run_file), run_file.parent)
     named = plans.parse_peers(peers)
     found = plans.forecast(config, named)
+    offered = suggestion.suggested(config, [one.link for one in named], suggestion.last_search())
     ran = None
     if measured is not None:
         from swarmtrain.plan import measured as runs
@@ -69,8 +70,12 @@ def plan(
         ran = runs.measured(measured, config)
     if as_json:
         beside = {} if ran is None else {"measured": asdict(ran)}
+        if offered is not None:
+            beside["suggestion"] = asdict(offered)
         show_json({**asdict(found), "assumed": plans.assumptions(named), **beside})
     else:
         show("\n".join(plans.in_words(config, found, named)))
+        if offered is not None:
+            show("\n".join(("", *suggestion.in_words(offered))))
         if ran is not None:
             show("\n".join(("", *runs.beside(ran, found))))

@@ -13,7 +13,7 @@ import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from swarmtrain.compare.plan import Net
+from swarmtrain.compare.plan import NETS, Net
 from swarmtrain_transport.links.link import PeerId
 
 ROUND_TRIPS = 4
@@ -41,6 +41,11 @@ class Traffic:
         """Seconds of the bytes that travel before the op."""
         return self._moving_s(net) * self.ahead
 
+    def waited_s(self, net: Net, hidden_s: float, ahead_s: float) -> float:
+        """Seconds that steps do not hide, of which so many are made meanwhile, and before."""
+        late_s = max(0.0, self.seconds(net) - hidden_s)
+        return late_s + max(0.0, self.ahead_s(net) - ahead_s)
+
     def _moving_s(self, net: Net) -> float:
         return max(
             max(sent / net.up_bytes_s for sent in self.up.values()),
@@ -58,6 +63,7 @@ class Costs:
     Attributes:
         seconds: modelled seconds so far.
         exchange_s: seconds in which nobody trained; where some did, the share of those who did not.
+        seconds_by_net: seconds as they would be over each link, by its name.
         peak_bytes: most bytes that one peer sends per inner step, with an op spread evenly over
             the steps that it has.
     """
@@ -66,6 +72,7 @@ class Costs:
         self.seconds = 0.0
         self.exchange_s = 0.0
         self.peak_bytes = 0
+        self.seconds_by_net = dict.fromkeys(NETS, 0.0)
         self._net = net
         self._num_peers = num_peers
         self._sent = 0
@@ -78,6 +85,8 @@ class Costs:
     def stepped(self, seconds: float) -> None:
         """All have made the inner steps that fit into so many seconds."""
         self.seconds += seconds
+        for name in NETS:
+            self.seconds_by_net[name] += seconds
 
     def exchanged(
         self, traffic: Traffic, *, hidden_s: float, ahead_s: float, delay_steps: int, steps: int,
@@ -93,11 +102,11 @@ class Costs:
             steps: inner steps of a round, in which travels what is known before.
             waits: share of all inner steps a second that are not made while it is waited for.
         """
-        waited_s = max(0.0, traffic.seconds(self._net) - hidden_s)
-        waited_s += max(0.0, traffic.ahead_s(self._net) - ahead_s)
-        waited_s *= waits
+        waited_s = waits * traffic.waited_s(self._net, hidden_s, ahead_s)
         self.exchange_s += waited_s
         self.seconds += waited_s
+        for name, net in NETS.items():
+            self.seconds_by_net[name] += waits * traffic.waited_s(net, hidden_s, ahead_s)
         self._sent += sum(traffic.up.values())
         busiest = max(traffic.up.values())
         rate = busiest * (1 - traffic.ahead) / max(1, delay_steps)

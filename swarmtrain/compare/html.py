@@ -11,6 +11,8 @@ from html import escape
 from pathlib import Path
 from tempfile import TemporaryFile
 
+from swarmtrain.compare.frontier import BYTES, Search
+from swarmtrain.compare.plan import NETS
 from swarmtrain.compare.results import Point, RunResult, rows
 from swarmtrain.compare.table import legend, table_lines
 from swarmtrain.foundation import atomic_file
@@ -23,6 +25,11 @@ _AXES = (
 )
 """Strategies differ in bytes and time by factors of hundreds, which only a logarithm shows. Zero
 has none: a curve begins with its first exchange, and without any there is none over bytes."""
+
+_COSTS = (
+    (BYTES, "bytes that a peer has sent"),
+    *((net, f"modelled seconds over {net}") for net in NETS),
+)
 
 
 def plotly_script() -> str:
@@ -44,18 +51,23 @@ def plotly_script() -> str:
     return script
 
 
-def page(results: Sequence[RunResult], command: str, script: str) -> str:
+def page(
+    results: Sequence[RunResult], command: str, script: str, found: Search | None = None
+) -> str:
     """The whole file.
 
     Args:
         results: runs of all strategies and seeds.
         command: command that made them, shown on top.
         script: source of plotly.
+        found: findings of a search, drawn first.
     """
     figures = "".join(
-        f'<h2>Loss against {escape(title)}</h2><div id="{axis}" class="figure"></div>'
-        f"<script>Plotly.newPlot({json.dumps(axis)}, {_json(_traces(results, axis, scale))}, "
-        f"{_json(_layout(title, scale))}, {{responsive: true}});</script>"
+        _figure(f"of {cost}", cost, _places(found, cost), _layout(title, "log", type="log"))
+        for cost, title in (_COSTS if found is not None else ())
+    )
+    figures += "".join(
+        _figure(axis, title, _traces(results, axis, scale), _layout(title, scale))
         for axis, title, scale in _AXES
     )
     return (
@@ -69,6 +81,33 @@ def page(results: Sequence[RunResult], command: str, script: str) -> str:
         f"<p>{escape(legend(rows(results)))}</p>{figures}"
         "</body></html>\n"
     )
+
+
+def _figure(
+    name: str, title: str, traces: list[dict[str, object]], layout: dict[str, object]
+) -> str:
+    return (
+        f'<h2>Loss against {escape(title)}</h2><div id="{name}" class="figure"></div>'
+        f"<script>Plotly.newPlot({json.dumps(name)}, {_json(traces)}, "
+        f"{_json(layout)}, {{responsive: true}});</script>"
+    )
+
+
+def _places(found: Search | None, cost: str) -> list[dict[str, object]]:
+    """Every point of a search, and a line through those of the frontier."""
+    if found is None:
+        return []
+    groups = {"all points": found.points, "frontier": found.frontier(cost)}
+    return [
+        {
+            "x": [one.costs[cost] for one in points],
+            "y": [one.loss for one in points],
+            "text": [one.words for one in points],
+            "name": name,
+            "mode": "markers" if name == "all points" else "lines+markers",
+        }
+        for name, points in groups.items()
+    ]
 
 
 def write(path: Path, text: str) -> None:
@@ -143,10 +182,10 @@ def _apart(more: float | None, less: float | None) -> float:
     return more - less if more is not None and less is not None else 0.0
 
 
-def _layout(title: str, scale: str) -> dict[str, object]:
+def _layout(title: str, scale: str, **losses: str) -> dict[str, object]:
     return {
         "xaxis": {"title": {"text": title}, "type": scale, "exponentformat": "SI"},
-        "yaxis": {"title": {"text": "held-out loss, nats per byte"}},
+        "yaxis": {"title": {"text": "held-out loss, nats per byte"}, **losses},
         "margin": {"t": 10},
         "legend": {"orientation": "h", "y": -0.2},
     }

@@ -8,6 +8,7 @@ import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import fields, replace
 from difflib import get_close_matches
+from itertools import product
 from types import MappingProxyType
 from typing import get_args, get_type_hints
 
@@ -105,7 +106,7 @@ def takes(facts: StrategyFacts) -> tuple[str, ...]:
         found |= {name for name, (_, key) in _OF_RUN_FILE.items() if key in facts.takes}
     if facts.kind is OpKind.MEAN:
         found.add("robust")
-    if facts.has_rounds:
+    if facts.fits_stages:
         found |= {"pipeline", *_PIPELINE}
     if facts.probes:
         found -= {"inner", "codec", "rounding"}  # bytes as they are, and no optimizer
@@ -147,7 +148,8 @@ def plans(
     """One plan per strategy and seed, strategies first.
 
     Args:
-        strategies: names with commas between, each perhaps with settings of its own.
+        strategies: names with commas between, each perhaps with settings of its own, and these
+            with alternatives, as in ``inner_steps=20/100``.
         base: everything that they share.
         seeds: number of seeds per strategy.
         given: settings that hold for all of them instead of their presets.
@@ -155,7 +157,7 @@ def plans(
     Raises:
         UserError: SWT-E610, a name or a setting cannot be meant.
     """
-    words = [word.strip() for word in strategies.split(",")]
+    words = [one for word in strategies.split(",") for one in _alternatives(word.strip())]
     if len(set(words)) != len(words):
         raise misuse(f"{cleaned(strategies)!r} names a strategy twice.", "Leave one out.")
     chosen = [_plan(word, base, given) for word in words]
@@ -182,6 +184,16 @@ def check_used(given: Mapping[str, str], chosen: Sequence[Plan]) -> None:
                 f"{option} changes nothing here: {asked} takes no such setting.",
                 "Leave it out, or list a strategy that it is for.",
             )
+
+
+def _alternatives(word: str) -> list[str]:
+    """Every choice of a word's alternatives."""
+    name, *settings = word.split(":")
+    choices = []
+    for setting in settings:
+        key, sign, text = setting.partition("=")
+        choices.append([f"{key}{sign}{one}" for one in text.split("/")])
+    return [":".join((name, *chosen)) for chosen in product(*choices)]
 
 
 def _plan(word: str, base: Plan, given: Mapping[str, object]) -> Plan:
@@ -227,11 +239,11 @@ def _pipeline(
         UserError: SWT-E610.
     """
     label = cleaned(word)
-    if not facts.has_rounds:
+    if not facts.fits_stages:
         raise misuse(
             f"{label!r} cannot be trained in a pipeline.",
-            "Its peers exchange after inner steps of their own: take diloco, streaming, eager, "
-            "co2, noloco or sparseloco.",
+            "Its peers make inner steps with nothing between two of them: take diloco, streaming, "
+            "eager, co2, noloco or sparseloco.",
         )
     asked = re.fullmatch(r"(\d{1,4})x(\d{1,4})", settings.get("pipeline", ""))
     if asked is None:

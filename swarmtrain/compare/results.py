@@ -8,8 +8,8 @@ import errno
 import json
 import math
 import os
-from collections.abc import Callable, Sequence
-from dataclasses import asdict, dataclass
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from statistics import mean, stdev
 
@@ -68,6 +68,7 @@ class RunResult:
         lost: micro-batches that did not come back.
         stage_spreads: `replica_spread` of each stage's peers as they give their parts, mean
             over ops.
+        seconds_by_net: `modelled_seconds` over each link, by its name; of pipelines none.
     """
 
     strategy: str
@@ -92,6 +93,7 @@ class RunResult:
     redone: int = 0
     lost: int = 0
     stage_spreads: tuple[float, ...] = ()
+    seconds_by_net: Mapping[str, float] = field(default_factory=dict, hash=False)
 
 
 @dataclass(frozen=True, slots=True)
@@ -107,6 +109,7 @@ class Row:
         route_shares: shares of each place in a pipeline's stage, mean over stages and seeds.
         redone: micro-batches that were sent again, mean over seeds.
         lost: micro-batches that were lost, mean over seeds.
+        seconds_by_net: modelled, of the whole run over each link.
     """
 
     strategy: str
@@ -123,6 +126,7 @@ class Row:
     route_shares: tuple[float, ...] = ()
     redone: float = 0.0
     lost: float = 0.0
+    seconds_by_net: Mapping[str, float] = field(default_factory=dict, hash=False)
 
 
 def finite(value: float) -> float | None:
@@ -156,6 +160,9 @@ def _row(runs: Sequence[RunResult]) -> Row:
         route_shares=tuple(map(mean, zip(*shares, strict=True))),
         redone=mean(run.redone for run in runs),
         lost=mean(run.lost for run in runs),
+        seconds_by_net={
+            name: mean(run.seconds_by_net[name] for run in runs) for name in runs[0].seconds_by_net
+        },
     )
 
 

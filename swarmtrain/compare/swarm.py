@@ -214,6 +214,7 @@ class Swarm:
             peak_bytes_per_step=self._costs.peak_bytes,
             modelled_seconds=round(self._costs.seconds, 6),
             exchange_seconds=round(self._costs.exchange_s, 6),
+            seconds_by_net={name: round(s, 6) for name, s in self._costs.seconds_by_net.items()},
             state_roots=tuple(roots),
             curve=tuple(self._curve),
         )

@@ -181,14 +181,15 @@ class DemoOptions:
             UserError: SWT-E610, churn with too few peers or rounds, pairs without a second peer,
                 a pipeline of another number of peers or one whose states are each peer's own.
         """
-        is_paired = facts_named(self.strategy).kind is OpKind.PAIR
-        is_own = is_paired or bool(facts_named(self.strategy).planned)  # rounds or states
-        if self.pipeline and (self.peers != DEMO_PIPELINE_PEERS or is_own):
+        facts = facts_named(self.strategy)
+        is_paired = facts.kind is OpKind.PAIR
+        is_staged = facts.fits_stages and not is_paired
+        if self.pipeline and (self.peers != DEMO_PIPELINE_PEERS or not is_staged):
             raise misuse(
                 f"The demo of a pipeline has {DEMO_PIPELINE_PEERS} peers, two for each of three "
                 "stages and one for all, and shows that those of a stage hold the same weights.",
-                "Leave out --peers, and name no --strategy whose peers exchange in pairs or have "
-                "rounds of their own.",
+                "Leave out --peers, and name no --strategy of pairs, with rounds of each peer's "
+                "own, or with an act at each step.",
             )
         if is_paired and self.peers == 1:
             raise misuse(

@@ -109,20 +109,20 @@ def _own_problems(config: RunConfig) -> Iterator[Problem]:
 def stage_strategy_problems(config: RunConfig) -> Iterator[Problem]:
     """Find what the strategy cannot do where the model is in stages."""
     facts, outer, name = config.facts, config.outer, config.outer.strategy
-    if facts.kind is not None and not facts.has_rounds:
-        yield Problem(
-            "outer.strategy",
-            f"must be one with inner steps where the model is in stages, it is {name}",
-            "Stages make their steps at a pace of their own, and an exchange at every step would "
-            "hold up all of them; losses beside the weights are a whole model's. Take diloco, "
-            "streaming, eager, co2, sparseloco or noloco.",
-        )
-    elif "buffer" in facts.planned:
+    if "buffer" in facts.planned:
         yield Problem(
             "outer.strategy",
             f"must be one whose rounds are common where the model is in stages, it is {name}",
             "A stage's round is closed with the others'. Take diloco, streaming, eager, co2, "
             "sparseloco or noloco.",
+        )
+    elif facts.kind is not None and not facts.fits_stages:
+        yield Problem(
+            "outer.strategy",
+            f"must be one with inner steps where the model is in stages, it is {name}",
+            "Stages make their steps at a pace of their own, and whatever is done after every step "
+            "would hold up all of them; losses beside the weights are a whole model's. Take "
+            "diloco, streaming, eager, co2, sparseloco or noloco.",
         )
     elif config.ops_at_once > 1:
         yield Problem(

@@ -54,7 +54,7 @@ def test_a_pipeline_sees_the_tokens_of_as_many_replicas_and_ends_with_one_state(
     assert piped(corpus) == split
 
 
-STAGED = [facts.name for facts in BUILT_IN.values() if facts.has_rounds and not facts.planned]
+STAGED = [facts.name for facts in BUILT_IN.values() if facts.fits_stages]
 
 
 @pytest.mark.parametrize("strategy", STAGED)

@@ -28,6 +28,7 @@ from swarmtrain.foundation.events import (
 from swarmtrain.local_run.place import Place
 from swarmtrain.local_run.processes import Kill, Say, Start
 from swarmtrain.pipeline.costs import most_slots_of, under_way_of
+from swarmtrain_optimizers.strategies.registry import BUILT_IN
 from swarmtrain_transport.coordinator.status import (
     CoordinatorStatus,
     PipelineStatus,
@@ -57,7 +58,9 @@ def test_the_run_file_has_stages_and_no_source_is_more_than_a_step_ahead(tmp_pat
     assert under_way * config.pipeline.micro_batch <= config.inner.batch
 
 
-@pytest.mark.parametrize("strategy", [s for s in STRATEGIES if s not in ("noloco", "asynchronous")])
+@pytest.mark.parametrize(
+    "strategy", [s for s in STRATEGIES if s != "noloco" and BUILT_IN[s].fits_stages]
+)
 def test_every_strategy_that_the_demo_shows_has_a_run_file_in_stages(tmp_path, strategy: str):
     config = write_run_file(Place.make(tmp_path / "demo"), options(strategy=strategy))
     assert config.outer.fragments == 1
@@ -75,7 +78,7 @@ def test_each_stage_has_a_fast_and_a_slow_peer_and_one_peer_has_all_stages():
     assert spans()[CAST.victim or ""] == range(1, 2)
 
 
-@pytest.mark.parametrize("wrong", [{"peers": 4}, {"strategy": "noloco"}])
+@pytest.mark.parametrize("wrong", [{"peers": 4}, {"strategy": "noloco"}, {"strategy": "fedavg_m"}])
 def test_what_the_demo_of_a_pipeline_cannot_show_is_refused(wrong):
     with pytest.raises(UserError, match="demo of a pipeline has 7 peers"):
         options(**wrong)

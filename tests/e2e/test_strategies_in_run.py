@@ -12,11 +12,12 @@ DYNAMIC = (
     'strategy = "delayed_nesterov"\nerror_feedback = true\n'
     '[exchange]\ncodec = "two_bit"\nblock = 256\n'
 )
+SCAFFOLD = 'strategy = "scaffold_m"\n[exchange]\n'
 NOLOCO = 'strategy = "noloco"\n'
 ONE_BYTE = 'strategy = "one_byte"\n[exchange]\nstart_peers = 2\nmin_contributors = 1\n'
 
 
-@pytest.mark.parametrize(("name", "text"), [("ddp", DDP), ("dynamic", DYNAMIC)])
+@pytest.mark.parametrize(("name", "text"), [("ddp", DDP), ("dynamic", DYNAMIC), ("own", SCAFFOLD)])
 def test_two_peers_end_with_the_same_bits_and_can_prove_it(tmp_path, name, text):
     run = f'[run]\nname = "{name}"\nrounds = 6\n{SMALL_MODEL}{text}start_peers = 2\n'
     with place(tmp_path) as here:

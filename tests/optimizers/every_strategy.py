@@ -12,10 +12,12 @@ from swarmtrain_optimizers.strategies.delayed.strategy import Delayed
 from swarmtrain_optimizers.strategies.delayed_nesterov.strategy import DelayedNesterov
 from swarmtrain_optimizers.strategies.diloco.strategy import DiLoCo
 from swarmtrain_optimizers.strategies.eager.strategy import Eager
+from swarmtrain_optimizers.strategies.fedavg_m.strategy import FedAvgM
 from swarmtrain_optimizers.strategies.fragments import fragments_of
 from swarmtrain_optimizers.strategies.local.strategy import Local, Merged
 from swarmtrain_optimizers.strategies.noloco.strategy import NoLoCo
 from swarmtrain_optimizers.strategies.one_byte.strategy import OneByte
+from swarmtrain_optimizers.strategies.scaffold_m.strategy import ScaffoldM
 from swarmtrain_optimizers.strategies.sparseloco.strategy import SparseLoCo
 from swarmtrain_optimizers.strategies.streaming.strategy import Streaming
 
@@ -86,6 +88,14 @@ def _delayed_nesterov(size: int, block: int) -> Strategy:
     )
 
 
+def _fedavg_m(size: int, block: int) -> Strategy:
+    return FedAvgM(size, inner_steps=4, lr=1.0, momentum=0.5)
+
+
+def _scaffold_m(size: int, block: int) -> Strategy:
+    return ScaffoldM(size, inner_steps=4, lr=1.0, momentum=0.3)
+
+
 def _noloco(size: int, block: int) -> Strategy:
     return NoLoCo(size, inner_steps=4)
 
@@ -120,10 +130,12 @@ MAKERS: dict[str, Callable[[int, int], Strategy]] = {
     "diloco": _diloco,
     "diloco feedback": _diloco_feedback,
     "eager": _eager,
+    "fedavg_m": _fedavg_m,
     "local": _local,
     "local merged": _merged,
     "noloco": _noloco,
     "one_byte": _one_byte,
+    "scaffold_m": _scaffold_m,
     "sparseloco": _sparseloco,
     "streaming": _streaming,
     "streaming feedback": _streaming_feedback,

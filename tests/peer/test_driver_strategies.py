@@ -9,11 +9,12 @@ from swarmtrain.peer.training.driver import Driver
 from swarmtrain.peer.training.own_work import OwnPart
 from swarmtrain_optimizers.codecs.raw import Raw
 from swarmtrain_optimizers.schedule import warmup_cosine
-from swarmtrain_optimizers.strategies.base import Strategy
+from swarmtrain_optimizers.strategies.base import Strategy, SwarmFacts
 from swarmtrain_optimizers.strategies.ddp.strategy import DDP, SGD
 from swarmtrain_optimizers.strategies.delayed.strategy import Delayed
 from swarmtrain_optimizers.strategies.diloco.strategy import DiLoCo
 from swarmtrain_optimizers.strategies.eager.strategy import Eager
+from swarmtrain_optimizers.strategies.fedavg_m.strategy import FedAvgM
 from swarmtrain_optimizers.strategies.streaming.strategy import Streaming
 from swarmtrain_transport.arithmetic import Window
 from swarmtrain_transport.result import OpResult, SliceResult
@@ -92,6 +93,37 @@ def test_a_state_is_copied_in_its_turn_and_where_nobody_could_be_given_one() -> 
     results[-1] = replace(results[-1], is_kept=True)
     images = [driver.end_op(result) for result in results]
     assert [image.chunks is not None for image in images] == [False, True, False, True]
+
+
+def test_a_strategy_that_acts_between_steps_moves_the_weights_after_each() -> None:
+    strategy = FedAvgM(SIZE, inner_steps=4, lr=1.0, momentum=0.5)
+    driver, held = driven(strategy)
+    trained(driver, held, 4)
+    assert torch.equal(held.vector, torch.full((SIZE,), -4.0)), "nobody has gone anywhere yet"
+    driver.contribute()
+    driver.end_op(committed(1, torch.full((SIZE,), 4.0), (ME, OTHER)))
+    trained(driver, held, 4)
+    assert torch.equal(held.vector, torch.full((SIZE,), -10.0)), "4, 4 more, and half of the first"
+    assert torch.equal(given(driver.contribute(), SIZE), torch.full((SIZE,), 6.0))
+
+
+def test_a_part_spans_the_rounds_since_its_peer_was_in_one() -> None:
+    heard: list[tuple[float, int]] = []
+
+    class Listening(FedAvgM):
+        def hear_of_swarm(self, facts: SwarmFacts) -> None:
+            heard.append((facts.rounds, facts.own_rounds))
+
+    driver, held = driven(Listening(SIZE, inner_steps=1, lr=1.0, momentum=0.0))
+    both = (ME, OTHER)
+    named = {1: both, 2: (OTHER,), 3: both, 5: both, 6: (ME,), 7: (ME,), 8: (ME,), 9: both}
+    for op, contributors in named.items():
+        trained(driver, held, 1)
+        driver.contribute()
+        driver.end_op(committed(op, torch.ones(SIZE), contributors))
+    # Op 4 was skipped: all had two rounds. Who is left out of three begins anew.
+    assert heard[:4] == [(1.0, 1), (1.0, 1), (1.5, 2), (2.0, 2)]
+    assert heard[4:] == [(1.0, 1)] * 4
 
 
 def test_a_delayed_result_takes_its_place_with_the_next_contribution() -> None:

@@ -32,6 +32,8 @@ OWN: dict[str, dict[str, Any]] = {
     "streaming": {"fragments": 2, "delay_steps": 1, "mixing": 0.5, "inner_steps": 4},
     "ddp": {"error_feedback": False},
     "one_byte": {"error_feedback": False, "momentum": 0.0, "lr": 1.0},
+    "fedavg_m": {"error_feedback": False, "lr": 1.0},
+    "scaffold_m": {"error_feedback": False, "lr": 1.0},
     "sparseloco": {"momentum": 0.0},
     "local": {"error_feedback": False, "last_merge": True},
 }

@@ -138,7 +138,7 @@ def test_stages_of_another_type_are_told_what_is_expected(tmp_path: Path, value:
     [
         'diloco"\n[pipeline]\nschedule = "flush',
         'streaming"\ndelay_steps = 0\n[pipeline]\nschedule = "flush',
-        *(facts.name for facts in BUILT_IN.values() if facts.has_rounds),
+        *(facts.name for facts in BUILT_IN.values() if facts.fits_stages),
     ],
 )
 def test_strategies_with_inner_steps_fit(tmp_path: Path, strategy: str):

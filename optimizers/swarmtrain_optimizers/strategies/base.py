@@ -194,10 +194,15 @@ class SwarmFacts:
     Attributes:
         samples_before: samples in all earlier results; 0 where the run does not count them.
         weights: contributors' weights; empty where they are unknown.
+        rounds: rounds of work that a contributor's part spans, on average, as far as this peer has
+            seen who was in earlier ops: for what is a peer's own, never for shared state.
+        own_rounds: rounds that this peer's part spans.
     """
 
     samples_before: int
     weights: tuple[int, ...]
+    rounds: float = 1.0
+    own_rounds: int = 1
 
 
 @runtime_checkable
@@ -238,6 +243,16 @@ class KeepsBase(Protocol):
     def give_up(self) -> Tensor:
         """Drop all that is not in the anchor, and return (num_values,) the anchor, a new tensor, to
         begin a round with."""
+
+
+@runtime_checkable
+class ActsBetween(Protocol):
+    """A strategy that acts on the weights between any two inner steps, whatever optimizer makes
+    these."""
+
+    def between(self) -> Tensor:
+        """(num_values,) what is added to the weights after the inner step that was just made, a
+        new tensor. To be called once after each; `FACTS.acts_between` says that it is."""
 
 
 @runtime_checkable

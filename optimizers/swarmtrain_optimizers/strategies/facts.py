@@ -91,6 +91,8 @@ class StrategyFacts:
             no inner optimizer then, and weights to begin with, as none are learned from nothing.
         overlaps: True if inner steps go on during an op, so that all peers of a whole model must be
             at the same one.
+        acts_between: True if it acts on the weights after every inner step (`base.ActsBetween`), so
+            that one process must make all steps of the whole model.
         hurries: True if slow peers make so few inner steps that even the fastest need not wait;
             else only those do with whom most would wait.
         feeds_back: True if a codec's loss is always sent later, without a setting.
@@ -115,6 +117,7 @@ class StrategyFacts:
     takes_gradients: bool = False
     probes: bool = False
     overlaps: bool = False
+    acts_between: bool = False
     hurries: bool = False
     feeds_back: bool = False
     rates: Rates = Rates()
@@ -126,6 +129,11 @@ class StrategyFacts:
     def has_rounds(self) -> bool:
         """True if peers exchange what inner steps of their own have made, however many each has."""
         return self.kind is not None and not self.takes_gradients and not self.probes
+
+    @property
+    def fits_stages(self) -> bool:
+        """True if a model in stages can be trained by it: stages step at paces of their own."""
+        return self.has_rounds and not self.acts_between and not self.planned
 
     @property
     def diverges(self) -> bool:

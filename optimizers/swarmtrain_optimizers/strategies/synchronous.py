@@ -230,7 +230,7 @@ class Synchronous(Giving):
             weights = self._landed(delta, included, piece)
             if weights_now is not None:
                 weights.add_(weights_now[piece] - pending.snapshot[piece])
-            for start, stop in _within(self._dropped, piece):
+            for start, stop in within(self._dropped, piece):
                 # NaN minus NaN is no step: without this, dropping would not heal what it is for.
                 part, anchor = weights[start:stop], self._anchor[piece][start:stop]
                 weights[start:stop] = torch.where(torch.isfinite(part), part, anchor)
@@ -286,9 +286,9 @@ class Synchronous(Giving):
         residual = pending[piece]
         if decoded_own is not None:
             given = [(start, stop) for start, stop, here in included if here]
-            for start, stop in _within(given, piece):
+            for start, stop in within(given, piece):
                 residual[start:stop].sub_(decoded_own(piece.start + start, piece.start + stop))
-        for start, stop in _within(self._dropped, piece):
+        for start, stop in within(self._dropped, piece):
             residual[start:stop] = 0
         assert self._feedback is not None
         self._feedback.residual[piece] = residual
@@ -306,10 +306,10 @@ class Synchronous(Giving):
         weights = self._anchor[piece].clone()
         if delta is not None:
             out = [(start, stop) for start, stop, here in included if not here]
-            for start, stop in _within(out, piece):
+            for start, stop in within(out, piece):
                 # Local rebase: theta <- phi' - Delta, the work goes into the next Delta.
                 weights[start:stop].sub_(delta[start:stop])
-        for start, stop in _within(self._dropped, piece):
+        for start, stop in within(self._dropped, piece):
             weights[start:stop] = self._anchor[piece][start:stop]
         return weights
 
@@ -320,7 +320,7 @@ class Synchronous(Giving):
             self._feedback.drop()
 
 
-def _within(ranges: Sequence[tuple[int, int]], piece: slice) -> Iterator[tuple[int, int]]:
+def within(ranges: Sequence[tuple[int, int]], piece: slice) -> Iterator[tuple[int, int]]:
     """The parts of these ranges that lie in a piece, counted from its begin."""
     for start, stop in ranges:
         low, high = max(start, piece.start), min(stop, piece.stop)

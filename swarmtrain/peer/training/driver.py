@@ -28,7 +28,9 @@ from swarmtrain.peer.training.own_work import (
     without_broken,
 )
 from swarmtrain.peer.training.state_image import Put, StateImage, arrays_of, image_of
+from swarmtrain_optimizers.exclusions import EXCLUSIONS_MAX
 from swarmtrain_optimizers.strategies.base import (
+    ActsBetween,
     Direction,
     HearsOfSwarm,
     KeepsBase,
@@ -175,6 +177,7 @@ class Driver:
         self._samples = 0
         self._began = -1  # op of the anchor that the round began from
         self._stale = 0  # results since then
+        self._seen: dict[PeerId, int] = {}  # op that had a peer's part last
         self._given: deque[_Given] = deque()  # parts under way, oldest first: those after `op`
         if isinstance(strategy, Probing):
             self._read = self._anchor  # which is where the weights are, between ops and in them
@@ -274,9 +277,11 @@ class Driver:
         return image
 
     def stepped(self, samples: int) -> None:
-        """Count an inner step over so many samples."""
+        """Count an inner step over so many samples, and let a strategy that does so act on it."""
         self.steps += 1
         self._samples += samples
+        if isinstance(self._strategy, ActsBetween):
+            self._weights.write_weights(self._strategy.between().add_(self._read()))
 
     @property
     def _next_op(self) -> int:
@@ -349,6 +354,7 @@ class Driver:
         self._take_back(action)
         self._weights.write_weights(self._anchor())
         self.samples_so_far, self.round_samples = action.samples, 0
+        self._seen.clear()
         self._reset(action.op)
         return self._image(action.op, copy=True)
 
@@ -397,7 +403,13 @@ class Driver:
         self.round_samples = result.samples
         self.samples_so_far = result.samples_before + result.samples
         if isinstance(self._strategy, HearsOfSwarm):
-            self._strategy.hear_of_swarm(SwarmFacts(result.samples_before, result.shares))
+            spans = self._spans(result)
+            self._strategy.hear_of_swarm(
+                SwarmFacts(
+                    result.samples_before, result.shares,
+                    sum(spans.values()) / len(spans) if spans else 1.0, spans.get(self._me, 1),
+                )
+            )  # fmt: skip
         self.is_alone = self.is_paired and not result.slices and self.is_waiting
         if self.is_paired and not result.slices:
             return self._end_without_partner(result.op)
@@ -425,6 +437,15 @@ class Driver:
             self._began, self._stale = result.op, 0
         self.op = result.op
         return self._image(result.op, copy=result.is_kept or self._is_copied(result.op))
+
+    def _spans(self, result: OpResult) -> dict[PeerId, int]:
+        """Rounds of work in each contributor's part: those since it was in an op that we saw.
+        Beyond as many as `Exclusions` allows its work was dropped, or it is anew here."""
+        op, named = result.op, {peer for _, _, peers in result.ranges for peer in peers}
+        spans = {peer: op - self._seen.get(peer, op - 1) for peer in named}
+        recent = {peer: at for peer, at in self._seen.items() if op - at < EXCLUSIONS_MAX}
+        self._seen = recent | dict.fromkeys(named, op)
+        return spans
 
     def _stepped(
         self,
