@@ -191,5 +191,7 @@ _MADE_BY: Mapping[str, Callable[[StrategySettings, Layout], object]] = {
     "num_used": lambda settings, layout: layout.num_values,
     "optimizer": _optimizer,
     "schedule": _schedule,
+    "block": lambda settings, layout: settings.block,
+    "weight_decay": lambda settings, layout: settings.inner.weight_decay,
 }
 """Keywords whose values are made for the model, or are no numbers."""

@@ -46,6 +46,8 @@ CO2 = Trial("co2")
 CO2_FAR = Trial("co2", "co2", Length.FAR)
 NOLOCO = Trial("noloco")
 SPARSE = {kept: Trial(f"sparseloco:codec=topk-{kept}") for kept in (64, 256, 512)}
+DEMO = Trial("decoupled_momentum")
+DEMO_FAR = Trial("decoupled_momentum", "decoupled_momentum-far", Length.FAR)
 DENSE = Trial(
     "diloco:codec=none:outer_lr=1:outer_momentum=0",
     "sparseloco",
@@ -250,6 +252,15 @@ def _pairs_and_sparse() -> list[Shape]:
               timed, of_each(_growth), Bar(Sense.AT_MOST, 1.001)),
         Shape("diloco-time", "beside it, diloco's grows",
               all_timed, of_each(_growth), Bar(Sense.AT_LEAST, 1.001)),
+        Shape("demo", "decoupled momentum, 64 of 4096: loss at most 1.02 of ddp's",
+              (DEMO, DDP), loss_ratio, loss_at_most(1.02), "1 000 steps"),
+        Shape("demo-far", "the same in 4 000 steps: at most 1.02",
+              (DEMO_FAR, DDP_FAR), loss_ratio, loss_at_most(1.02)),
+        Shape("demo-bytes", "ddp sends at least 50 x the bytes of it, 4 peers",
+              (DDP, DEMO), of_each(_bytes_ratio), Bar(Sense.AT_LEAST, 50)),
+        Shape("demo-late", "its overlap of one step: loss at most 1.01 of without",
+              (DEMO, Trial("decoupled_momentum:overlap=false", "decoupled_momentum")),
+              loss_ratio, loss_at_most(1.01), "1 000 steps"),
         Shape("noloco-converges", "its replicas end at most half as far apart as they ever were",
               (NOLOCO,), of_each(_converged), Bar(Sense.AT_MOST, 0.5)),
         Shape("sparse-bytes", "sparseloco, 64 of 4096: at most 0.03 bytes per value given",

@@ -8,6 +8,7 @@ on this machine took beyond that, so the estimate becomes better as the table go
 from collections.abc import Iterable, Sequence
 
 from swarmtrain.compare.plan import SIZES, Plan
+from swarmtrain_optimizers.strategies.registry import facts_named
 
 START_S = 0.25
 DDP_FACTOR = 1.25
@@ -27,7 +28,7 @@ def seconds_of(plan: Plan) -> float:
     """Estimate one run in one process on one thread."""
     size = SIZES[plan.size]
     steps_s = plan.peers * plan.steps * size.step_s
-    if plan.strategy == "ddp":
+    if facts_named(plan.strategy).takes_gradients:
         steps_s *= DDP_FACTOR
     if plan.pipeline is not None:
         steps_s *= PIPELINE_FACTOR

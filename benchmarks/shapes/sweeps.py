@@ -82,15 +82,19 @@ def _in_part(words: str, outer: tuple[tuple[float, float], ...]) -> Sweep:
 
 
 _DDP = tuple(Rates(1e-3 * 2 ** (i / 3), 1.0, 0.0) for i in range(16))
+# A step by the sign moves every value by the whole rate: a quarter of AdamW's.
+_DEMO = tuple(replace(rates, inner_lr=rates.inner_lr / 4) for rates in _DDP)
 
 
 SWEEPS: Mapping[str, Sweep] = {
     sweep.name: sweep
     for sweep in (
         _sweep("ddp", "ddp", _DDP),
+        _sweep("decoupled_momentum", "decoupled_momentum", _DEMO),
         _sweep("diloco", "diloco", _joint(*_OUTER)),
         # The same grids; finalists run as long as the runs that are judged by them.
         _sweep("ddp-far", "ddp", _DDP, Length.FAR),
+        _sweep("decoupled_momentum-far", "decoupled_momentum", _DEMO, Length.FAR),
         _sweep("diloco-far", "diloco", _joint(*_OUTER), Length.FAR),
         _sweep("diloco-500", "diloco", _joint(*_OUTER), Length.LONG),
         _sweep("diloco-muon", "diloco:inner=muon", _joint(*_OUTER)),

@@ -8,6 +8,7 @@ from swarmtrain_optimizers.strategies.asynchronous.strategy import Asynchronous
 from swarmtrain_optimizers.strategies.base import Probing, Strategy
 from swarmtrain_optimizers.strategies.co2.strategy import CO2
 from swarmtrain_optimizers.strategies.ddp.strategy import DDP, SGD, AdamW
+from swarmtrain_optimizers.strategies.decoupled_momentum.strategy import DecoupledMomentum
 from swarmtrain_optimizers.strategies.delayed.strategy import Delayed
 from swarmtrain_optimizers.strategies.delayed_nesterov.strategy import DelayedNesterov
 from swarmtrain_optimizers.strategies.diloco.strategy import DiLoCo
@@ -32,6 +33,10 @@ def _ddp(size: int, block: int) -> Strategy:
 
 def _ddp_sgd(size: int, block: int) -> Strategy:
     return DDP(size, optimizer=SGD(momentum=0.9, weight_decay=0.1), schedule=_rate)
+
+
+def _decoupled_momentum(size: int, block: int) -> Strategy:
+    return DecoupledMomentum(size, block=block, weight_decay=0.1, schedule=_rate)
 
 
 def _diloco(size: int, block: int) -> Strategy:
@@ -125,6 +130,7 @@ MAKERS: dict[str, Callable[[int, int], Strategy]] = {
     "co2": _co2,
     "ddp": _ddp,
     "ddp sgd": _ddp_sgd,
+    "decoupled_momentum": _decoupled_momentum,
     "delayed": _delayed,
     "delayed_nesterov": _delayed_nesterov,
     "diloco": _diloco,

@@ -102,7 +102,13 @@ def test_ops_are_under_way_at_once(monkeypatch: pytest.MonkeyPatch):
 
 
 @pytest.mark.parametrize(
-    ("kind", "name"), [("mean", "ddp"), ("mean", "delayed_nesterov"), ("gather", "sparseloco")]
+    ("kind", "name"),
+    [
+        ("mean", "ddp"),
+        ("mean", "delayed_nesterov"),
+        ("gather", "sparseloco"),
+        ("gather", "decoupled_momentum"),
+    ],
 )
 def test_strategies_hold_every_invariant_through_faults(kind: str, name: str):
     training = Training(name, leaves_in_turn=True)
@@ -123,7 +129,7 @@ def test_who_leaves_in_turn_is_gone_soon_and_has_given_what_it_had(gives_now: bo
     assert peer.peer_id in commits[2].weights and peer.peer_id not in commits[3].weights
 
 
-@pytest.mark.parametrize("overlap", ["delayed", "eager", "co2", "streaming"])
+@pytest.mark.parametrize("overlap", ["delayed", "eager", "co2", "streaming", "decoupled_momentum"])
 def test_an_outcome_that_comes_early_waits_for_its_step(
     monkeypatch: pytest.MonkeyPatch, overlap: str
 ):
@@ -136,7 +142,8 @@ def test_an_outcome_that_comes_early_waits_for_its_step(
         return actions
 
     monkeypatch.setattr(TrainingMachine, "advance", watched)
-    world = World(3, rounds=4, strategy_name=overlap)
+    kind = "gather" if overlap == "decoupled_momentum" else "mean"
+    world = World(3, rounds=4, strategy_name=overlap, kind=kind)
     world.start()
     world.run()
     assert not world.violations and waited

@@ -9,6 +9,7 @@ from swarmtrain.simulate.ground.handicaps import Handicap
 from swarmtrain_optimizers.strategies.asynchronous.strategy import Asynchronous
 from swarmtrain_optimizers.strategies.co2.strategy import CO2
 from swarmtrain_optimizers.strategies.ddp.strategy import DDP, AdamW
+from swarmtrain_optimizers.strategies.decoupled_momentum.strategy import DecoupledMomentum
 from swarmtrain_optimizers.strategies.delayed.strategy import Delayed
 from swarmtrain_optimizers.strategies.delayed_nesterov.strategy import DelayedNesterov
 from swarmtrain_optimizers.strategies.diloco.strategy import DiLoCo
@@ -77,8 +78,8 @@ class Conditions:
         strategy_name: ``ddp``, ``delayed_nesterov``, or, with results that have a later place,
             ``delayed``, ``eager``, ``co2`` or ``streaming``; ``asynchronous``, with a buffer and a
             rule of staleness that the seed draws and peers of several speeds; of gathers
-            ``sparseloco``. "" for what is waited for: diloco, noloco or, where there are fragments,
-            streaming.
+            ``sparseloco`` or ``decoupled_momentum``. "" for what is waited for: diloco, noloco or,
+            where there are fragments, streaming.
         ops_at_once: ops of late streaming that begin before the first one's place.
         leaves_in_turn: whoever says goodbye gives what it has, or ends its round, before.
         is_narrow: bounds are those of `narrow`.
@@ -125,9 +126,9 @@ class Conditions:
 
     @property
     def keeps_books(self) -> bool:
-        """True if what a peer has done is in results, or is kept. A gradient left out is lost, and
-        what was done before a late place is mixed away there on purpose."""
-        return self.strategy_name not in ("ddp", "streaming")
+        """True if what a peer has done is in results, or is kept. A gradient left out is lost or
+        fades, and what was done before a late place is mixed away there on purpose."""
+        return self.strategy_name not in ("ddp", "decoupled_momentum", "streaming")
 
     @property
     def buffer(self) -> int:
@@ -176,6 +177,10 @@ class Conditions:
             )
         if self.strategy_name == "ddp":
             return DDP(self.num_values, optimizer=AdamW(), schedule=lambda step: _RATE)
+        if self.strategy_name == "decoupled_momentum":
+            return DecoupledMomentum(
+                self.num_values, block=self.block, weight_decay=0.1, schedule=lambda step: _RATE
+            )
         if self.strategy_name == "delayed_nesterov":
             return DelayedNesterov(
                 self.num_values, inner_steps=inner_steps, lr=lr, momentum=momentum, arrivals=2,

@@ -13,6 +13,7 @@ References:
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from typing import Protocol
 
 import numpy as np
 import torch
@@ -88,6 +89,17 @@ class SGD:
         return nesterov(lr, self.momentum)
 
 
+class Optimizer(Protocol):
+    """A step that all peers make alike from the mean gradient."""
+
+    @property
+    def weight_decay(self) -> float:
+        """Decoupled weight decay, times the learning rate."""
+
+    def transform(self, step: int, lr: float) -> OuterTransform:
+        """The update of step `step`, counted from 1, without the decay."""
+
+
 class DDP(Anchored):
     """The mean gradient of every step, then one optimizer step; the anchor is the weights.
 
@@ -105,7 +117,7 @@ class DDP(Anchored):
         self,
         num_values: int,
         *,
-        optimizer: AdamW | SGD,
+        optimizer: Optimizer,
         schedule: Callable[[int], float],
         by_samples: bool = False,
         dtype: torch.dtype = torch.float32,
