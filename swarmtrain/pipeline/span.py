@@ -86,24 +86,26 @@ class Span:
             stage: built.module for stage, built in self._stages.items()
         }
 
-    def forward(self, given: Tensor, *, entry: int, seed: int) -> Tensor:
-        """The output of the span's last stage.
+    def forward(self, given: Tensor, *, stages: Sequence[int], seed: int) -> Tensor:
+        """The output of the last of these stages.
 
         Args:
-            given: input of the stage `entry`, on the span's device; only read.
-            entry: the stage of this span at which the micro-batch comes in.
+            given: input of the first of these stages, on the span's device; only read.
+            stages: stages of this span that the micro-batch visits.
             seed: `dropout_seed` of the micro-batch.
         """
         with torch.no_grad():
-            return self._run(given, entry, seed)
+            return self._run(given, stages, seed)
 
-    def backward(self, given: Tensor, gradient: Tensor, *, entry: int, seed: int) -> Backward:
+    def backward(
+        self, given: Tensor, gradient: Tensor, *, stages: Sequence[int], seed: int
+    ) -> Backward:
         """Compute again, and the gradient of the input from that of the output.
 
         Args:
             given: see `forward`; equal to what that had.
             gradient: gradient of the output, in its shape.
-            entry: see `forward`.
+            stages: see `forward`.
             seed: see `forward`.
 
         Returns:
@@ -112,31 +114,31 @@ class Span:
         Raises:
             ValueError: the gradient has another shape than the output.
         """
-        given, output = self._with_graph(given, entry, seed)
+        given, output = self._with_graph(given, stages, seed)
         if output.shape != gradient.shape:
             raise ValueError(f"a gradient of {tuple(gradient.shape)} for {tuple(output.shape)}")
         return Backward(
-            output, gradient, given if given.requires_grad else None, self._weights(entry)
+            output, gradient, given if given.requires_grad else None, self._weights(stages)
         )
 
     def backward_from_labels(
-        self, given: Tensor, labels: Tensor, *, entry: int, seed: int
+        self, given: Tensor, labels: Tensor, *, stages: Sequence[int], seed: int
     ) -> tuple[float, Backward]:
         """Begin the way back at the end of the route.
 
         Args:
             given: see `forward`.
             labels: labels of the micro-batch.
-            entry: see `forward`.
+            stages: see `forward`.
             seed: see `forward`.
 
         Returns:
             Sum of the losses of all tokens, which may be NaN, and the pass.
         """
-        given, output = self._with_graph(given, entry, seed)
+        given, output = self._with_graph(given, stages, seed)
         with self.device:
             loss = self._loss(output, labels)
-        found = Backward(loss, None, given if given.requires_grad else None, self._weights(entry))
+        found = Backward(loss, None, given if given.requires_grad else None, self._weights(stages))
         return float(loss.item()), found
 
     def check(self, given: Tensor, labels: Tensor | None = None) -> None:
@@ -153,7 +155,7 @@ class Span:
         value = onto(given, self.device)
         firsts = {built.blocks.start for built in self._stages.values()}
         with torch.no_grad(), self._own_chance(), self.device:
-            for index, call in self._blocks(min(self._stages)):
+            for index, call in self._blocks(tuple(self._stages)):
                 outputs = []
                 for _ in range(2):
                     self._set_chance(0, index)
@@ -172,7 +174,7 @@ class Span:
                         "A block is computed again for its gradient. Let it draw from torch's own "
                         "generator, which is set before each block, and from nothing else.",
                     )
-        _, output = self._with_graph(onto(given, self.device), min(self._stages), 0)
+        _, output = self._with_graph(onto(given, self.device), tuple(self._stages), 0)
         if not output.requires_grad:
             raise cannot(
                 f"nothing flows back through block `{self._names[index]}`",
@@ -219,44 +221,40 @@ class Span:
             for stage in values:
                 self.modules[stage].train()
 
-    def loss(self, given: Tensor, labels: Tensor, *, entry: int = 0) -> float:
+    def loss(self, given: Tensor, labels: Tensor, *, stages: Sequence[int] = ()) -> float:
         """Sum of the losses of all tokens; the span ends with the last stage.
 
         Args:
-            given: input of the stage `entry`.
+            given: input of the first of these stages.
             labels: labels of these tokens.
-            entry: see `forward`.
+            stages: see `forward`; () for all.
         """
         with torch.no_grad(), self.device:
-            output = self._run(onto(given, self.device), entry, 0)
+            output = self._run(onto(given, self.device), stages or tuple(self._stages), 0)
             return float(self._loss(output, onto(labels, self.device)).item())
 
-    def _with_graph(self, given: Tensor, entry: int, seed: int) -> tuple[Tensor, Tensor]:
+    def _with_graph(self, given: Tensor, stages: Sequence[int], seed: int) -> tuple[Tensor, Tensor]:
         """The input as a leaf, and the output with the way to it."""
         leaf = given.detach().requires_grad_(given.is_floating_point())
         with torch.enable_grad():
-            return leaf, self._run(leaf, entry, seed)
+            return leaf, self._run(leaf, stages, seed)
 
-    def _run(self, value: Tensor, entry: int, seed: int) -> Tensor:
+    def _run(self, value: Tensor, stages: Sequence[int], seed: int) -> Tensor:
         with self._own_chance(), self.device:  # what a block makes lies where it computes
-            for index, call in self._blocks(entry):
+            for index, call in self._blocks(stages):
                 self._set_chance(seed, index)
                 value = call(value)
         return value
 
-    def _blocks(self, entry: int) -> Iterator[tuple[int, Callable[[Tensor], Tensor]]]:
-        """Place in the model and call of each block from a stage on."""
-        for stage, built in self._stages.items():
-            if stage >= entry:
-                yield from zip(built.blocks, built.calls, strict=True)
+    def _blocks(
+        self, stages: Sequence[int]
+    ) -> Iterator[tuple[int, Callable[[Tensor], Tensor]]]:
+        """Place in the model and call of each block of some stages."""
+        for built in map(self._stages.__getitem__, stages):
+            yield from zip(built.blocks, built.calls, strict=True)
 
-    def _weights(self, entry: int) -> list[Tensor]:
-        return [
-            parameter
-            for stage, module in self.modules.items()
-            if stage >= entry
-            for parameter in module.parameters()
-        ]
+    def _weights(self, stages: Sequence[int]) -> list[Tensor]:
+        return [parameter for stage in stages for parameter in self.modules[stage].parameters()]
 
     def _own_chance(self) -> AbstractContextManager[None]:
         """Leave torch's generators as they were before."""

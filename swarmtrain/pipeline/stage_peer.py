@@ -369,7 +369,9 @@ def rules_of(config: RunConfig) -> Rules:
         max_stale_steps=pipeline.max_stale_steps,
         under_way=under_way_of(config, slots_of(config)),
         most_under_way=under_way_of(config, most_slots_of(config)),
-        repeat_every=0 if pipeline.schedule == "flush" else limits.REPEAT_EVERY,
+        # Two micro-batches of one text would not visit the same stages.
+        repeat_every=0 if pipeline.schedule == "flush" or pipeline.visit else limits.REPEAT_EVERY,
         tokens=pipeline.micro_batch * config.model.context,
         judged=num_judged(config),
+        visit=pipeline.visit,
     )

@@ -177,9 +177,8 @@ class StageTrainer:
             UnencodableValues: the output cannot be sent.
         """
         seed = dropout_seed(self.forms.run, request.job.micro_batch)
-        output = self.span.forward(
-            self._input(request.stage, given), entry=request.stage, seed=seed
-        )
+        given_values = self._input(request.stages[0], given)
+        output = self.span.forward(given_values, stages=request.stages, seed=seed)
         boundary = self._after
         return Parcel(boundary.form, boundary.encode(output))
 
@@ -193,14 +192,15 @@ class StageTrainer:
             IllegalPayload: the input is not what a stage takes, or the labels are not.
             UnencodableValues: the output or the loss cannot be told.
         """
-        values = self._input(request.stage, given)
+        values, stages = self._input(request.stage, given), tuple(self.steps)
+        stages = tuple(stage for stage in sorted(stages) if stage >= request.stage)
         with self.span.judged(anchors):
             if not request.is_end:
-                output = self.span.forward(values, entry=request.stage, seed=0)
+                output = self.span.forward(values, stages=stages, seed=0)
                 return Parcel(self._after.form, self._after.encode(output))
             assert labels is not None
             answer = self.forms.labels.decode(labels.data, labels.form)
-            loss = self.span.loss(values, answer, entry=request.stage)
+            loss = self.span.loss(values, answer, stages=stages)
         if not abs(loss) <= limits.LOSS_MAX:
             raise UnencodableValues("nonfinite", f"a loss of {loss}")
         return loss
@@ -222,26 +222,26 @@ class StageTrainer:
             IllegalPayload: the input or the answer is not what it has to be.
             UnencodableValues: the loss or the input's gradient is not finite.
         """
-        name, entry = request.job.micro_batch, request.stage
-        seed, given_values = dropout_seed(self.forms.run, name), self._input(entry, given)
+        name, stages = request.job.micro_batch, request.stages
+        seed, given_values = dropout_seed(self.forms.run, name), self._input(stages[0], given)
         self._new_loss = (0.0, 0)
         if request.is_end:
             labels = onto(self.forms.labels.decode(answer.data, answer.form), self.span.device)
             loss, begun = self.span.backward_from_labels(
-                given_values, labels, entry=entry, seed=seed
+                given_values, labels, stages=stages, seed=seed
             )
             if not math.isfinite(loss):
                 raise UnencodableValues("nonfinite", f"a loss of {loss}")
             self._new_loss = (loss, labels.numel())
         else:
             gradient = onto(self.answered(answer), self.span.device)
-            begun = self.span.backward(given_values, gradient, entry=entry, seed=seed)
+            begun = self.span.backward(given_values, gradient, stages=stages, seed=seed)
         parcel = None
         if request.job.slot is not None:
-            boundary = self.forms.boundaries[entry]
+            boundary = self.forms.boundaries[stages[0]]
             if begun.input_gradient is None:
-                raise LocalFault(f"stage {entry} gives its input no gradient")
-            rounding = rounding_seed(self.forms.run, name, entry)
+                raise LocalFault(f"stage {stages[0]} gives its input no gradient")
+            rounding = rounding_seed(self.forms.run, name, stages[0])
             parcel = Parcel(boundary.form, boundary.encode(begun.input_gradient, seed=rounding))
         self._begun = begun
         return parcel
@@ -264,7 +264,7 @@ class StageTrainer:
 
     def count(self, count: Count) -> None:
         """A gradient that was added counts in the next step of its stages."""
-        for stage in range(count.first, count.last + 1):
+        for stage in count.stages:
             self.steps[stage].count(count.tokens)
 
     def weigh(self) -> tuple[float | None, ...]:

@@ -1,7 +1,7 @@
 """Invariants of pipelines, checked on all that happens in a simulated one.
 
-P1 no micro-batch is counted twice in a stage; P2 each one ends, as counted in all stages, or with a
-reason, and what is in a peer's steps is in its books; P3 memory stays within its bound; P4 where
+P1 no micro-batch is counted twice in a stage; P2 each one ends, as counted in all stages that it
+visits, or with a reason, and what is in a peer's steps is in its books; P3 memory stays within its bound; P4 where
 steps are flushed, a step is of the same micro-batches in every stage; P6 one peer moves at a time,
 and none counts in a stage that it does not serve; P8 when the faults have stopped every micro-batch
 comes back, and rounds go on; beside a hostile member most of them do; P10 a source that compares
@@ -21,6 +21,7 @@ from swarmtrain_transport.links.link import PeerId
 from swarmtrain_transport.pipeline.coordinator.books import Books
 from swarmtrain_transport.pipeline.wire import orders
 from swarmtrain_transport.pipeline.wire.messages import Reason
+from swarmtrain_transport.pipeline.wire.paths import Paths
 from swarmtrain_transport.pipeline.wire.route import MicroBatch, Process
 
 Key = tuple[Process, int, int]
@@ -61,7 +62,7 @@ class Ledger:
     """Counts of a world, by those whose gradients were exchanged.
 
     Args:
-        num_stages: number of the model's stages.
+        paths: the stages of each micro-batch.
         hostile: a member that breaks the rules: its own micro-batches may come to any end, and
             some of the others' may get lost.
 
@@ -69,8 +70,8 @@ class Ledger:
         totals: micro-batches by how they ended, in rounds with faults and without.
     """
 
-    def __init__(self, num_stages: int, hostile: PeerId | None = None) -> None:
-        self._num_stages = num_stages
+    def __init__(self, paths: Paths, hostile: PeerId | None = None) -> None:
+        self._paths = paths
         self._hostile = hostile
         self._ever: Counter[Passed] = Counter()
         self._settled: set[tuple[Process, int]] = set()
@@ -134,6 +135,9 @@ class Ledger:
                 self._ever[m, stage] += 1
                 if self._ever[m, stage] > 1:
                     raise BrokenInvariant("P1", f"{m} is counted twice in stage {stage}")
+        stray = [key for key in counts if key[2] not in self._paths.of(*key[:2])]
+        if stray:
+            raise BrokenInvariant("P2", f"{stray[0]} is counted, and does not visit the stage")
         seen = {key[:2] for key in counts}
         for source in sorted(books.processes):
             if source.peer == self._hostile:
@@ -167,14 +171,15 @@ class Ledger:
         *, is_harsh: bool, is_calm: bool, has_hostile: bool, is_on_its_way: bool,
     ) -> None:  # fmt: skip
         """One micro-batch has ended: whole, lost, or partial by a named death."""
-        stages = [s for s in range(self._num_stages) if counts.get((*name, s))]
-        for stage in range(self._num_stages) if reason is None else ():
+        path = self._paths.of(*name)
+        stages = [stage for stage in path if counts.get((*name, stage))]
+        for stage in path if reason is None else ():
             if stage in stages:
                 continue
             gone = ever.get((*name, stage), set()) - set(here)
             if not gone:
                 raise BrokenInvariant("P2", f"{name} came back, stage {stage} is without it")
-        is_whole = reason is None and len(stages) == self._num_stages
+        is_whole = reason is None and len(stages) == len(path)
         is_taken = reason is Reason.GRANTED and not stages and not is_on_its_way
         is_spoiled = has_hostile and reason is not None and not is_taken
         if is_calm and has_hostile:
@@ -185,7 +190,7 @@ class Ledger:
         self.totals["made"] += 1
         if is_harsh:
             self.totals["made in faults"] += 1
-            how = "whole" if len(stages) == self._num_stages else "partial" if stages else "none"
+            how = "whole" if len(stages) == len(path) else "partial" if stages else "none"
             self.totals[how] += 1
             if reason is not None:
                 self.totals[f"lost: {reason}"] += 1
@@ -266,23 +271,24 @@ def check_invitations(process: SimProcess, now_s: float) -> None:
 
 
 def check_step(
-    num_stages: int, fence: tuple[int, int, int], members: Iterable[SimProcess],
+    paths: Paths, fence: tuple[int, int, int], members: Iterable[SimProcess],
     made: set[MicroBatch],
 ) -> None:  # fmt: skip
-    """A flushed step that is to be made is of the same micro-batches in every stage.
+    """A flushed step that is to be made is of the same micro-batches in every stage that they visit.
 
     Args:
-        num_stages: number of the model's stages.
+        paths: the stages of each micro-batch.
         fence: round, step and attempt of the step.
         members: members of the run, dead or alive.
         made: micro-batches made by its sources.
     """
-    has: list[set[MicroBatch]] = [set() for _ in range(num_stages)]
+    has: list[set[MicroBatch]] = [set() for _ in range(paths.num_stages)]
     for process in members:
         for m, stage in [*process.work.accumulated, *process.is_training_at]:
             if (m.round, m.step, m.attempt) == fence:
                 has[stage].add(m)
     for stage, names in enumerate(has):
-        if names != made:
-            differs = sorted(names ^ made)[:2]
+        visiting = {m for m in made if stage in paths.of(*m.entry)}
+        if names != visiting:
+            differs = sorted(names ^ visiting)[:2]
             raise BrokenInvariant("P4", f"step {fence}: stage {stage} differs by {differs}")

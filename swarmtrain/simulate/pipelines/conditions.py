@@ -59,6 +59,7 @@ class Conditions:
         habits: habits of a hostile member, the last one; none is hostile if it has none.
         calm_rounds: rounds that are to go well after the faults.
         moves_by_need: peers move to slow stages; else in half of the worlds, to any stage.
+        visit: stages that a micro-batch visits; 0 for all.
     """
 
     num_stages: int
@@ -76,6 +77,7 @@ class Conditions:
     habits: frozenset[str] = frozenset()
     calm_rounds: int = 2
     moves_by_need: bool = False
+    visit: int = 0
 
     @property
     def hostile(self) -> int:

@@ -133,7 +133,7 @@ class SimProcess:
     def is_training_at(self) -> list[Passed]:
         """Micro-batches that the backward pass that is under way will add."""
         first = self._training[0] if self._is_training else None
-        return _passed(first, self.span) if isinstance(first, requests.RunBackward) else []
+        return _passed(first) if isinstance(first, requests.RunBackward) else []
 
     # ---- events
 
@@ -199,7 +199,8 @@ class SimProcess:
         if isinstance(request, requests.Step):
             self._num_steps.update(range(request.stages.first, request.stages.last + 1))
         elif isinstance(request, requests.RunForward):
-            self._forward_at[request.job] = request.stage, self._num_steps[request.stage]
+            first = request.stages[0]
+            self._forward_at[request.job] = first, self._num_steps[first]
         elif isinstance(request, requests.Free):
             self._forward_at.pop(request.job, None)
 
@@ -244,9 +245,11 @@ class SimProcess:
             request = self._training[0]
             self._is_training = True
             match request:
-                case requests.RunForward() | requests.RunBackward() | requests.RunJudged() if (
-                    request.stage not in self.span
+                case requests.RunForward() | requests.RunBackward() if not all(
+                    stage in self.span for stage in request.stages
                 ):
+                    self.ground.broken("P6", f"{self.me} serves {self.span}, not {request}")
+                case requests.RunJudged() if request.stage not in self.span:
                     self.ground.broken("P6", f"{self.me} serves {self.span}, not {request}")
             if isinstance(request, requests.RunForward):
                 if request.job.slot is None:
@@ -330,7 +333,7 @@ class SimProcess:
             self._is_training = False
             self._obey(self.machine.failed(request.job, self.ground.now_s))
             return
-        self.ground.counted(self, _passed(request, self.span))
+        self.ground.counted(self, _passed(request))
         if request.job.slot is not None:
             now_s = self.ground.now_s
             self._obey(self.machine.gradient_made(request.job, _TENSOR, now_s))
@@ -342,7 +345,7 @@ class SimProcess:
         self._is_training = False
         if self._is_weighed:
             self.ground.broken("P4", f"{self.me} adds {request} to what is weighed")
-        self.work.accumulated += _passed(request, self.span)
+        self.work.accumulated += _passed(request)
         text = _TEXT if request.job.slot is None else None
         alike = self._compared(request)
         self._obey(self.machine.backward_made(request.job, self.ground.now_s, text, alike))
@@ -368,5 +371,5 @@ def loss_of(name: MicroBatch) -> float:
     return float(name.number % JUDGED) * TOKENS
 
 
-def _passed(request: requests.RunBackward, span: Span) -> list[Passed]:
-    return [(request.job.micro_batch, s) for s in range(request.stage, span.last + 1)]
+def _passed(request: requests.RunBackward) -> list[Passed]:
+    return [(request.job.micro_batch, stage) for stage in request.stages]

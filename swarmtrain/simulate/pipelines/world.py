@@ -79,7 +79,6 @@ class World:
         self.now_s = 0.0
         self.counts: Counter[str] = Counter()
         self.digest = hashlib.sha256()
-        self.ledger = Ledger(self.conditions.num_stages, self._hostile)
         self._queue: list[tuple[float, int, Callable[[], None]]] = []
         self._num_events = 0
         self._lanes: dict[tuple[str, int], float] = {}
@@ -101,11 +100,13 @@ class World:
             step_micro_batches=self.rng.randint(1, 4),
             max_stale_steps=self.rng.choice((2, 1 << 30)),
             under_way=int(seed % 4 == 1), judged=JUDGED, repeat_every=conditions.repeat_every,
-            most_slots=conditions.slots * (1 + seed % 3), most_under_way=1 + seed % 5,
+            most_slots=conditions.slots * (1 + seed % 3), most_under_way=1 + seed % 5, visit=conditions.visit,
         )  # fmt: skip
+        self.ledger = Ledger(self.rules.paths, self._hostile)
         self._lane_s = self.rng.choice((0.3, 6.0))
         self.coordinator = Rounds(
-            conditions.num_stages, conditions.share, conditions.steps, clips=seed % 2 == 0
+            conditions.num_stages, conditions.share, conditions.steps, clips=seed % 2 == 0,
+            visit=conditions.visit,
         )
         needs = (StageNeed(1.0, 0, 0, 0, 0),) * conditions.num_stages
         self.moves = Moves(needs)
@@ -504,7 +505,7 @@ class World:
             if member is not None and member.boot == process.me.boot:
                 here.append(process)
                 made |= {m for m in process.work.made if (m.round, m.step, m.attempt) == fence}
-        check_step(self.conditions.num_stages, fence, here, made)
+        check_step(self.rules.paths, fence, here, made)
 
     def _booked(self, action: Booked) -> None:
         books = action.books

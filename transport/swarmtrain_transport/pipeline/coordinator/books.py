@@ -18,6 +18,7 @@ from swarmtrain_transport import limits
 from swarmtrain_transport.errors import RemoteFault
 from swarmtrain_transport.pipeline.wire import orders
 from swarmtrain_transport.pipeline.wire.messages import Reason
+from swarmtrain_transport.pipeline.wire.paths import Paths
 from swarmtrain_transport.pipeline.wire.route import Process, Span
 from swarmtrain_transport.wire import records
 
@@ -39,15 +40,15 @@ class Books:
         lost: micro-batches by reason.
         redone: times that members have sent one to yet another receiver, by reason.
         voided: micro-batches that were made again because their step was void.
-        partial: stages of each that is in some and not in others.
+        partial: stages of each that is in some of those that it visits and not in others.
         breaks: number of these by the process that has counted last, from which stage
             on, and the reason that the source tells; None, and "", where nobody tells it.
         disputed: numbers by source and stage that two members have counted, or that the source has
-            not made; the latter are not in `counted`.
+            not made or do not visit the stage; the latter are not in `counted`.
         doubted: disputed numbers that each member has told, and those of sources that were not
             asked for as many: nothing that it has told of such a source is believed.
         compared: findings of each source that has made comparisons, as it tells them.
-        whole: micro-batches that all stages have counted.
+        whole: micro-batches that all stages that they visit have counted.
         spans: spans of the members when the round was closed.
         processes: processes that have told.
         digest: SHA-256 of all reports, in the order of the processes.
@@ -75,13 +76,14 @@ class Books:
     busy_s: Mapping[Process, float]
 
 
-def check(report: orders.Settled, span: Span, asked: int) -> None:
+def check(report: orders.Settled, span: Span, asked: int, left_out: int = 0) -> None:
     """Check that a member can have counted that, and that its report is no burden.
 
     Args:
         report: report of the member.
         span: span that it serves.
         asked: micro-batches that it was to make in the round.
+        left_out: stages that a route leaves out.
 
     Raises:
         RemoteFault: reason ``books``.
@@ -96,7 +98,7 @@ def check(report: orders.Settled, span: Span, asked: int) -> None:
         raise RemoteFault("books", f"{report.compared} of {made}")
     if sum(len(one.numbers.bits) for one in report.seen) > limits.SEEN_BYTES_MAX:
         raise RemoteFault("books", "too many bytes of numbers that it has seen")
-    near = range(span.first - 1, span.last + 2)  # a route may enter a span in its midst
+    near = range(span.first - 1 - left_out, span.last + 2 + left_out)  # a route may enter a span in its midst
     strange = [one.stage for one in report.seen if one.stage not in near]
     strange += [one.stage for one in report.counted if one.stage not in span]
     if strange:
@@ -113,6 +115,7 @@ def books_of(
     spans: Mapping[Process, Span] | None = None,
     voided: int = 0,
     took_s: float = 0.0,
+    paths: Paths | None = None,
 ) -> Books:
     """The books of a round.
 
@@ -124,7 +127,9 @@ def books_of(
         spans: spans of the members when the round was closed.
         voided: micro-batches that were made again because their step was void.
         took_s: time from the round's begin until it was closed.
+        paths: the stages of each micro-batch; None for all.
     """
+    paths = paths or Paths(num_stages)
     lost: Counter[Reason] = Counter()
     redone: Counter[Reason] = Counter()
     ends: dict[Process, dict[int, Reason | None]] = {}
@@ -145,6 +150,7 @@ def books_of(
         known, place = claim.numbers - outvoted[index], (claim.source, claim.stage)
         if claim.source in ends:
             known = known & ends[claim.source].keys()
+        known = {one for one in known if claim.stage in paths.of(claim.source, one)}
         here, wrong = stages.setdefault(place, set()), disputed.setdefault(place, set())
         wrong.update(here & known, claim.twice, claim.numbers - outvoted[index] - known)
         here |= known
@@ -154,7 +160,7 @@ def books_of(
         told[claim.member, claim.stage] += len(numbers & stages[place])
         doubted[claim.member] += len(numbers & disputed[place]) + len(outvoted[index])
     within = _within(stages)
-    partial = {name: some for name, some in within.items() if len(some) < num_stages}
+    partial = {name: some for name, some in within.items() if some != paths.of(*name)}
     by_stage = Counter(stage for some in within.values() for stage in some)
     return Books(
         round,
@@ -165,7 +171,7 @@ def books_of(
         dict(redone),
         voided,
         partial,
-        _breaks(num_stages, partial, claims, ends),
+        _breaks(paths, partial, claims, ends),
         {key: tuple(sorted(some)) for key, some in sorted(disputed.items()) if some},
         +doubted,
         {one: report.compared for one, report in settled.items() if report.compared.times},
@@ -341,7 +347,7 @@ def _within(
 
 
 def _breaks(
-    num_stages: int,
+    paths: Paths,
     partial: Named,
     claims: list[_Claim],
     ends: Mapping[Process, Mapping[int, Reason | None]],
@@ -356,9 +362,11 @@ def _breaks(
         by_place.setdefault((claim.source, claim.stage), []).append(claim)
     breaks: Counter[tuple[Process | None, int, str]] = Counter()
     for (source, number), stages in partial.items():
-        first = num_stages
-        while first - 1 in stages:
-            first -= 1
+        first = paths.num_stages
+        for stage in reversed(paths.of(source, number)):
+            if stage not in stages:
+                break
+            first = stage
         told = by_place.get((source, first), ())
         member = next((one.member for one in told if number in one.numbers), None)
         reason = ends.get(source, {}).get(number)

@@ -10,6 +10,7 @@ from swarmtrain_transport import limits
 from swarmtrain_transport.links.link import PeerId
 from swarmtrain_transport.pipeline.coordinator.books import Books, books_of, check
 from swarmtrain_transport.pipeline.wire import orders
+from swarmtrain_transport.pipeline.wire.paths import Paths
 from swarmtrain_transport.pipeline.wire.route import Process, Span
 
 
@@ -25,6 +26,7 @@ class Closing:
         voided: micro-batches that were made again because their step was void.
         closed_s: time when it was closed.
         took_s: time from its begin until then.
+        paths: the stages of each micro-batch.
         settled: reports of members.
         unsettled: members that have not.
         settled_s: time at which each member has, or was waited for no longer.
@@ -38,6 +40,7 @@ class Closing:
     voided: int
     closed_s: float
     took_s: float
+    paths: Paths
     settled: dict[Process, orders.Settled] = field(default_factory=dict)
     unsettled: set[Process] = field(default_factory=set)
     settled_s: dict[PeerId, float] = field(default_factory=dict)
@@ -52,17 +55,18 @@ class Closing:
         Raises:
             RemoteFault: reason ``books``: it cannot have counted that. Nothing changed.
         """
-        check(report, self.spans[process], self.asked.get(process, 0))
+        left_out = self.paths.num_left_out
+        check(report, self.spans[process], self.asked.get(process, 0), left_out)
         self.unsettled.discard(process)
         self.settled[process] = report
 
-    def book(self, num_stages: int) -> Books:
+    def book(self) -> Books:
         """Make the books of what was told so far."""
         self.is_booked = True
         self.unsettled.clear()
         return books_of(
-            self.round, num_stages, self.asked, self.settled, self.spans, self.voided,
-            self.took_s,
+            self.round, self.paths.num_stages, self.asked, self.settled, self.spans, self.voided,
+            self.took_s, self.paths,
         )  # fmt: skip
 
     def norms(self, stage: int) -> list[float]:

@@ -41,6 +41,7 @@ from swarmtrain_transport.pipeline.coordinator.shares import Shares
 from swarmtrain_transport.pipeline.coordinator.step_under_way import StepUnderWay, whole_norm
 from swarmtrain_transport.pipeline.wire import orders
 from swarmtrain_transport.pipeline.wire.orders import Member, Order, Tell
+from swarmtrain_transport.pipeline.wire.paths import Paths
 from swarmtrain_transport.pipeline.wire.route import Process, Span
 
 
@@ -81,6 +82,8 @@ class Rounds:
         round_steps: inner steps that a peer makes of a round.
         step_micro_batches: micro-batches that the schedule takes for a step; 0 where it goes by
             rounds, whatever is made of them.
+        visit: stages that a micro-batch visits; 0 for all.
+        at_random: see `Paths`.
 
     Attributes:
         ended: steps of the schedule that are over, without the round that has no outcome yet.
@@ -100,6 +103,8 @@ class Rounds:
     least_members: int = 1
     round_steps: int = 1
     step_micro_batches: int = 0
+    visit: int = 0
+    at_random: bool = False
     ended: int = 0
     members: dict[PeerId, Member] = field(default_factory=dict)
     absent: dict[PeerId, Member] = field(default_factory=dict)
@@ -409,7 +414,7 @@ class Rounds:
         return self._begin()
 
     def _book(self, closing: Closing) -> None:
-        books = closing.book(self.num_stages)
+        books = closing.book()
         self._count(closing.settled_s)
         waited = {peer: int(1000 * seconds) for peer, seconds in sorted(self._waited.items())}
         self._waited = {}
@@ -525,7 +530,7 @@ class Rounds:
         absent = {Process(peer, one.boot): one.span for peer, one in self.absent.items()}
         self._closing = Closing(
             self.round, self._size, self._asked, self._spans() | absent, self._voided, self._now_s,
-            self._now_s - self._began_s,
+            self._now_s - self._began_s, Paths(self.num_stages, self.visit, self.at_random),
         )  # fmt: skip
         self._tell_all(orders.Close(self.round))
         return True

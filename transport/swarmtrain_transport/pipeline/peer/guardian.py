@@ -17,7 +17,7 @@ from swarmtrain_transport.pipeline.peer.in_flight import InFlight
 from swarmtrain_transport.pipeline.peer.requests import Send
 from swarmtrain_transport.pipeline.wire import messages as msg
 from swarmtrain_transport.pipeline.wire.messages import FINAL, Reason
-from swarmtrain_transport.pipeline.wire.route import MicroBatch, Process, Slot
+from swarmtrain_transport.pipeline.wire.route import MicroBatch, Process, Slot, Stage
 
 
 class Guardian:
@@ -33,15 +33,28 @@ class Guardian:
     def __init__(self, flight: InFlight) -> None:
         self.comparisons = Comparisons(flight.rules, flight.source.seed)
         self._flight = flight
-        self._balance = Balance(flight.me.peer)
+        self._balances: dict[Stage, Balance] = {}
         self._spent: dict[Process, Slot] = {}
 
     def begin_round(self) -> None:
         """A round begins, with these members."""
         flight = self._flight
-        self._balance.begin_round(flight.serving(flight.span.last + 1))
+        for stage, balance in self._balances.items():
+            balance.begin_round(flight.serving(stage))
         self.comparisons.begin_round(flight.now[0])
-        self._balance.suspect = self.comparisons.suspect
+        self._suspect()
+
+    def _balance(self, held: Held) -> Balance:
+        """The shares of the peers of its next stage."""
+        stage = self._flight.after(held)
+        if stage not in self._balances:
+            self._balances[stage] = Balance(self._flight.me.peer)
+            self._balances[stage].begin_round(self._flight.serving(stage))
+        return self._balances[stage]
+
+    def _suspect(self) -> None:
+        for balance in self._balances.values():
+            balance.suspect = self.comparisons.suspect
 
     def departed(self, process: Process) -> None:
         """The process is gone: another one takes what it had, if it was not the last hope."""
@@ -57,7 +70,7 @@ class Guardian:
     def made(self, held: Held) -> None:
         """One of our own is made: of the text of the one before, if they are to be compared."""
         flight = self._flight
-        if len(flight.serving(flight.span.last + 1)) > 1:
+        if len(flight.serving(flight.after(held))) > 1:
             self.comparisons.made(held)
 
     def compared(self, held: Held, likeness: Likeness) -> None:
@@ -65,7 +78,7 @@ class Guardian:
         assert held.twin is not None
         only_one = self._known_of(held) ^ self._known_of(held.twin)
         self.comparisons.found(only_one, held.micro_batch.round, likeness)
-        self._balance.suspect = self.comparisons.suspect
+        self._suspect()
 
     def _known_of(self, held: Held) -> frozenset[PeerId]:
         """Peers that have served one of our own, as far as we know: the next one and the end."""
@@ -77,24 +90,25 @@ class Guardian:
     def want(self, held: Held, *, everybody: bool = False) -> None:
         """Ask the best receiver for a slot; if it has kept us waiting, ask all of them."""
         flight = self._flight
-        receivers = flight.serving(flight.span.last + 1)
+        stage = flight.after(held)
+        receivers = flight.serving(stage)
         is_judged = held.micro_batch.judged
         if is_judged and receivers:  # whatever was learnt of routes: nothing is learnt of these
             place = int.from_bytes(held.secret, "big") % len(receivers)
             ranked = [*receivers[place:], *receivers[:place]]
         else:
-            ranked = self._balance.ranked(receivers, self._barred(held)) if receivers else []
+            ranked = self._balance(held).ranked(receivers, self._barred(held)) if receivers else []
         held.asked = ranked if everybody else ranked[:1]
         if ranked and not everybody:
             held.meant = ranked[0]
             if not is_judged:
-                self._balance.chosen(ranked[0])
+                self._balance(held).chosen(ranked[0])
         for peer in held.asked:
             count = sum(
                 other.phase is Phase.WAITING and peer in other.asked
                 for other in flight.all_to_send()
             )
-            want = msg.Want(flight.span.last + 1, count)
+            want = msg.Want(stage, count)
             flight.requests.append(Send(peer, want))
 
     def on_invite(self, receiver: Process, slot: Slot) -> None:
@@ -108,7 +122,7 @@ class Guardian:
                 return
             is_judged = held.micro_batch.judged
             if held.meant is not None and held.meant != receiver.peer and not is_judged:
-                self._balance.passed_on(held.meant, receiver.peer)
+                self._balance(held).passed_on(held.meant, receiver.peer)
             held.tries.append(Try(receiver, slot, flight.now_s))
             self._ask_no_more(receiver.peer)
             held.sends_anew()
@@ -119,7 +133,7 @@ class Guardian:
         held.heard_s = flight.now_s
         if held.may_send(flight.now_s):
             assert held.output is not None
-            stage = flight.span.last + 1
+            stage = flight.after(held)
             forward = msg.Forward(
                 slot, held.micro_batch, held.secret, stage, held.tokens, held.output
             )
@@ -131,7 +145,7 @@ class Guardian:
         flight = self._flight
         member = flight.members[receiver.peer]
         is_new = slot.boot == receiver.boot and slot > self._spent.get(receiver, Slot(b"", -1))
-        if not is_new or flight.span.last + 1 not in member.span:
+        if not is_new:
             return None
         self._spent[receiver] = slot
 
@@ -141,7 +155,9 @@ class Guardian:
         waiting = [
             held
             for held in flight.all_to_send()
-            if held.phase is Phase.WAITING and receiver.peer in held.asked
+            if held.phase is Phase.WAITING
+            and receiver.peer in held.asked
+            and flight.after(held) in member.span
         ]
         return min(waiting, key=place, default=None)
 
@@ -161,18 +177,17 @@ class Guardian:
                 at[other.meant] += 1
         most = max(1, (flight.rules.under_way or flight.rules.slots) - 1)
         return barred | {
-            peer for peer, some in at.items() if some >= most and self._balance.is_new(peer)
+            peer for peer, some in at.items() if some >= most and self._balance(held).is_new(peer)
         }
 
     def _ask_no_more(self, peer: PeerId) -> None:
         """A peer was sent one: those that it is barred from now wait for others, if there are
         any."""
         flight = self._flight
-        serving = set(flight.serving(flight.span.last + 1))
         for held in flight.all():
             if held.phase is Phase.WAITING and peer in held.asked:
                 barred = self._barred(held)
-                if peer in barred and serving - barred:
+                if peer in barred and set(flight.serving(flight.after(held))) - barred:
                     held.asked = [one for one in held.asked if one != peer]
 
     # ---- the receiver's word
@@ -186,7 +201,7 @@ class Guardian:
             return
         tried = next(one for one in held.tries if one.slot == gradient.slot)
         half_s = (flight.now_s - tried.since_s) / 2
-        self._balance.measured(sender.peer, forward_s=half_s, backward_s=half_s)
+        self._balance(held).measured(sender.peer, forward_s=half_s, backward_s=half_s)
         if flight.tally.steps[held.stage] - held.steps > flight.rules.max_stale_steps:
             flight.fail(held, Reason.STALE)
             return
@@ -223,17 +238,18 @@ class Guardian:
         elif held.phase is Phase.SENT and flight.now_s - held.heard_s > limits.HOP_SILENCE_S:
             self.redo(held, Reason.SILENT)
         elif held.phase is Phase.SENT and not held.micro_batch.judged:
-            self._look_at_time(held.tries[-1])
+            self._look_at_time(held)
         elif held.phase is Phase.OUTRUN and flight.now_s - held.since_s > limits.OUTRUN_S:
             flight.fail(held, Reason.GRANTED)
 
-    def _look_at_time(self, tried: Try) -> None:
+    def _look_at_time(self, held: Held) -> None:
         """Measure a receiver that has not answered by the time that has passed."""
+        tried, balance = held.tries[-1], self._balance(held)
         seconds = self._flight.now_s - tried.since_s
-        if not tried.is_long and self._balance.is_long(seconds):
+        if not tried.is_long and balance.is_long(seconds):
             tried.is_long = True
             half_s = seconds / 2
-            self._balance.measured(tried.receiver.peer, forward_s=half_s, backward_s=half_s)
+            balance.measured(tried.receiver.peer, forward_s=half_s, backward_s=half_s)
 
     def redo(self, held: Held, reason: Reason) -> None:
         """The receiver has failed: take another one, while there is hope. A source knows better

@@ -20,7 +20,8 @@ from swarmtrain_transport.pipeline.peer.tally import Tally
 from swarmtrain_transport.pipeline.wire import messages as msg
 from swarmtrain_transport.pipeline.wire import orders
 from swarmtrain_transport.pipeline.wire.messages import AnyHopMessage, Reason
-from swarmtrain_transport.pipeline.wire.route import Fence, MicroBatch, Process, Slot, Span
+from swarmtrain_transport.pipeline.wire.paths import Path, served
+from swarmtrain_transport.pipeline.wire.route import Fence, MicroBatch, Process, Slot, Span, Stage
 
 
 class InFlight:
@@ -56,7 +57,7 @@ class InFlight:
         self.span = span
         self.rules = rules
         self.source = Source(me.peer, me.boot, seed)
-        self.tally = Tally()
+        self.tally = Tally(rules.paths)
         self.members: dict[PeerId, orders.Member] = {}
         self.gone: set[Process] = set()
         self.now: Fence = (0, 0, 0)
@@ -110,6 +111,19 @@ class InFlight:
             for peer, member in self.members.items()
             if stage in member.span and peer != self.me.peer
         )
+
+    def path(self, held: Held) -> tuple[Path, int | None]:
+        """The stages that a micro-batch visits here, and the one after them; None after the last."""
+        whole = self.rules.path(held.micro_batch)
+        return served(whole, held.stage, self.span), next(
+            (stage for stage in whole if stage > self.span.last), None
+        )
+
+    def after(self, held: Held) -> Stage:
+        """The stage that one visits next which does not end here."""
+        _, after = self.path(held)
+        assert after is not None
+        return after
 
     @property
     def is_end(self) -> bool:

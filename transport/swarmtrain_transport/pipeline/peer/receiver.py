@@ -5,6 +5,7 @@ A slot holds the stage's input, then in its place the input's gradient until tha
 
 import math
 from collections import Counter
+from functools import partial
 
 from swarmtrain_transport import limits
 from swarmtrain_transport.pipeline.peer import requests
@@ -35,6 +36,7 @@ class Receiver:
         self.window = Window(flight.rules.slots, flight.rules.most_slots)
         self._flight = flight
         self._permission = permission
+        self._may_follow = flight.rules.paths.may_follow
 
     @property
     def num_held(self) -> int:
@@ -50,10 +52,11 @@ class Receiver:
             return
         free = self.window.size - self.num_held
         filled = self._filled
+        here, may_follow = range(flight.span.first, flight.span.last + 1), self._may_follow
         senders = [
             peer
             for peer, member in flight.members.items()
-            if peer != flight.me.peer and member.span.last + 1 in flight.span
+            if peer != flight.me.peer and any(map(partial(may_follow, member.span), here))
         ]
         most = max(1, self.window.size - (len(senders) > 1))
         for slot, sender in self.invited.give(free, flight.now_s, filled, most):
@@ -97,7 +100,7 @@ class Receiver:
     def on_want(self, sender: Process, want: msg.Want) -> None:
         """A sender has micro-batches, for the stage after its own."""
         flight = self._flight
-        is_next = want.stage == flight.members[sender.peer].span.last + 1
+        is_next = self._may_follow(flight.members[sender.peer].span, want.stage)
         count = want.count if is_next and want.stage in flight.span else 0
         self.invited.wanted(sender, count, flight.now_s)
 
@@ -133,7 +136,8 @@ class Receiver:
         is_soon = name.round <= flight.now[0] + 1
         has_steps = flight.rules.flushes or name.step == name.attempt == 0
         has_tokens = 0 < forward.tokens <= flight.rules.tokens
-        return forward.stage in flight.span and is_soon and has_steps and has_tokens
+        visits = forward.stage in flight.span and forward.stage in flight.rules.path(name)
+        return visits and is_soon and has_steps and has_tokens
 
     def on_ack(self, sender: Process, slot: Slot) -> None:
         """The sender has what was owed to it."""

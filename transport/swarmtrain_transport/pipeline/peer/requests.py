@@ -11,6 +11,7 @@ import msgspec
 from swarmtrain_transport.links.link import PeerId
 from swarmtrain_transport.pipeline.wire.messages import AnyHopMessage, Payload, Reason
 from swarmtrain_transport.pipeline.wire.orders import Pace, Report
+from swarmtrain_transport.pipeline.wire.paths import Path
 from swarmtrain_transport.pipeline.wire.route import Fence, MicroBatch, Slot, Span
 
 
@@ -49,12 +50,11 @@ class Text(msgspec.Struct, frozen=True):
 
 
 class RunForward(msgspec.Struct, frozen=True):
-    """Training thread: the job's output, from its input and this first stage on. Then
-    `forward_made`. A job without a slot has no input yet: read its text, or that of the one before
+    """Training thread: the job's output, from its input, of these stages. Then `forward_made`. A job without a slot has no input yet: read its text, or that of the one before
     `again`, and tell of it."""
 
     job: Job
-    stage: int
+    stages: Path
     again: bool = False
 
 
@@ -77,7 +77,7 @@ class RunBackward(msgspec.Struct, frozen=True):
     the answer, and tell their likeness with the second `backward_made`."""
 
     job: Job
-    stage: int
+    stages: Path
     is_end: bool
     twin: Twin | None = None
 
@@ -95,11 +95,10 @@ class RunJudged(msgspec.Struct, frozen=True):
 
 
 class Count(msgspec.Struct, frozen=True):
-    """The micro-batch's gradient is in that of these stages, the last one included."""
+    """The micro-batch's gradient is in that of these stages."""
 
     micro_batch: MicroBatch
-    first: int
-    last: int
+    stages: Path
     tokens: int
 
 

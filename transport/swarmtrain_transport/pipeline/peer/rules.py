@@ -2,6 +2,9 @@
 
 from dataclasses import dataclass, field
 
+from swarmtrain_transport.pipeline.wire.paths import Path, Paths
+from swarmtrain_transport.pipeline.wire.route import MicroBatch
+
 
 @dataclass(frozen=True, slots=True)
 class Rules:
@@ -22,6 +25,8 @@ class Rules:
         repeat_every: number of micro-batches in which a source makes one of the text before, and
             compares; 0 for none. Flushed steps have none: a text would count twice in a step.
         judged: micro-batches of an evaluation's text.
+        visit: stages that a micro-batch visits; 0 for all.
+        at_random: see `Paths`.
     """
 
     num_stages: int
@@ -35,3 +40,14 @@ class Rules:
     judged: int = 0
     most_slots: int = 0
     most_under_way: int = 0
+    visit: int = 0
+    at_random: bool = False
+
+    @property
+    def paths(self) -> Paths:
+        """The stages of each micro-batch."""
+        return Paths(self.num_stages, self.visit, self.at_random)
+
+    def path(self, name: MicroBatch) -> Path:
+        """The stages of a micro-batch; validation text visits all."""
+        return tuple(range(self.num_stages)) if name.judged else self.paths.of(*name.entry)

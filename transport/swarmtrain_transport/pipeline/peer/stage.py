@@ -69,6 +69,7 @@ class StageMachine:
         self._whole_steps: dict[int, int] = {}
         self._own_part = 1.0  # of the window of an average source
         self._tick_s = 0.0
+        self._share = rules.paths.share
         self._busy_s = self._pass_s = 0.0  # in passes since the last round; when the last one began
 
     # ---- events
@@ -382,15 +383,15 @@ class StageMachine:
 
     def _pace(self, pace: orders.Pace) -> None:
         """The steps of a round go by this, and are of so many micro-batches: all sources' for a
-        step go to all who serve a stage, so that all of these make as many steps of it."""
+        step that visit a stage go to all who serve it, so that all of these make as many steps of it."""
         flight, span = self._flight, self.span
         flight.requests.append(requests.SetPace(pace))
         if self.rules.flushes:
             return
         spans = [member.span for member in flight.members.values()]
-        made = self.rules.step_micro_batches * sum(0 in one for one in spans)
+        made, share = self.rules.step_micro_batches * sum(0 in one for one in spans), self._share
         self._whole_steps = {
-            stage: max(1, round(made / max(1, sum(stage in one for one in spans))))
+            stage: max(1, round(made * share(stage) / max(1, sum(stage in one for one in spans))))
             for stage in range(span.first, span.last + 1)
         }
 
@@ -472,7 +473,8 @@ class StageMachine:
     def _count(self, held: Held) -> None:
         """The backward pass is made: once, as only one gradient is taken for each slot."""
         flight = self._flight
-        count = Count(held.micro_batch, held.stage, flight.span.last, held.tokens)
+        stages, _ = flight.path(held)
+        count = Count(held.micro_batch, stages, held.tokens)
         flight.tally.add(count, held.above, held.below)
         flight.requests.append(count)
         if not self.rules.flushes:
@@ -503,6 +505,7 @@ class StageMachine:
             ),
         )
         flight.running, self._pass_s = held, flight.now_s
+        stages, _ = flight.path(held)
         if held.micro_batch.judged:
             assert flight.evaluated is not None
             is_end, ops = held.phase is Phase.LABELLED, flight.evaluated.ops
@@ -510,10 +513,10 @@ class StageMachine:
         elif held.phase is Phase.FORWARD:
             held.steps = flight.tally.steps[held.stage]
             is_second = held.twin is not None and held.twin.order < held.order
-            flight.requests.append(requests.RunForward(held.job, held.stage, is_second))
+            flight.requests.append(requests.RunForward(held.job, stages, is_second))
         else:
             twin = self._guardian.comparisons.twin_of(held)
-            flight.requests.append(requests.RunBackward(held.job, held.stage, flight.is_end, twin))
+            flight.requests.append(requests.RunBackward(held.job, stages, flight.is_end, twin))
 
     def _may_run(self, name: MicroBatch) -> bool:
         """Its round, or its step, has begun here: the weights are those that it is meant for, and

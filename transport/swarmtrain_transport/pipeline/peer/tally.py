@@ -10,18 +10,23 @@ from swarmtrain_transport import limits
 from swarmtrain_transport.pipeline.peer.requests import Count, Step
 from swarmtrain_transport.pipeline.wire import orders
 from swarmtrain_transport.pipeline.wire.messages import Reason
+from swarmtrain_transport.pipeline.wire.paths import Paths
 from swarmtrain_transport.pipeline.wire.route import Fence, MicroBatch, Process, Span
 
 
 class Tally:
     """Books of a peer's gradient.
 
+    Args:
+        paths: the stages of each micro-batch.
+
     Attributes:
         steps: inner steps made by this process, by stage.
         micro_batches: micro-batches in the accumulator of each stage that has any.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, paths: Paths) -> None:
+        self._paths = paths
         self.steps: Counter[int] = Counter()
         self.micro_batches: Counter[int] = Counter()
         self._tokens: Counter[int] = Counter()
@@ -37,7 +42,7 @@ class Tally:
         """One more is in its stages' accumulators; who has sent its input, and who its gradient."""
         self._counted[count.micro_batch.entry] = count
         self._others[count.micro_batch.entry] = above, below
-        for stage in range(count.first, count.last + 1):
+        for stage in count.stages:
             self.micro_batches[stage] += 1
             self._tokens[stage] += count.tokens
 
@@ -88,12 +93,14 @@ class Tally:
                 continue
             del self._counted[entry]
             source, number = entry
-            for stage in range(count.first, count.last + 1):
+            for stage in count.stages:
                 books.setdefault((source, stage), set()).add(number)
             above, below = self._others.pop(entry)
-            for other, stage in ((above, count.first - 1), (below, count.last + 1)):
+            path = self._paths.of(source, number)
+            first, last = path.index(count.stages[0]), path.index(count.stages[-1])
+            for other, place in ((above, first - 1), (below, last + 1)):
                 if other is not None:
-                    seen.setdefault((other, source, stage), set()).add(number)
+                    seen.setdefault((other, source, path[place]), set()).add(number)
         counted = tuple(
             orders.Counted(source, stage, marked)
             for (source, stage), numbers in sorted(books.items())
