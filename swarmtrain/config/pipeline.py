@@ -49,6 +49,7 @@ def pipeline_problems(config: RunConfig) -> Iterator[Problem]:
         )
         return
     yield from _own_problems(config)
+    yield from _visit_problems(config)
     yield from stage_strategy_problems(config)
     if config.inner.batch % pipeline.micro_batch:
         yield Problem(
@@ -65,6 +66,18 @@ def pipeline_problems(config: RunConfig) -> Iterator[Problem]:
         )
     if config.model.is_counted:
         yield from _built_in_problems(config)
+
+
+def _visit_problems(config: RunConfig) -> Iterator[Problem]:
+    """Check how many stages a micro-batch visits."""
+    visit, stages = config.pipeline.visit, config.pipeline.num_stages
+    if visit and not 3 <= visit < stages:
+        span = f"from 3 to {stages - 1}, or left out" if stages > 3 else "left out"
+        yield Problem(
+            "pipeline.visit",
+            f"must be {span} with {stages} stages, it is {visit}",
+            "A route has the first stage, the last one and some of those between; without it, all.",
+        )
 
 
 def _own_problems(config: RunConfig) -> Iterator[Problem]:

@@ -333,6 +333,11 @@ class PipelineSection(_Section, frozen=True):
       That is the average; a fast peer has more, up to twice as many, and a slow one fewer.
       Where the file says nothing of `micro_batch`, or 0, it is the largest divisor of `inner.batch`
       with which two per stage fit into a step.
+    - With `visit = 4` of 6 stages each micro-batch visits the first, the last and two of those
+      between, in their order (SkipPipe, arXiv 2502.19913): each of these has half of the
+      micro-batches, and as many steps as all others. A slow stage then holds up those alone that
+      visit it, and `swarmtrain generate` goes without stages that a route may leave out. All that
+      goes between stages has one shape then, and no two routes of a text are compared.
     - With `schedule = "flush"` a step waits for all its micro-batches, in all stages, and a round
       for the exchange of the one before: no strategy with a delay fits. With "free" neither waits,
       and `max_stale_steps` bounds how old a gradient may be.
@@ -358,6 +363,13 @@ class PipelineSection(_Section, frozen=True):
         ),
     ] = STALE_STEPS  # fmt: skip
     schedule: Annotated[Literal["free", "flush"], _said("whether steps wait for stages")] = "free"
+    visit: Annotated[
+        int,
+        Meta(
+            ge=0, le=64, description="stages that a micro-batch visits; 0 for all",
+            extra={"default": "all"},
+        ),
+    ] = 0  # fmt: skip
     activations: Annotated[
         Literal["int8", "float16", "none"], _said("form of what goes between two stages")
     ] = "int8"

@@ -361,6 +361,7 @@ def pipeline_terms(config: RunConfig) -> PipelineTerms | None:
             if inner.schedule == "tokens" else 0
         ),
         evaluates=config.model.kind != "custom",
+        visit=pipeline.visit,
     )  # fmt: skip
 
 

@@ -113,7 +113,9 @@ class StagedPeer:
             self._model, self._cut = own.model.blocks, own.model.stages(config)
             self._example, labels = own.model.given, own.model.labels
         codec = ActivationCodec(config.pipeline.activations)
-        boundaries = boundaries_of(self._model, self._cut, self._example, codec)
+        boundaries = boundaries_of(
+            self._model, self._cut, self._example, codec, self.membership.config.pipeline.visit
+        )
         self._forms = Forms(config_hash(config), boundaries, labels)
         self._training: StageTraining | None = None
         self._peer: StagePeer

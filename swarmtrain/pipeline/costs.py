@@ -15,6 +15,7 @@ from swarmtrain.config.stages import built_in_costs, hop_bytes, stage_cut, stage
 from swarmtrain.console.units import human_bytes
 from swarmtrain_transport import limits
 from swarmtrain_transport.pipeline.coordinator.assignment import StageNeed, memory_of
+from swarmtrain_transport.pipeline.wire.paths import Paths
 
 PROCESS_BYTES = 400_000_000
 """Memory of a peer with next to no model: Python, torch and network, measured (VmHWM, Linux)."""
@@ -65,9 +66,9 @@ def _hop_bytes(config: RunConfig) -> int:
 def stage_needs(config: RunConfig) -> tuple[StageNeed, ...]:
     """Demands of each stage; a model in one piece is one stage, whose micro-batch is its batch."""
     num_stages = config.pipeline.num_stages
-    known = counted(config)
+    paths, known = Paths(num_stages, config.pipeline.visit), counted(config)
     if known is None:
-        return (StageNeed(1.0, 0, 0, 0, 0),) * num_stages
+        return tuple(StageNeed(1.0, 0, 0, 0, 0, paths.share(at)) for at in range(num_stages))
     config = known
     model, costs = config.model, list(built_in_costs(config.model).values())
     examples = config.pipeline.micro_batch if num_stages > 1 else config.inner.batch
@@ -75,7 +76,7 @@ def stage_needs(config: RunConfig) -> tuple[StageNeed, ...]:
     passing = tokens // config.inner.accumulate  # of a model in stages that is 1
     hop = hop_bytes(tokens * model.width, config.pipeline.activations)
     most = most_slots_of(config)
-    needs = []
+    needs: list[StageNeed] = []
     for blocks, parameters in zip(stage_cut(config), stage_parameters(config), strict=True):
         has_head = blocks.stop == len(costs)
         layers = len(blocks) - (blocks.start == 0) - has_head
@@ -88,6 +89,7 @@ def stage_needs(config: RunConfig) -> tuple[StageNeed, ...]:
             StageNeed(
                 # Rows of an embedding are copied, which is no operation and takes time as well.
                 flops=tokens * max(model.width, sum(costs[block].flops for block in blocks)),
+                share=paths.share(len(needs)),
                 kept_bytes=_KEPT_BYTES * num_values_of(parameters),
                 pass_bytes=4 * (values + 2 * passing * model.width),  # input and output beside
                 # Its input, which the gradient replaces, and the gradient of its output.

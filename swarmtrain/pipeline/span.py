@@ -246,9 +246,7 @@ class Span:
                 value = call(value)
         return value
 
-    def _blocks(
-        self, stages: Sequence[int]
-    ) -> Iterator[tuple[int, Callable[[Tensor], Tensor]]]:
+    def _blocks(self, stages: Sequence[int]) -> Iterator[tuple[int, Callable[[Tensor], Tensor]]]:
         """Place in the model and call of each block of some stages."""
         for built in map(self._stages.__getitem__, stages):
             yield from zip(built.blocks, built.calls, strict=True)

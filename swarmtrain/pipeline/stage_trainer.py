@@ -19,7 +19,7 @@ from swarmtrain.config.settings import InnerSection
 from swarmtrain.models.device import onto
 from swarmtrain.pipeline.activations import ActivationCodec, Boundary, rounding_seed
 from swarmtrain.pipeline.backward import Backward
-from swarmtrain.pipeline.blocks import BlockModel
+from swarmtrain.pipeline.blocks import BlockModel, cannot
 from swarmtrain.pipeline.clipping import clip_factor, norm_share
 from swarmtrain.pipeline.cut import outputs
 from swarmtrain.pipeline.evaluation import Anchors
@@ -101,7 +101,11 @@ class Forms:
 
 
 def boundaries_of(
-    model: BlockModel, cut: Sequence[range], example: Tensor, codec: ActivationCodec
+    model: BlockModel,
+    cut: Sequence[range],
+    example: Tensor,
+    codec: ActivationCodec,
+    visit: int = 0,
 ) -> dict[int, Boundary]:
     """The boundaries of a model that is cut, by the stage after each.
 
@@ -110,11 +114,18 @@ def boundaries_of(
         cut: the blocks of each stage.
         example: tensor of a micro-batch's input shape and dtype.
         codec: form of the values.
+        visit: stages that a micro-batch visits; 0 for all.
 
     Raises:
-        UserError: SWT-E613, as for `cut.outputs`.
+        UserError: SWT-E613, as for `cut.outputs`; or stages that may be left out have other shapes
+            before them than after.
     """
     shapes = [tuple(output.shape) for output in outputs(model, example)]
+    if visit and len({shapes[before[-1]] for before in cut[:-1]}) > 1:
+        raise cannot(
+            "what goes from stage to stage has several shapes, and routes leave stages out",
+            "Cut it where all have one shape, or leave pipeline.visit out of the run file.",
+        )
     return {
         stage: Boundary(codec, shapes[before[-1]]) for stage, before in enumerate(cut[:-1], start=1)
     }

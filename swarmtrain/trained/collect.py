@@ -17,6 +17,7 @@ from swarmtrain import checkpoint
 from swarmtrain.checkpoint import CheckpointDamaged, LoadedCheckpoint
 from swarmtrain.config import file as config_file
 from swarmtrain.config.settings import RunConfig
+from swarmtrain.config.stages import stage_cut
 from swarmtrain.data.tokenizer import FILE as TOKENIZER_FILE
 from swarmtrain.data.tokenizer import FILE_BYTES_MAX
 from swarmtrain.foundation import regular_file
@@ -28,6 +29,7 @@ from swarmtrain.verify.peer_state import records_in
 from swarmtrain.verify.proof import Unproved, fold
 from swarmtrain_transport.errors import RemoteFault
 from swarmtrain_transport.ledger.fold import LedgerView
+from swarmtrain_transport.pipeline.wire.paths import Paths
 from swarmtrain_transport.wire.records import Record, Run
 
 
@@ -74,6 +76,7 @@ class Collected:
         weights: float32 by parameter name.
         ledger: directory whose records reach furthest.
         tokenizer: bytes of the run's tokenizer.json, if it has one.
+        missing: stages that none of the directories has.
     """
 
     config: RunConfig
@@ -81,13 +84,16 @@ class Collected:
     weights: Mapping[str, Tensor]
     ledger: Source
     tokenizer: bytes | None
+    missing: tuple[int, ...] = ()
 
 
-def collect(given: Sequence[str | Path]) -> Collected:
+def collect(given: Sequence[str | Path], *, may_lack: bool = False) -> Collected:
     """The newest model in these places; the peers there may run.
 
     Args:
         given: state directories of peers of one run, folders of such, or the run's name.
+        may_lack: do without as many stages as a route of the run leaves out, neither the first nor
+            the last one.
 
     Raises:
         UserError: SWT-E806 or E807, a directory is none or does not hold together; E610, they are
@@ -98,19 +104,55 @@ def collect(given: Sequence[str | Path]) -> Collected:
     if any(one.config != config or one.run != sources[0].run for one in sources):
         raise misuse("These directories are of several runs.", "Name those of one run.")
     weights: dict[str, Tensor] = {}
-    parts = []
+    parts, missing = [], []
+    paths = Paths(config.pipeline.num_stages, config.pipeline.visit)
     for stage in range(config.pipeline.num_stages):
         loaded = next(_checkpoints(sources, stage), None)
         if loaded is None:
+            is_between = 0 < stage < paths.num_stages - 1
+            if may_lack and is_between and len(missing) < paths.num_left_out:
+                missing.append(stage)
+                continue
             raise _missing(config, stage)
         weights |= loaded.model
         found = loaded.checkpoint
         parts.append(
             Part(stage, found.facts.op, found.facts.state_root.hex(), found.manifest_hash.hex())
         )
+    if missing:
+        config, weights = without(config, weights, missing)
     check_shapes(config, {name: tuple(one.shape) for name, one in weights.items()})
     furthest = max(sources, key=lambda one: (one.records[-1].index, one.is_whole))
-    return Collected(config, tuple(parts), weights, furthest, _tokenizer(sources, config))
+    return Collected(
+        config, tuple(parts), weights, furthest, _tokenizer(sources, config), tuple(missing)
+    )
+
+
+def without(
+    config: RunConfig, weights: Mapping[str, Tensor], stages: Sequence[int]
+) -> tuple[RunConfig, dict[str, Tensor]]:
+    """The built-in model that is left where stages between the first and the last are missing: its
+    layers close up.
+
+    Args:
+        config: the run file.
+        weights: by parameter name; those of these stages may be there or not.
+        stages: stages that are left out.
+    """
+    places = {place for stage in stages for place in stage_cut(config)[stage]}
+    gone = {place - 1 for place in places}  # the embedding is the first block, layers follow
+    kept = [layer for layer in range(config.model.layers) if layer not in gone]
+    renamed = {f"blocks.{old}": f"blocks.{new}" for new, old in enumerate(kept)}
+    left: dict[str, Tensor] = {}
+    for name, values in weights.items():
+        word, *rest = name.split(".", 2)
+        block = f"{word}.{rest[0]}" if word == "blocks" else word
+        if word != "blocks":
+            left[name] = values
+        elif block in renamed:
+            left[f"{renamed[block]}.{rest[1]}"] = values
+    model = msgspec.structs.replace(config.model, layers=len(kept))
+    return msgspec.structs.replace(config, model=model), left
 
 
 def _sources(given: Sequence[str | Path]) -> list[Source]:

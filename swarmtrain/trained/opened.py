@@ -82,9 +82,11 @@ def open_trained(place: str) -> Trained:
     folder = Path(place)
     if (folder / FACTS_FILE).is_file():
         return _exported(folder)
-    found = collect([place])
+    found = collect([place], may_lack=True)
     rounds = min(part.op for part in found.parts)
     name = f"{found.config.run.name} after round {rounds}"
+    if found.missing:
+        name += f" without stage {' and '.join(map(str, found.missing))}, which nobody here has"
     return _trained(name, found.config, found.weights, found.tokenizer)
 
 

@@ -1,8 +1,9 @@
 """Invariants of pipelines, checked on all that happens in a simulated one.
 
 P1 no micro-batch is counted twice in a stage; P2 each one ends, as counted in all stages that it
-visits, or with a reason, and what is in a peer's steps is in its books; P3 memory stays within its bound; P4 where
-steps are flushed, a step is of the same micro-batches in every stage; P6 one peer moves at a time,
+visits and in no other, or with a reason, and what is in a peer's steps is in its books; P3 memory
+stays within its bound; P4 where steps are flushed, a step is of the same micro-batches in every
+stage that they visit; P6 one peer moves at a time,
 and none counts in a stage that it does not serve; P8 when the faults have stopped every micro-batch
 comes back, and rounds go on; beside a hostile member most of them do; P10 a source that compares
 routes suspects nobody who is honest; P11 a free round is as large as it was begun, whichever of its
@@ -274,7 +275,7 @@ def check_step(
     paths: Paths, fence: tuple[int, int, int], members: Iterable[SimProcess],
     made: set[MicroBatch],
 ) -> None:  # fmt: skip
-    """A flushed step that is to be made is of the same micro-batches in every stage that they visit.
+    """A flushed step is of the same micro-batches in every stage that they visit.
 
     Args:
         paths: the stages of each micro-batch.

@@ -15,6 +15,9 @@ _HOSTILE_EVERY = 4
 _TWINS_EVERY = 5
 """Worlds of which one compares every second micro-batch, if its steps are free."""
 
+_SKIPPING_EVERY = 11
+"""Worlds of which one has routes that leave stages out."""
+
 _STEPS = 2
 
 _MUTE_PART = 0.1
@@ -88,7 +91,10 @@ class Conditions:
 def drawn(seed: int, rng: random.Random) -> Conditions:
     """The world of a seed."""
     is_large = seed % _LARGE_EVERY == _LARGE_EVERY - 1
-    num_stages = rng.randint(5, 8) if is_large else rng.randint(2, 4)
+    skips = seed % _SKIPPING_EVERY == 1
+    num_stages = (
+        rng.randint(5, 8) if is_large else rng.randint(4, 6) if skips else rng.randint(2, 4)
+    )
     slots, flushes, share = rng.randint(1, 3), rng.random() < 0.3, rng.randint(2, 5)
     most = 5 if is_large else 3
     spans = [
@@ -115,6 +121,9 @@ def drawn(seed: int, rng: random.Random) -> Conditions:
         num_stages, tuple(spans), slots, share, steps, pass_s, calm_s, loss, double, late, faults,
         every,
     )  # fmt: skip
+    if skips:
+        visit = random.Random(f"visit {seed}").randint(3, num_stages - 1)
+        world = replace(world, visit=visit, repeat_every=0)
     return with_hostile(seed, world) if seed % _HOSTILE_EVERY == 0 and not flushes else world
 
 

@@ -100,12 +100,16 @@ class World:
             step_micro_batches=self.rng.randint(1, 4),
             max_stale_steps=self.rng.choice((2, 1 << 30)),
             under_way=int(seed % 4 == 1), judged=JUDGED, repeat_every=conditions.repeat_every,
-            most_slots=conditions.slots * (1 + seed % 3), most_under_way=1 + seed % 5, visit=conditions.visit,
+            most_slots=conditions.slots * (1 + seed % 3), most_under_way=1 + seed % 5,
+            visit=conditions.visit,
         )  # fmt: skip
         self.ledger = Ledger(self.rules.paths, self._hostile)
         self._lane_s = self.rng.choice((0.3, 6.0))
         self.coordinator = Rounds(
-            conditions.num_stages, conditions.share, conditions.steps, clips=seed % 2 == 0,
+            conditions.num_stages,
+            conditions.share,
+            conditions.steps,
+            clips=seed % 2 == 0,
             visit=conditions.visit,
         )
         needs = (StageNeed(1.0, 0, 0, 0, 0),) * conditions.num_stages

@@ -56,6 +56,7 @@ class PipelineTerms:
         step_micro_batches: micro-batches that the schedule takes for a step; 0 where
             it goes by rounds.
         evaluates: the run has validation text.
+        visit: stages that a micro-batch visits; 0 for all.
     """
 
     share: int
@@ -66,6 +67,7 @@ class PipelineTerms:
     round_steps: int = 1
     step_micro_batches: int = 0
     evaluates: bool = True
+    visit: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -105,7 +107,7 @@ class StageRounds:
         self.rounds = Rounds(
             num_stages, terms.share, terms.steps, clips=terms.clips,
             least_members=terms.start_peers, round_steps=terms.round_steps,
-            step_micro_batches=terms.step_micro_batches,
+            step_micro_batches=terms.step_micro_batches, visit=terms.visit,
         )  # fmt: skip
         self._terms = terms
         self._groups = groups

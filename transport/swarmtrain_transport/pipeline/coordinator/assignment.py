@@ -33,6 +33,7 @@ class StageNeed:
         entry_bytes: memory of a peer whose span begins here: its process, and all micro-batches on
             their way that it holds.
         input_bytes: bytes that go to it for a micro-batch, and back as gradient; 0 of the first.
+        share: part of all micro-batches that visits it.
     """
 
     flops: float
@@ -40,6 +41,7 @@ class StageNeed:
     pass_bytes: int
     entry_bytes: int
     input_bytes: int
+    share: float = 1.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,16 +87,17 @@ def memory_of(needs: Sequence[StageNeed], span: range) -> int:
 
 
 def flops_of(needs: Sequence[StageNeed], span: range) -> float:
-    """Operations of a micro-batch, both ways. The end of a route makes no forward pass before it
+    """Operations for a micro-batch that is made, both ways, on average of those that visit the
+    stages and those that do not. The end of a route makes no forward pass before it
     knows that the micro-batch counts."""
     is_end = span[-1] == len(needs) - 1
-    return (_BACKWARD + (not is_end)) * sum(needs[stage].flops for stage in span)
+    return (_BACKWARD + (not is_end)) * sum(needs[at].share * needs[at].flops for at in span)
 
 
 def hop_bytes_of(needs: Sequence[StageNeed], span: range) -> int:
     """Bytes of a micro-batch that leave a span, both ways; as many come in."""
     after = needs[span.stop].input_bytes if span.stop < len(needs) else 0
-    return needs[span[0]].input_bytes + after
+    return round(needs[span[0]].share * needs[span[0]].input_bytes + needs[span[-1]].share * after)
 
 
 def rate_of(needs: Sequence[StageNeed], server: Server, span: range) -> float:

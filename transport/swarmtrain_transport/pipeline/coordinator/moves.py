@@ -122,7 +122,7 @@ class Moves:
             moving = self.under_way
             if moving is not None and (moving.peer, moving.stage) == (process.peer, span.first):
                 self.under_way = None if any(counts) else moving
-            whole = sum(needs[stage].flops for stage in stages)
+            whole = sum(needs[stage].share * needs[stage].flops for stage in stages)
             parts = zip(stages, counts, strict=True)
             part = sum(needs[stage].flops * count for stage, count in parts) / whole
             busy_s = min(max(books.busy_s.get(process, took_s), least_s), took_s)

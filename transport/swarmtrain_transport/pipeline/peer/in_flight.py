@@ -113,7 +113,7 @@ class InFlight:
         )
 
     def path(self, held: Held) -> tuple[Path, int | None]:
-        """The stages that a micro-batch visits here, and the one after them; None after the last."""
+        """The stages that a micro-batch visits here, and the next one; None after the last."""
         whole = self.rules.path(held.micro_batch)
         return served(whole, held.stage, self.span), next(
             (stage for stage in whole if stage > self.span.last), None

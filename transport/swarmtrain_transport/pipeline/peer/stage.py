@@ -383,7 +383,7 @@ class StageMachine:
 
     def _pace(self, pace: orders.Pace) -> None:
         """The steps of a round go by this, and are of so many micro-batches: all sources' for a
-        step that visit a stage go to all who serve it, so that all of these make as many steps of it."""
+        step that visit a stage go to all who serve it, so that all of these make as many steps."""
         flight, span = self._flight, self.span
         flight.requests.append(requests.SetPace(pace))
         if self.rules.flushes:

@@ -6,8 +6,8 @@ them, and nobody can tell others.
 
 They come from a table that is drawn once for a number of stages. Consecutive micro-batches of a
 source follow each other through the stages by a place at a time, and no two of them are at the same
-stage then; each stage between is left out as often as every other, and no longer than need be. So
-none waits for a place that another one has, as far as a source can see to it. The paper searches
+stage then, or as few as can be; each stage between is left out as often as every other, and no
+longer than need be. So none waits for a place that another one has, as far as a source can see. The paper searches
 for such routes from the times of all peers; here the senders' shares (`balance`) follow those.
 
 Not here, of the paper: stages in another order. Peers hold a place until the gradient comes back,
@@ -111,4 +111,6 @@ def _table(num_stages: int, visit: int, at_random: bool) -> tuple[Path, ...]:
 def meets(path: Path, earlier: Path, gap: int) -> bool:
     """Return True if a micro-batch comes to a stage where one is that began so many places
     earlier."""
-    return any(stage == other for stage, other in zip(path[1:-1], earlier[1 + gap : -1]))
+    return any(
+        stage == other for stage, other in zip(path[1:-1], earlier[1 + gap : -1], strict=False)
+    )
