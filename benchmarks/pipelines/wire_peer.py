@@ -38,8 +38,8 @@ class Wire(StageTrainer):
     def forward(self, request: RunForward, given: Parcel | Read) -> Parcel:
         if isinstance(given, Read):
             return super().forward(request, given)
-        values = self.forms.boundaries[request.stage].decode(given.data, given.form)
-        boundary = self.forms.boundaries[request.stage + 1]
+        values = self.forms.boundaries[request.stages[0]].decode(given.data, given.form)
+        boundary = self.forms.boundaries[request.stages[-1] + 1]
         return Parcel(boundary.form, boundary.encode(noisy(values)))
 
     def begin_backward(
@@ -47,9 +47,9 @@ class Wire(StageTrainer):
     ) -> Parcel | None:
         if request.is_end or isinstance(given, Read):
             return super().begin_backward(request, given, answer)
-        gradient = self.forms.gradient(request.stage, answer.data, answer.form)
-        boundary = self.forms.boundaries[request.stage]
-        seed = rounding_seed(self.forms.run, request.job.micro_batch, request.stage)
+        gradient = self.forms.gradient(request.stages[-1], answer.data, answer.form)
+        boundary = self.forms.boundaries[request.stages[0]]
+        seed = rounding_seed(self.forms.run, request.job.micro_batch, request.stages[0])
         return Parcel(boundary.form, boundary.encode(noisy(gradient), seed=seed))
 
     def end_backward(self) -> None:

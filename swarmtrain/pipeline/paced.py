@@ -38,7 +38,7 @@ class PacedTrainer(StageTrainer):
         super().__init__(*others, **more)
         self._unit_s, self._rng = unit_s, random.Random(seed)
         self._sleep, self._clock = sleep, clock
-        self._stage = 0  # that the pass under way began with
+        self._num = 0  # stages of the pass under way
 
     def forward(self, request: RunForward, given: Parcel | Read) -> Parcel:
         """See StageTrainer."""
@@ -46,7 +46,7 @@ class PacedTrainer(StageTrainer):
         try:
             return super().forward(request, given)
         finally:
-            self._last(began_s, request.stage)
+            self._last(began_s, len(request.stages))
 
     def judge(
         self, request: RunJudged, given: Parcel | Read, labels: Parcel | None, anchors: Anchors
@@ -56,7 +56,7 @@ class PacedTrainer(StageTrainer):
         try:
             return super().judge(request, given, labels, anchors)
         finally:
-            self._last(began_s, request.stage)
+            self._last(began_s, max(self.steps) + 1 - request.stage)
 
     def begin_backward(
         self, request: RunBackward, given: Parcel | Read, answer: Parcel
@@ -66,18 +66,18 @@ class PacedTrainer(StageTrainer):
         try:
             return super().begin_backward(request, given, answer)
         finally:
-            self._last(began_s, request.stage)
+            self._last(began_s, len(request.stages))
 
     def end_backward(self) -> None:
         """See StageTrainer."""
         began_s = self._clock()
         super().end_backward()
-        self._last(began_s, self._stage)
+        self._last(began_s, self._num)
 
-    def _last(self, began_s: float, stage: int) -> None:
-        """Sleep until a pass from this stage on has taken its time."""
-        self._stage = stage
+    def _last(self, began_s: float, num: int) -> None:
+        """Sleep until a pass through so many stages has taken its time."""
+        self._num = num
         unit_s = self._unit_s * self._rng.uniform(1 - _JITTER, 1 + _JITTER)
-        left_s = began_s + unit_s * (max(self.steps) + 1 - stage) - self._clock()
+        left_s = began_s + unit_s * num - self._clock()
         if left_s > 0:
             self._sleep(left_s)

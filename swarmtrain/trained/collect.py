@@ -104,7 +104,8 @@ def collect(given: Sequence[str | Path], *, may_lack: bool = False) -> Collected
     if any(one.config != config or one.run != sources[0].run for one in sources):
         raise misuse("These directories are of several runs.", "Name those of one run.")
     weights: dict[str, Tensor] = {}
-    parts, missing = [], []
+    parts: list[Part] = []
+    missing: list[int] = []
     paths = Paths(config.pipeline.num_stages, config.pipeline.visit)
     for stage in range(config.pipeline.num_stages):
         loaded = next(_checkpoints(sources, stage), None)

@@ -43,11 +43,11 @@ def one_micro_batch(model: BlockModel, example: Tensor, card: torch.device) -> N
         spans = [Span(model, cut, range(n, n + 1), seed=1, device=card) for n in range(3)]
         given = [onto(torch.zeros(example.shape, dtype=example.dtype), card)]
         for stage, span in enumerate(spans):
-            given.append(span.forward(given[stage], entry=stage, seed=2))
+            given.append(span.forward(given[stage], stages=(stage,), seed=2))
         gradient = torch.zeros_like(given.pop(), device="cpu")
         for stage in (2, 1, 0):
             span, module = spans[stage], spans[stage].modules[stage]
-            back = span.backward(given[stage], onto(gradient, card), entry=stage, seed=2)
+            back = span.backward(given[stage], onto(gradient, card), stages=(stage,), seed=2)
             back.add_weights()
             optimizer = StageSteps(module, INNER).optimizer
             optimizer.step()
@@ -59,7 +59,7 @@ def one_micro_batch(model: BlockModel, example: Tensor, card: torch.device) -> N
             layout = Layout.of(module, 64)
             vector = torch.zeros(layout.padded, device="cpu")
             with span.judged({stage: (layout, vector)}):
-                assert span.forward(given[stage], entry=stage, seed=0).device == card
+                assert span.forward(given[stage], stages=(stage,), seed=0).device == card
             if back.input_gradient is not None:
                 assert back.input_gradient.device == card
                 gradient = back.input_gradient.to("cpu")

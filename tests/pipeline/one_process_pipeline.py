@@ -51,7 +51,7 @@ class Trainer(StageTrainer):
 
     def count(self, count: requests.Count) -> None:
         super().count(count)
-        self.counted += [(count.micro_batch, one) for one in range(count.first, count.last + 1)]
+        self.counted += [(count.micro_batch, one) for one in count.stages]
 
     def step(self, request: requests.Step) -> None:
         assert self.steps[request.stages.last].num_tokens == request.tokens

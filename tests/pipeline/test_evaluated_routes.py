@@ -116,7 +116,7 @@ def test_a_pass_of_an_evaluation_leaves_weights_chance_and_gradients_as_they_wer
     with span.judged({1: (layout, other)}):
         assert not module.training
         assert torch.equal(layout.read(module)[: layout.num_values], other[: layout.num_values])
-        span.forward(torch.zeros(2, EXAMPLE.shape[1], 32), entry=1, seed=0)
+        span.forward(torch.zeros(2, EXAMPLE.shape[1], 32), stages=(1,), seed=0)
     assert module.training and [one.data_ptr() for one in module.parameters()] == places
     assert all(torch.equal(value, live[name]) for name, value in module.state_dict().items())
     assert torch.equal(torch.get_rng_state(), chance)

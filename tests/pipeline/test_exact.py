@@ -109,19 +109,24 @@ def batches(count: int) -> list[MicroBatch]:
     return found
 
 
+def stages_from(span: Span, entry: int) -> tuple[int, ...]:
+    return tuple(stage for stage in span.modules if stage >= entry)
+
+
 def route(spans: Sequence[Span], entries: Sequence[int], batch: MicroBatch) -> float:
     """One micro-batch down these spans and back; its loss."""
     given = [batch.given]
     for span, entry in list(zip(spans, entries, strict=True))[:-1]:
-        given.append(span.forward(given[-1], entry=entry, seed=batch.seed))
+        given.append(span.forward(given[-1], stages=stages_from(span, entry), seed=batch.seed))
     loss, way = spans[-1].backward_from_labels(
-        given[-1], batch.labels, entry=entries[-1], seed=batch.seed
+        given[-1], batch.labels, stages=stages_from(spans[-1], entries[-1]), seed=batch.seed
     )
     way.add_weights()
     for place in range(len(spans) - 2, -1, -1):
         assert way.input_gradient is not None
+        stages = stages_from(spans[place], entries[place])
         way = spans[place].backward(
-            given[place], way.input_gradient, entry=entries[place], seed=batch.seed
+            given[place], way.input_gradient, stages=stages, seed=batch.seed
         )
         way.add_weights()
     assert way.input_gradient is None  # bytes have none

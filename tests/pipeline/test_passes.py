@@ -391,7 +391,7 @@ MIDDLE = Boundary(ActivationCodec.INT8, passed(MODEL, EXAMPLE)[0].shape)
 def test_an_input_that_is_not_what_it_says_makes_no_pass(spoil: Callable) -> None:
     _, trainer, _ = peer(1, 1, "int8")
     data = MIDDLE.encode(torch.randn(MIDDLE.shape))
-    request = requests.RunForward(JOB, 1)
+    request = requests.RunForward(JOB, (1,))
     assert trainer.forward(request, Parcel(MIDDLE.form, data)).form.codec == "int8"
     with pytest.raises(IllegalPayload):
         trainer.forward(request, Parcel(*spoil(MIDDLE.form, data)))
@@ -400,10 +400,10 @@ def test_an_input_that_is_not_what_it_says_makes_no_pass(spoil: Callable) -> Non
 def test_what_is_made_again_has_the_same_bytes() -> None:
     _, trainer, _ = peer(1, 1, "int8")
     given = Parcel(MIDDLE.form, MIDDLE.encode(torch.randn(MIDDLE.shape)))
-    made = [trainer.forward(requests.RunForward(JOB, 1), given) for _ in range(2)]
+    made = [trainer.forward(requests.RunForward(JOB, (1,)), given) for _ in range(2)]
     assert made[0] == made[1]
     gradient = Parcel(made[0].form, MIDDLE.encode(torch.randn(MIDDLE.shape), seed=1))
-    backward = requests.RunBackward(JOB, 1, False)
+    backward = requests.RunBackward(JOB, (1,), False)
     back = [trainer.begin_backward(backward, given, gradient) for _ in range(2)]
     assert back[0] == back[1] and len(back[0].data) == back[0].form.num_bytes
 

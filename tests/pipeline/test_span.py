@@ -55,7 +55,7 @@ def joint(span: Span, given: Tensor, gradient: Tensor) -> dict[str, Tensor | Non
     """All gradients by one ordinary backward pass, the input's under ""."""
     leaf = given.clone().requires_grad_()
     with torch.enable_grad():
-        output = span._run(leaf, 0, 7)
+        output = span._run(leaf, (0,), 7)
     output.backward(gradient)
     found = {name: one.grad for name, one in span.modules[0].named_parameters()}
     for parameter in span.modules[0].parameters():
@@ -67,7 +67,7 @@ def test_the_two_parts_have_the_bits_of_one_backward_pass() -> None:
     torch.manual_seed(3)
     span = make_span(Attention(), nn.GELU(), nn.Linear(WIDTH, WIDTH), Attention())
     expected = joint(span, GIVEN, GRADIENT)
-    way = span.backward(GIVEN, GRADIENT, entry=0, seed=7)
+    way = span.backward(GIVEN, GRADIENT, stages=(0,), seed=7)
     named = dict(span.modules[0].named_parameters())
     assert way.input_gradient is not None and torch.equal(way.input_gradient, expected[""])
     assert all(parameter.grad is None for parameter in named.values())
@@ -78,7 +78,7 @@ def test_the_two_parts_have_the_bits_of_one_backward_pass() -> None:
     assert named["0.unused"].grad is None and named["0.frozen"].grad is None
     before = {name: one.grad.clone() for name, one in named.items() if one.grad is not None}
     way.add_weights()  # a second time is nothing
-    again = span.backward(GIVEN, GRADIENT, entry=0, seed=7)
+    again = span.backward(GIVEN, GRADIENT, stages=(0,), seed=7)
     again.add_weights()
     for name, gradient in before.items():
         assert torch.equal(named[name].grad, 2 * gradient), name
@@ -93,7 +93,7 @@ def test_an_input_that_has_no_gradient_leaves_that_of_the_weights_alone() -> Non
     expected = {name: one.grad for name, one in named.items()}
     for parameter in named.values():
         parameter.grad = None
-    way = span.backward(ids, GRADIENT, entry=0, seed=7)
+    way = span.backward(ids, GRADIENT, stages=(0,), seed=7)
     assert way.input_gradient is None
     way.add_weights()
     assert named["1.unused"].grad is None
@@ -114,7 +114,7 @@ def test_what_is_sent_is_not_what_is_added_to() -> None:
     """The gradient of a sum is given to both its parts by autograd, as one tensor."""
     span = make_span(Shifted())
     for _ in range(2):
-        way = span.backward(GIVEN, GRADIENT, entry=0, seed=0)
+        way = span.backward(GIVEN, GRADIENT, stages=(0,), seed=0)
         way.add_weights()
         assert way.input_gradient is not None and torch.equal(way.input_gradient, GRADIENT)
     assert torch.equal(span.modules[0].get_parameter("0.place").grad, 2 * GRADIENT)
@@ -143,7 +143,7 @@ def test_a_pass_that_is_over_keeps_nothing(counts: bool) -> None:
         kept.append(weakref.ref(value))
 
     span = make_span(Squared(tell), Squared(tell))
-    way = span.backward(GIVEN, GRADIENT, entry=0, seed=0)
+    way = span.backward(GIVEN, GRADIENT, stages=(0,), seed=0)
     gc.collect()
     assert (
         kept[0]() is not None
@@ -175,23 +175,23 @@ def test_dropout_hangs_on_micro_batch_and_block_and_on_neither_cut_nor_attempt()
         for stage in range(len(cut)):
             span = Span(model, cut, range(stage, stage + 1), seed=1)
             torch.manual_seed(stage)  # of no account
-            span.forward(value, entry=stage, seed=9)
-            value = span.forward(value, entry=stage, seed=9)
+            span.forward(value, stages=(stage,), seed=9)
+            value = span.forward(value, stages=(stage,), seed=9)
         outputs.append(value)
     assert torch.equal(outputs[0], outputs[1]) and torch.equal(outputs[0], outputs[2])
     assert 0 < outputs[0].count_nonzero() < outputs[0].numel() / 4  # four different masks
     whole = Span(model, [range(4)], range(1), seed=1)
-    assert not torch.equal(whole.forward(given, entry=0, seed=10), outputs[0])
+    assert not torch.equal(whole.forward(given, stages=(0,), seed=10), outputs[0])
     late = Span(model, [range(1), range(1, 4)], range(2), seed=1)
     first = Span(model, [range(1), range(1, 4)], range(1), seed=1)
-    middle = first.forward(given, entry=0, seed=9)
-    assert torch.equal(late.forward(middle, entry=1, seed=9), outputs[0])
+    middle = first.forward(given, stages=(0,), seed=9)
+    assert torch.equal(late.forward(middle, stages=(1,), seed=9), outputs[0])
 
 
 def test_the_second_computing_has_the_chance_of_the_first() -> None:
     span = make_span(nn.Dropout(0.5), nn.Dropout(0.5))
-    output = span.forward(torch.ones(40, WIDTH), entry=0, seed=9)
-    way = span.backward(torch.ones(40, WIDTH), torch.ones(40, WIDTH), entry=0, seed=9)
+    output = span.forward(torch.ones(40, WIDTH), stages=(0,), seed=9)
+    way = span.backward(torch.ones(40, WIDTH), torch.ones(40, WIDTH), stages=(0,), seed=9)
     assert way.input_gradient is not None and torch.equal(way.input_gradient, output)
 
 
@@ -212,8 +212,8 @@ def test_names_of_a_micro_batch_that_differ_where_its_text_does_have_another_see
 def test_passes_leave_the_global_chance_alone() -> None:
     span = make_span(nn.Dropout(0.5), nn.Linear(WIDTH, WIDTH))
     state = torch.get_rng_state()
-    span.forward(GIVEN, entry=0, seed=1)
-    span.backward(GIVEN, GRADIENT, entry=0, seed=1).add_weights()
+    span.forward(GIVEN, stages=(0,), seed=1)
+    span.backward(GIVEN, GRADIENT, stages=(0,), seed=1).add_weights()
     span.check(GIVEN)
     assert torch.equal(torch.get_rng_state(), state)
 
@@ -221,7 +221,7 @@ def test_passes_leave_the_global_chance_alone() -> None:
 def test_a_gradient_of_another_shape_than_the_output_is_refused() -> None:
     span = make_span(nn.Linear(WIDTH, 2))
     with pytest.raises(ValueError, match="a gradient of"):
-        span.backward(GIVEN, GRADIENT, entry=0, seed=0)
+        span.backward(GIVEN, GRADIENT, stages=(0,), seed=0)
 
 
 class Own(nn.Module):

@@ -52,17 +52,17 @@ def one_micro_batch(section: ModelSection, codec: str) -> list[bytes]:
     text = trainers[0].read(NAME)
     given: list = [text]
     for stage, trainer in enumerate(trainers[:-1]):
-        given.append(trainer.forward(requests.RunForward(job(stage), stage), given[-1]))
+        given.append(trainer.forward(requests.RunForward(job(stage), (stage,)), given[-1]))
     answer: Parcel | None = text.labels
     sent = [one.data for one in given[1:]]
     for stage in (2, 1, 0):
         assert answer is not None
         if stage < 2:
             sent.append(sketch(trainers[stage].answered(answer), 7).numpy().tobytes())
-        back = requests.RunBackward(job(stage), stage, stage == 2)
+        back = requests.RunBackward(job(stage), (stage,), stage == 2)
         answer = trainers[stage].begin_backward(back, given[stage], answer)
         trainers[stage].end_backward()
-        trainers[stage].count(requests.Count(NAME, stage, stage, EXAMPLE.numel()))
+        trainers[stage].count(requests.Count(NAME, (stage,), EXAMPLE.numel()))
         trainers[stage].step(requests.Step(route.Span(stage, stage), EXAMPLE.numel(), 1))
         sent += [answer.data] if answer is not None else []
         for parameter in trainers[stage].span.modules[stage].parameters():

@@ -95,7 +95,7 @@ def test_a_micro_batch_goes_on_and_its_gradient_comes_back_before_it_is_counted(
     asked = made.gradient_made(job, TENSOR, 2.5)
     assert sent(msg.Gradient, asked)[0].peer == SOURCE.peer and not of(requests.Count, asked)
     asked = made.backward_made(job, 3.0)
-    assert of(requests.Count, asked) == [requests.Count(job.micro_batch, 1, 1, 7)]
+    assert of(requests.Count, asked) == [requests.Count(job.micro_batch, (1,), 7)]
     asked = made.received(SOURCE.peer, BOOT, msg.Ack(job.slot), 3.1)
     assert of(requests.Free, asked) and made.num_held == 0
 

@@ -98,9 +98,8 @@ def check(report: orders.Settled, span: Span, asked: int, left_out: int = 0) -> 
         raise RemoteFault("books", f"{report.compared} of {made}")
     if sum(len(one.numbers.bits) for one in report.seen) > limits.SEEN_BYTES_MAX:
         raise RemoteFault("books", "too many bytes of numbers that it has seen")
-    near = range(
-        span.first - 1 - left_out, span.last + 2 + left_out
-    )  # a route may enter a span in its midst
+    # A route may enter a span in its midst.
+    near = range(span.first - 1 - left_out, span.last + 2 + left_out)
     strange = [one.stage for one in report.seen if one.stage not in near]
     strange += [one.stage for one in report.counted if one.stage not in span]
     if strange:

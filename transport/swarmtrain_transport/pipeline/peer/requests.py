@@ -50,7 +50,7 @@ class Text(msgspec.Struct, frozen=True):
 
 
 class RunForward(msgspec.Struct, frozen=True):
-    """Training thread: the job's output, from its input, of these stages. Then `forward_made`. A job
+    """Training thread: the output of these stages, from the job's input. Then `forward_made`. A job
     without a slot has no input yet: read its text, or that of the one before `again`, and tell of
     it."""
 

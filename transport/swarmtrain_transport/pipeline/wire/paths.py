@@ -7,8 +7,9 @@ them, and nobody can tell others.
 They come from a table that is drawn once for a number of stages. Consecutive micro-batches of a
 source follow each other through the stages by a place at a time, and no two of them are at the same
 stage then, or as few as can be; each stage between is left out as often as every other, and no
-longer than need be. So none waits for a place that another one has, as far as a source can see. The paper searches
-for such routes from the times of all peers; here the senders' shares (`balance`) follow those.
+longer than need be. So none waits for a place that another one has, as far as a source can see. The
+paper searches for such routes from the times of all peers; here the senders' shares (`balance`)
+follow those.
 
 Not here, of the paper: stages in another order. Peers hold a place until the gradient comes back,
 so places that wait for a later stage and for an earlier one could wait for each other.
