@@ -4,6 +4,8 @@ The same windows of the corpus's validation files for every strategy, in large b
 size is fixed because sums over another one may round otherwise.
 """
 
+from collections.abc import Mapping
+
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
@@ -37,11 +39,14 @@ class Judge:
 
     def loss(self, vector: Tensor) -> float:
         """Nats per byte of these weights, (padded,) float32; not finite where they are not."""
-        views = self._layout.named_views(vector)
+        return self.loss_of(self._model, self._layout.named_views(vector))
+
+    def loss_of(self, model: nn.Module, views: Mapping[str, Tensor]) -> float:
+        """Nats per byte of a model with these weights, by name."""
         total, count = 0.0, 0
         with torch.no_grad():
             for batch in self._batches:
-                logits_BTV = functional_call(self._model, views, (batch.x_BT,))
+                logits_BTV = functional_call(model, dict(views), (batch.x_BT,))
                 flat = logits_BTV.reshape(-1, logits_BTV.shape[-1])
                 total += F.cross_entropy(flat, batch.y_BT.reshape(-1), reduction="sum").item()
                 count += batch.y_BT.numel()

@@ -66,6 +66,7 @@ def staged_config(plan: Plan, pipeline: Pipelined) -> RunConfig:
         max_stale_steps=pipeline.max_stale_steps,
         schedule=pipeline.schedule,
         activations=pipeline.activations,
+        visit=pipeline.visit,
     )
     return msgspec.structs.replace(plan.run_config(), pipeline=section)
 
@@ -282,6 +283,7 @@ class PipelineCrowd:
             self.rules = replace(
                 self.rules, slots=slots, under_way=slots, most_slots=slots, most_under_way=slots
             )
+        self.rules = replace(self.rules, at_random=pipeline.drawn == "random")
         flushes = self.rules.flushes
         self.rounds = Rounds(
             pipeline.stages,
@@ -291,6 +293,8 @@ class PipelineCrowd:
             least_members=pipeline.stages * plan.peers,
             round_steps=plan.inner_steps,
             step_micro_batches=per_step * plan.peers,
+            visit=self.rules.visit,
+            at_random=self.rules.at_random,
         )
         self._whole_share, self._whole_steps = self.rounds.share, self.rounds.steps
         example = torch.zeros(windows, self.size.model.context, dtype=torch.long)
@@ -299,7 +303,8 @@ class PipelineCrowd:
     def _make_peers(self, pipeline: Pipelined, example: Tensor, corpus: Corpus) -> None:
         plan, model = self.plan, built_in(self.size.model)
         cut = stages_of(model, pipeline.stages, example, pipeline.activations)
-        boundaries = boundaries_of(model, cut, example, ActivationCodec(pipeline.activations))
+        codec = ActivationCodec(pipeline.activations)
+        boundaries = boundaries_of(model, cut, example, codec, pipeline.visit)
         labels = Labels(tuple(example.shape), NUM_BYTE_VALUES)
         self.forms = Forms(f"compare {plan.seed}".encode(), boundaries, labels)
         blocks = [one.cost for one in passed(model, example)]
@@ -317,6 +322,8 @@ class PipelineCrowd:
         for stage, places in enumerate(cut):
             here = [blocks[place] for place in places]
             self.work_s.append(forward_s * sum(block.flops for block in here) / flops)
+            if pipeline.slow and stage == pipeline.stages // 2:
+                self.work_s[stage] *= pipeline.slow
             self._norm_shares.append(math.sqrt(sum(b.num_values for b in here) / values))
             replicas = [self._replica(stage, index) for index in range(plan.peers)]
             exchange = Exchange(plan, replicas, stage)

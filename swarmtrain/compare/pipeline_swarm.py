@@ -12,13 +12,19 @@ from torch import Tensor
 
 from swarmtrain.compare.costs import Costs
 from swarmtrain.compare.judge import Judge
-from swarmtrain.compare.pipeline_crowd import PipelineCrowd, RoundTold, StageProcess
+from swarmtrain.compare.pipeline_crowd import (
+    PipelineCrowd,
+    RoundTold,
+    StageProcess,
+    staged_config,
+)
 from swarmtrain.compare.plan import NETS, SIZES, Pipelined, Plan
 from swarmtrain.compare.replica import held_back, seed_of, spread
 from swarmtrain.compare.results import Point, RunResult, finite
 from swarmtrain.data.corpus import Corpus
 from swarmtrain.models.byte_transformer import build_model
 from swarmtrain.models.tensors import Layout
+from swarmtrain.pipeline.missing import without
 from swarmtrain_optimizers.strategies.base import OpKind
 
 
@@ -35,7 +41,7 @@ class PipelineSwarm:
     """
 
     def __init__(self, plan: Plan, pipeline: Pipelined, corpus: Corpus) -> None:
-        self._plan = plan
+        self._plan, self._pipeline = plan, pipeline
         size = SIZES[plan.size]
         model = build_model(size.model, seed_of(plan, 0))
         self._layout = Layout.of(model, plan.block)
@@ -167,7 +173,20 @@ class PipelineSwarm:
                 mean(of_stage)
                 for of_stage in zip(*(told.spreads for told in self._rounds), strict=True)
             ),
+            losses_without=self._losses_without(),
         )
+
+    def _losses_without(self) -> tuple[float | None, ...]:
+        """Losses where one of the stages between is missing, of each; () where routes have all."""
+        visit, num_stages = self._crowd.rules.visit, self._crowd.rules.num_stages
+        config = staged_config(self._plan, self._pipeline)
+        whole = self._layout.named_views(self._mean([self._anchor(i) for i in self._indices]))
+        losses = []
+        for stage in range(1, num_stages - 1) if visit else ():
+            left, weights = without(config, whole, [stage])
+            model = build_model(left.model, seed_of(self._plan, 0))
+            losses.append(finite(self._judge.loss_of(model, weights)))
+        return tuple(losses)
 
 
 def _weights(one: StageProcess) -> Tensor:

@@ -110,11 +110,12 @@ class Size:
 SIZES: Mapping[str, Size] = MappingProxyType(
     {
         "sweep": Size(ModelSection(layers=2, width=64, heads=4, context=64), 8, 0.011),
+        "deep": Size(ModelSection(layers=6, width=64, heads=4, context=64), 8, 0.030),
         "demo": Size(ModelSection(layers=4, width=128, heads=4, context=128), 8, 0.060),
         "tiny": Size(ModelSection(layers=1, width=16, heads=2, context=16), 2, 0.002, 128, 512),
     }
 )
-"""About 130 000, 850 000 and 12 000 parameters; the last is for tests."""
+"""About 130 000, 330 000, 850 000 and 12 000 parameters; the last is for tests."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -132,6 +133,10 @@ class Pipelined:
         slots: micro-batches that a peer takes in at a time, and as many that a source has under
             way; 0 for as many as a run has.
         max_stale_steps: steps of a peer after a forward pass, beyond which its gradient is refused.
+        visit: stages that a micro-batch visits; 0 for all.
+        drawn: "even" where routes are spread out as in a run; "random" where each is drawn for
+            itself.
+        slow: passes of the middle stage take so many times as long; 0 for as long as they do.
         death_s: modelled seconds from one death of a peer, which comes back with the run's state
             and nothing else, to the next; 0 for none.
     """
@@ -144,6 +149,9 @@ class Pipelined:
     slots: int = 0
     max_stale_steps: int = STALE_STEPS
     death_s: float = 0.0
+    visit: int = 0
+    drawn: Literal["even", "random"] = "even"
+    slow: float = 0.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -281,6 +289,10 @@ class Plan:
             del fields["rounding"]
         if self.pipeline is None:
             del fields["pipeline"]
+        else:
+            for key, unsaid in (("visit", 0), ("drawn", "even"), ("slow", 0.0)):
+                if fields["pipeline"][key] == unsaid:
+                    del fields["pipeline"][key]
         if not self.last_merge:
             for key in ("last_merge", "budget", "when"):
                 del fields[key]

@@ -488,6 +488,14 @@ def _check_pipeline(plan: Plan, pipeline: Pipelined) -> None:
             f"{label!r} has {pipeline.slots} slots and {pipeline.max_stale_steps} max_stale_steps.",
             f"slots can be 1 to {HOP_WANTS_MAX}, max_stale_steps 0 and more.",
         )
+    if pipeline.visit and not 3 <= pipeline.visit < pipeline.stages:
+        raise misuse(
+            f"visit of {label!r} is {pipeline.visit}.",
+            f"Of {pipeline.stages} stages a route has the first, the last and some of those between"
+            ", or visit is left out.",
+        )
+    if pipeline.slow and not 1 <= pipeline.slow <= 1000:
+        raise misuse(f"slow of {label!r} is {pipeline.slow:g}.", "It can be 1 to 1000.")
     if pipeline.death_s and not 10 <= pipeline.death_s <= 1e9:
         raise misuse(
             f"death_s of {label!r} is {pipeline.death_s:g}.",

@@ -69,6 +69,8 @@ class RunResult:
         stage_spreads: `replica_spread` of each stage's peers as they give their parts, mean
             over ops.
         seconds_by_net: `modelled_seconds` over each link, by its name; of pipelines none.
+        losses_without: loss without each of the stages between the first and the last, where routes
+            leave stages out.
     """
 
     strategy: str
@@ -94,6 +96,7 @@ class RunResult:
     lost: int = 0
     stage_spreads: tuple[float, ...] = ()
     seconds_by_net: Mapping[str, float] = field(default_factory=dict, hash=False)
+    losses_without: tuple[float | None, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

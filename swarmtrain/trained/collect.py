@@ -17,13 +17,13 @@ from swarmtrain import checkpoint
 from swarmtrain.checkpoint import CheckpointDamaged, LoadedCheckpoint
 from swarmtrain.config import file as config_file
 from swarmtrain.config.settings import RunConfig
-from swarmtrain.config.stages import stage_cut
 from swarmtrain.data.tokenizer import FILE as TOKENIZER_FILE
 from swarmtrain.data.tokenizer import FILE_BYTES_MAX
 from swarmtrain.foundation import regular_file
 from swarmtrain.foundation.errors import UserError, misuse
 from swarmtrain.models.build import check_shapes
 from swarmtrain.peer.disk.group_storage import RUN_FILE, group_folder
+from swarmtrain.pipeline.missing import without
 from swarmtrain.trained.places import run_folder, state_dirs
 from swarmtrain.verify.peer_state import records_in
 from swarmtrain.verify.proof import Unproved, fold
@@ -127,33 +127,6 @@ def collect(given: Sequence[str | Path], *, may_lack: bool = False) -> Collected
     return Collected(
         config, tuple(parts), weights, furthest, _tokenizer(sources, config), tuple(missing)
     )
-
-
-def without(
-    config: RunConfig, weights: Mapping[str, Tensor], stages: Sequence[int]
-) -> tuple[RunConfig, dict[str, Tensor]]:
-    """The built-in model that is left where stages between the first and the last are missing: its
-    layers close up.
-
-    Args:
-        config: the run file.
-        weights: by parameter name; those of these stages may be there or not.
-        stages: stages that are left out.
-    """
-    places = {place for stage in stages for place in stage_cut(config)[stage]}
-    gone = {place - 1 for place in places}  # the embedding is the first block, layers follow
-    kept = [layer for layer in range(config.model.layers) if layer not in gone]
-    renamed = {f"blocks.{old}": f"blocks.{new}" for new, old in enumerate(kept)}
-    left: dict[str, Tensor] = {}
-    for name, values in weights.items():
-        word, *rest = name.split(".", 2)
-        block = f"{word}.{rest[0]}" if word == "blocks" else word
-        if word != "blocks":
-            left[name] = values
-        elif block in renamed:
-            left[f"{renamed[block]}.{rest[1]}"] = values
-    model = msgspec.structs.replace(config.model, layers=len(kept))
-    return msgspec.structs.replace(config, model=model), left
 
 
 def _sources(given: Sequence[str | Path]) -> list[Source]:

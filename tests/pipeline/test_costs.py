@@ -69,7 +69,7 @@ def test_activations_are_what_waits_for_a_backward_pass(model: ModelSection) -> 
             return tensor
 
         with torch.autograd.graph.saved_tensors_hooks(keep, lambda tensor: tensor):
-            _, output = span._with_graph(given, stage, 0)
+            _, output = span._with_graph(given, (stage,), 0)
         waits = sum(
             tensor.untyped_storage().nbytes()
             for place, tensor in held.items()

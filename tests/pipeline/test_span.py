@@ -88,7 +88,7 @@ def test_an_input_that_has_no_gradient_leaves_that_of_the_weights_alone() -> Non
     span = make_span(nn.Embedding(9, WIDTH), Attention())
     ids = torch.tensor([1, 2, 3, 2, 1])
     with torch.enable_grad():
-        span._run(ids, 0, 7).backward(GRADIENT)
+        span._run(ids, (0,), 7).backward(GRADIENT)
     named = dict(span.modules[0].named_parameters())
     expected = {name: one.grad for name, one in named.items()}
     for parameter in named.values():

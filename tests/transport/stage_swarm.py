@@ -160,7 +160,7 @@ class StageSwarm(GroupSwarm):
                     text = _TEXT if request.job.slot is None else None
                     self._obey(member, stage.backward_made(request.job, self.now_s, text))
                 case requests.Count():
-                    member.has_counted |= set(range(request.first, request.last + 1))
+                    member.has_counted |= set(request.stages)
                 case requests.Settle():
                     member.settled.append(request.round)
                     member.due |= member.has_counted
