@@ -4,8 +4,8 @@
     python benchmarks/pipelines/visit.py --what loss [--seeds 3] [--first-seed 0] [--json]
 
 Six stages of two peers each under `compare`'s virtual clock, over fibre; four stages of six are
-visited. `time`: a whole run whose middle stage takes three times as long for a pass, by one in which
-all stages are visited, and by routes that are drawn at random. `loss`: without a slow stage, equal
+visited. `time`: a run whose middle stage takes three times as long for a pass, by the same with all
+stages visited, and by routes that are drawn at random. `loss`: without a slow stage, equal
 tokens, held-out loss of the whole model; and the perplexity without one of the stages between, the
 worst of them, by that of the whole. Exit status 1 beyond a bar.
 """
@@ -23,7 +23,8 @@ from swarmtrain.compare import request
 from swarmtrain.compare.pipeline_swarm import PipelineSwarm
 from swarmtrain.compare.plan import Plan
 from swarmtrain.compare.results import RunResult
-from swarmtrain.data.corpus import Corpus
+from swarmtrain.compare.shards import PIECE_BYTES
+from swarmtrain.data.corpus import Corpus, build_corpus
 
 TIME, LOSS, PERPLEXITY = 0.7, 1.03, 1.10
 """Bars: seconds by those of full routes, loss by theirs at equal tokens, perplexity without the
@@ -87,7 +88,7 @@ def losses(options: argparse.Namespace, corpus: Corpus) -> dict[str, Any]:
 
 def measure(options: argparse.Namespace, folder: Path) -> dict[str, Any]:
     """One of both."""
-    corpus = Corpus.python_stdlib()
+    corpus = build_corpus(PIECE_BYTES)
     found = (times if options.what == "time" else losses)(options, corpus)
     return found | machine()
 

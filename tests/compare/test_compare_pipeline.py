@@ -90,6 +90,14 @@ def test_what_gets_lost_is_said_again_and_made_again(corpus):
     assert result.tokens >= plan.tokens and result.ops + result.skipped >= 8
 
 
+def test_routes_that_leave_stages_out_share_them_and_learn(corpus):
+    plan = replace(PAIRS, size="deep", steps=8, inner_steps=4)
+    result = run_here(replace(plan, pipeline=Pipelined(6, visit=4, micro_batch=2)), corpus)[1]
+    assert result.tokens == plan.tokens and (result.redone, result.lost) == (0, 0)
+    assert len(result.state_roots) == 1 and len(result.losses_without) == 4
+    assert result.val_loss < 0.95 * result.curve[0].val_loss
+
+
 def test_no_round_is_made_for_the_few_micro_batches_that_the_last_one_lost(corpus):
     """Outer momentum would go a whole step for them."""
     plan = replace(PAIRS, drop=0.02, steps=200, inner_steps=50)
@@ -106,6 +114,7 @@ def test_no_round_is_made_for_the_few_micro_batches_that_the_last_one_lost(corpu
         ("eager:pipeline=3x2:schedule=flush", "schedule of .* must be free with outer.strategy"),
         ("diloco:pipeline=3", "three stages with two peers"),
         ("diloco:pipeline=0x2", "two or more"),
+        ("diloco:pipeline=3x2:visit=4", "Of 3 stages a route has the first, the last and some"),
         ("diloco:pipeline=1x2", "two or more"),
         ("diloco:activations=int8", "three stages with two peers"),
         ("diloco:pipeline=3x4", "pipeline=3x2"),

@@ -14,7 +14,7 @@ from swarmtrain.foundation.errors import UserError
 from swarmtrain.pipeline.costs import stage_needs
 from swarmtrain_optimizers.strategies.registry import BUILT_IN
 from swarmtrain_transport.errors import RemoteFault
-from swarmtrain_transport.pipeline.coordinator.assignment import StageNeed
+from swarmtrain_transport.pipeline.coordinator.assignment import StageNeed, flops_of
 
 
 def loaded(directory: Path, text: str) -> RunConfig:
@@ -50,6 +50,19 @@ def test_stages_are_a_number_or_names_and_travel_as_they_are(tmp_path):
 @pytest.mark.parametrize(
     ("text", "key", "words"),
     [
+        (
+            "stages = 5\nvisit = 6", "pipeline.visit",
+            "must be from 3 to 4, or left out with 5 stages, it is 6",
+        ),
+        (
+            "stages = 5\nvisit = 5", "pipeline.visit",
+            "must be from 3 to 4, or left out with 5 stages, it is 5",
+        ),
+        (
+            "stages = 5\nvisit = 2", "pipeline.visit",
+            "must be from 3 to 4, or left out with 5 stages, it is 2",
+        ),
+        ("stages = 3\nvisit = 3", "pipeline.visit", "must be left out with 3 stages, it is 3"),
         ("stages = 7", "pipeline.stages", "must be from 1 to 6, the blocks of this model; it is 7"),
         (
             'stages = 2\nschedule = "flush"\n[outer]\nstrategy = "eager"', "pipeline.schedule",
@@ -192,3 +205,13 @@ def test_a_run_in_stages_is_not_trained_in_one_piece(tmp_path: Path):
     with pytest.raises(UserError, match="has its model in 3 stages") as caught:
         refuse_stages(loaded(tmp_path, "[pipeline]\nstages = 3\n"))
     assert caught.value.code == "SWT-E605"
+
+
+def test_a_stage_that_half_of_all_micro_batches_visit_needs_half_as_much(tmp_path):
+    text = "[model]\nlayers = 6\n[pipeline]\nstages = 6\nmicro_batch = 1\n"
+    all_of_them, some = (stage_needs(loaded(tmp_path, text + f"visit = {n}")) for n in (0, 4))
+    assert [need.share for need in some] == [1.0, 0.5, 0.5, 0.5, 0.5, 1.0]
+    for stage, (whole, part) in enumerate(zip(all_of_them, some, strict=True)):
+        here = range(stage, stage + 1)
+        assert flops_of(some, here) == part.share * flops_of(all_of_them, here)
+        assert whole.kept_bytes == part.kept_bytes

@@ -5,6 +5,7 @@ from swarmtrain_transport.pipeline.coordinator.books import books_of, record_of
 from swarmtrain_transport.pipeline.wire import orders
 from swarmtrain_transport.pipeline.wire.messages import Reason
 from swarmtrain_transport.pipeline.wire.orders import Made, Marks
+from swarmtrain_transport.pipeline.wire.paths import Paths
 from swarmtrain_transport.pipeline.wire.route import Process, Span
 
 BOOT = b"12345678"
@@ -156,3 +157,28 @@ def test_words_on_many_sources_that_there_are_not_cost_nothing():
     strangers = [Process(number.to_bytes(32, "big"), BOOT) for number in range(2000)]
     books = books_of(0, 256, ASKED, {LAST: settled({(one, 1): {7} for one in strangers})})
     assert books.doubted == {LAST: 2000} and not books.partial and not any(books.counted)
+
+
+def test_where_routes_leave_stages_out_a_micro_batch_is_whole_in_those_that_it_visits():
+    paths, members = Paths(4, 3), [Process(name * 32, BOOT) for name in (b"a", b"d", b"e", b"c")]
+    numbers = set(range(1, 5))
+    visiting = {
+        stage: {one for one in numbers if stage in paths.of(FIRST, one)} for stage in range(4)
+    }
+    told = {
+        member: settled({(FIRST, stage): visiting[stage]}, whole=numbers if stage == 0 else ())
+        for stage, member in enumerate(members)
+    }
+    spans = {member: Span(stage, stage) for stage, member in enumerate(members)}
+    books = books_of(0, 4, ASKED, told, spans, paths=paths)
+    assert (books.whole, books.partial, books.breaks, books.doubted) == (4, {}, {}, {})
+    assert books.counted == (4, len(visiting[1]), len(visiting[2]), 4)
+    # Who claims all, claims those that do not visit its stage as well: they count nowhere.
+    boast = told | {members[1]: settled({(FIRST, 1): numbers})}
+    books = books_of(0, 4, ASKED, boast, spans, paths=paths)
+    assert books.told[members[1], 1] == len(visiting[1]) and books.whole == 4
+    assert books.doubted == {members[1]: 4 - len(visiting[1])}
+    # A stage that lacks one which visits it.
+    lacking = told | {members[2]: settled({(FIRST, 2): set(list(visiting[2])[1:])})}
+    books = books_of(0, 4, ASKED, lacking, spans, paths=paths)
+    assert books.whole == 3 and books.breaks == {(members[3], 3, ""): 1}
