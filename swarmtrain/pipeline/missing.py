@@ -1,4 +1,4 @@
-"""What is left of a built-in model where stages between the first and the last are missing.
+"""Model without some stages: what is left where those between the first and the last are missing.
 
 What a layer adds to its input is left out with it, so the model without it is one of fewer layers.
 Where routes leave stages out the others have learned to do without them.
