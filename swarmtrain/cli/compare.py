@@ -42,7 +42,9 @@ Seed = Annotated[int, typer.Option(min=0, max=2**62, help="The first seed.")]
 Seeds = Annotated[int, typer.Option(min=1, max=64, help="How many seeds.")]
 Model = Annotated[str, typer.Option(help="sweep (130 000 parameters) or demo (850 000).")]
 InnerSteps = Annotated[int, typer.Option(min=1, help="Inner steps of a round.")]
-Inner = Annotated[str, typer.Option(help="Inner optimizer: adamw, accum_adamw or muon.")]
+Inner = Annotated[
+    str, typer.Option(help="Inner optimizer: adamw, accum_adamw, muon, or PKG:CLASS.")
+]
 InnerRate = Annotated[
     float | None,
     typer.Option(help="Highest rate of the inner optimizer.", show_default="the strategy's own"),

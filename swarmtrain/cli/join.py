@@ -136,7 +136,8 @@ Module = Annotated[
     list[str] | None,
     typer.Option(
         metavar="PKG.NAME", show_default=False,
-        help="A function of an installed package that may make the run's model; can be repeated.",
+        help="Code of an installed package that the run may use, for its model or its inner "
+        "optimizer; can be repeated.",
     ),
 ]  # fmt: skip
 MicroBatch = Annotated[

@@ -167,7 +167,7 @@ class Plan:
         peers: replicas; in a pipeline the peers of each stage, whose sources see as many tokens.
         steps: inner steps of each peer if all make equally many; the budget is in tokens.
         inner_steps: inner steps of a round.
-        inner: the inner optimizer, adamw, accum_adamw or muon.
+        inner: the inner optimizer: adamw, accum_adamw, muon, or a class as in a run file.
         inner_lr: the inner optimizer's highest learning rate.
         outer_lr: learning rate of the outer step.
         outer_momentum: momentum of the outer step.
@@ -200,7 +200,7 @@ class Plan:
     peers: int = 4
     steps: int = 1000
     inner_steps: int = 50
-    inner: Literal["adamw", "accum_adamw", "muon"] = "adamw"
+    inner: str = "adamw"
     inner_lr: float = 2e-3
     outer_lr: float = 0.9
     outer_momentum: float = 0.8

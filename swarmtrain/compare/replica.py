@@ -10,6 +10,7 @@ from torch import Tensor
 from swarmtrain.compare.hostile import contribution_of
 from swarmtrain.compare.plan import Pace, Plan
 from swarmtrain.config.asked import planned_by
+from swarmtrain.config.options import Ways
 from swarmtrain.models.tensors import Layout
 from swarmtrain.peer.arithmetic import TensorContribution
 from swarmtrain.peer.seeds import rounding_seed
@@ -63,6 +64,7 @@ class Replica:
             take_pieces=lambda: waiting.pop() if waiting else None,
             validation=(),
             seed=seed,
+            ways=Ways(frozenset({plan.inner})),  # whoever compares has named it
         )
         is_hostile = index >= plan.peers - plan.hostile
         self.driver = Driver(

@@ -18,6 +18,7 @@ from swarmtrain.compare.plan import NETS, SIZES, Pace, Pipelined, Plan
 from swarmtrain.config.asked import own_problems, own_settings
 from swarmtrain.config.built_in import built_in_blocks
 from swarmtrain.config.declared import out_of_range, plain
+from swarmtrain.config.inner import OPTIMIZERS, is_class
 from swarmtrain.config.pipeline import stage_fragment_problems, stage_strategy_problems
 from swarmtrain.config.settings import (
     ExchangeSection,
@@ -365,7 +366,7 @@ def _check(plan: Plan) -> None:
     tables: tuple[tuple[str, str, Sequence[str]], ...] = (
         ("--model", plan.size, tuple(SIZES)),
         ("--net", plan.net, tuple(NETS)),
-        ("--inner", plan.inner, ("adamw", "accum_adamw", "muon")),
+        ("--inner", plan.inner, (plan.inner,) if is_class(plan.inner) else OPTIMIZERS),
         ("--robust", plan.robust or RULES[0], RULES),
         ("rounding", plan.rounding, ("nearest", "stochastic")),
     )

@@ -18,6 +18,7 @@ import swarmtrain
 import swarmtrain_optimizers
 import swarmtrain_transport
 from swarmtrain.compare.plan import Plan
+from swarmtrain.config.inner import is_class
 from swarmtrain_optimizers.strategies.registry import brought, facts_named
 
 _HOUSE = Path(swarmtrain.__file__).parent
@@ -71,7 +72,8 @@ def key_of(plan: Plan, versions: str, code: str) -> str:
         versions: torch and the text, as `swarmtrain.compare.sweep.versions` says them.
         code: `code_of` the plan's strategy.
     """
-    return replace(plan, label="").key(f"{versions} code {code}")
+    inner = f" inner {_optimizer_code(plan.inner)}" if is_class(plan.inner) else ""
+    return replace(plan, label="").key(f"{versions} code {code}{inner}")
 
 
 def digest_of(trees: Iterable[tuple[str, ast.Module]]) -> str:
@@ -158,15 +160,28 @@ def _with_parents(name: str) -> Iterator[str]:
 def _brought_code(strategy: str, point: EntryPoint) -> str:
     """Distribution, version and digest of what makes a strategy and of what that imports."""
     words = [] if point.dist is None else [point.dist.name, point.dist.version]
-    module = facts_named(strategy).maker.partition(":")[0]
-    spec = importlib.util.find_spec(module)
+    return " ".join([*words, _code_of_module(facts_named(strategy).maker.partition(":")[0])])
+
+
+@functools.cache
+def _optimizer_code(inner: str) -> str:
+    """Digest of what makes a package's optimizer; torch's own version is in every key."""
+    module = inner.partition(":")[0]
+    return module if module == "torch.optim" else _code_of_module(module)
+
+
+def _code_of_module(module: str) -> str:
+    try:
+        spec = importlib.util.find_spec(module)
+    except ModuleNotFoundError:  # of the package above it
+        spec = None
     if spec is None or spec.origin is None:
-        return " ".join([*words, module])
+        return module
     path = Path(spec.origin)
     if path.suffix != ".py":  # compiled
-        return " ".join([*words, hashlib.sha256(path.read_bytes()).hexdigest()[:_DIGITS]])
+        return hashlib.sha256(path.read_bytes()).hexdigest()[:_DIGITS]
     is_face = spec.submodule_search_locations is not None
     root = path.parents[module.count(".") + is_face]
     trees = reached(module, root, with_faces=True)
     names = ((str(place.relative_to(root)), trees[place]) for place in sorted(trees))
-    return " ".join([*words, digest_of(names)])
+    return digest_of(names)

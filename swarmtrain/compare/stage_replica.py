@@ -118,7 +118,8 @@ class StageReplica:
         self.speed = plan.relative_speeds()[index]
         self.weights = StageWeights(span.modules[stage], plan.block)
         self.stage_trainer = TimedTrainer(
-            span, forms, plan.run_config().inner, read, norm_shares={stage: norm_share},
+            span, forms, plan.run_config().inner, read,
+            norm_shares={stage: norm_share}, modules=frozenset({plan.inner}),
         )  # fmt: skip
         layout = self.weights.layout
         self.driver = Driver(

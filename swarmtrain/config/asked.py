@@ -144,18 +144,28 @@ def own_problems(owner: str, own: dict[str, Setting]) -> Iterator[Problem]:
         if facts is not None and key not in kinds:
             takes = ", ".join(kinds) or "nothing but what [outer] says"
             yield Problem(place, f"must not be there: {owner} takes {takes}")
-        elif isinstance(value, int) and abs(value) > INTEGER_MAX:
-            yield too_long(place)
-        elif key in kinds:
+        elif key in kinds and not _is_too_long(value):
             if not is_of(value, kinds[key].type):
                 text = f"{expected(kinds[key].type)} {bounds(kinds[key].type)}".strip()
                 yield Problem(place, f"must be {text}, it is {shown(value)}")
             elif text := out_of_range(value, kinds[key].type):
                 yield Problem(place, text, extra(kinds[key].type, "why"))
-        elif isinstance(value, float) and not math.isfinite(value):
-            yield Problem(place, f"must be a finite number, it is {value}")
-        elif not key.isidentifier() or (isinstance(value, str) and len(value) > _OWN_TEXT_MAX):
-            yield Problem(place, f"must be a short name with at most {_OWN_TEXT_MAX} characters")
+        else:
+            yield from loose_problems(place, key, value)
+
+
+def loose_problems(place: str, key: str, value: Setting) -> Iterator[Problem]:
+    """Check a setting of which nothing is known here but that it travels."""
+    if _is_too_long(value):
+        yield too_long(place)
+    elif isinstance(value, float) and not math.isfinite(value):
+        yield Problem(place, f"must be a finite number, it is {value}")
+    elif not key.isidentifier() or (isinstance(value, str) and len(value) > _OWN_TEXT_MAX):
+        yield Problem(place, f"must be a short name with at most {_OWN_TEXT_MAX} characters")
+
+
+def _is_too_long(value: Setting) -> bool:
+    return isinstance(value, int) and abs(value) > INTEGER_MAX
 
 
 def planned_by(facts: StrategyFacts, own: Mapping[str, Setting]) -> dict[str, Any]:

@@ -93,7 +93,7 @@ def expected(kind: Any) -> str:
         return " or ".join(expected(part) for part in typing.get_args(kind))
     if typing.get_origin(kind) is tuple:
         return "a list of texts in quotes"
-    return _TYPE_WORDS.get(kind, str(kind))
+    return _TYPE_WORDS.get(typing.get_origin(kind) or kind, str(kind))
 
 
 def type_words(value: object) -> str:

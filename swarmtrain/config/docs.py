@@ -124,10 +124,10 @@ def _section(name: str, kind: type[msgspec.Struct]) -> str:
 
 def _rows(kind: type[msgspec.Struct]) -> Iterator[list[str]]:
     for field in msgspec.structs.fields(kind):
-        default = "" if field.required else _value(field.default)
+        default = extra(field.type, "default")
         yield [
             f"`{field.name}`",
-            extra(field.type, "default") or default,
+            default or ("" if field.required else _value(field.default)),
             _span(field.type),
             declared(field.type).description or "",
         ]

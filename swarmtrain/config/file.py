@@ -35,7 +35,7 @@ SCHEMA = 1
 FILE_BYTES_MAX = 65_536
 """A run file is sent to every peer inside one control message, and nobody writes a longer one."""
 
-_LATER_KEYS = (
+_LATER_KEYS: tuple[tuple[str, str, object], ...] = (
     ("exchange", "slices", "measured"),
     ("exchange", "rounding", "nearest"),
     ("outer", "fragments", 1),
@@ -50,6 +50,7 @@ _LATER_KEYS = (
     ("inner", "schedule_tokens", 0),
     ("inner", "accumulate", 1),
     ("inner", "moments_every", 4),
+    ("inner", "arguments", {}),
     ("inner", "precision", "float32"),
     ("inner", "activation_checkpointing", False),
     ("model", "digest", ""),
@@ -108,6 +109,7 @@ def canonical(config: RunConfig) -> bytes:
     release are left out while they have their default: old ledgers name their settings by hash.
     """
     tables = msgspec.to_builtins(config)
+    tables["inner"]["arguments"] = dict(sorted(config.inner.arguments.items()))
     for section, key, default in _LATER_KEYS:
         if tables[section][key] == default:
             del tables[section][key]

@@ -13,6 +13,7 @@ from swarmtrain.config.asked import strategy_problems
 from swarmtrain.config.built_in import width_of
 from swarmtrain.config.declared import extra, out_of_range
 from swarmtrain.config.fragments import fragment_problems
+from swarmtrain.config.inner import optimizer_problems
 from swarmtrain.config.models import model_problems
 from swarmtrain.config.pipeline import pipeline_problems
 from swarmtrain.config.problem import Problem
@@ -158,6 +159,7 @@ def _computing_problems(config: RunConfig) -> Iterator[Problem]:
 
 
 def _relation_problems(config: RunConfig) -> Iterator[Problem]:
+    yield from optimizer_problems(config.inner)
     yield from strategy_problems(config)
     yield from _schedule_problems(config)
     yield from _computing_problems(config)

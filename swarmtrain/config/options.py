@@ -88,7 +88,7 @@ class Ways:
     """A peer's way to compute the run file's training; nothing here changes what others get.
 
     Attributes:
-        modules: functions of installed packages that may make the run's model, ``pkg.name``.
+        modules: code of installed packages that the run may use, ``pkg.name``.
         micro_batch: examples that go through the model at a time; 0 as the run file says,
             MICRO_BATCH_AUTO as the memory holds.
         compile: let torch compile the model.

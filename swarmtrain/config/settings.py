@@ -205,6 +205,10 @@ class DataSection(_Section, frozen=True):
     ] = 0
 
 
+Setting = Value
+"""Types of settings of which only a strategy or an optimizer's class knows the meaning."""
+
+
 class InnerSection(_Section, frozen=True):
     """The inner optimizer of the built-in trainer and of stages, and ddp's own step. A loop of
     one's own brings its own. The learning rate warms up and then falls along a cosine over all
@@ -215,6 +219,11 @@ class InnerSection(_Section, frozen=True):
       better.
     - `optimizer = "accum_adamw"` (arXiv 2410.11998) is AdamW whose moments see the mean gradient of
       `moments_every` steps, as those of a batch so many times as large would.
+    - `optimizer = "pytorch_optimizer:SOAP"` or `"torch.optim:RMSprop"` is a class with torch's
+      interface, made with `lr`, with `weight_decay` for matrices, with `beta1` and `beta2` where it
+      takes `betas`, and with the table `[inner.arguments]`. Every peer has the package installed
+      and says that it may be used: `swarmtrain join --module pytorch_optimizer.SOAP`. Torch's own
+      classes need no word. The learning rate is set before each step, as for all others.
     - With `schedule = "tokens"` a step is as much text as `exchange.start_peers` peers train on in
       one, and what counts is what the whole swarm has trained on, however many peers come or go.
       Not with `model.kind = "custom"`.
@@ -224,8 +233,16 @@ class InnerSection(_Section, frozen=True):
     """
 
     optimizer: Annotated[
-        Literal["adamw", "accum_adamw", "muon"], _said("optimizer of each peer's inner steps")
+        str,
+        _said(
+            "optimizer of each peer's inner steps, or a class of torch.optim or of a package",
+            "adamw, accum_adamw, muon, PKG:CLASS",
+        ),
     ] = "adamw"
+    arguments: Annotated[
+        dict[str, Setting],
+        _said("what PKG:CLASS is made with beside the settings here", "[inner.arguments]", "none"),
+    ] = {}
     lr: Annotated[float, _above_zero(100.0, "highest learning rate")] = 1e-3
     lr_end_fraction: Annotated[
         float, _between(0.0, 1.0, "share of `lr` at which the cosine ends")
@@ -462,9 +479,6 @@ class CheckpointSection(_Section, frozen=True):
         ),
     ] = 4  # fmt: skip
 
-
-Setting = Value
-"""Types of a strategy's own settings."""
 
 _NOT_HERE = StrategyFacts(name="", maker="", about="")
 """Taken for a strategy that nobody brings here; whoever makes it says that it is missing."""

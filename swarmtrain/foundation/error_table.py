@@ -386,11 +386,12 @@ _ROWS = (
         "auto the peer takes as many as fit.",
     ),
     ErrorKind(
-        "SWT-E623", "The run's model is code of a package", EXIT_NOT_ALLOWED,
+        "SWT-E623", "The run names code of a package", EXIT_NOT_ALLOWED,
         "With kind = \"module:pkg.name\" a run's model is made by a function that every peer has\n"
-        "installed. A run file comes from its organiser, so the function is called only where its\n"
-        "name was also given on this machine: join --module pkg.name, or the environment variable\n"
-        "SWARMTRAIN_MODULE. Name only functions of packages that you trust.",
+        "installed, with optimizer = \"pkg:Class\" its inner steps by such a class. A run file\n"
+        "comes from its organiser, so the code is imported only where its name was also given on\n"
+        "this machine: join --module pkg.name, or the environment variable SWARMTRAIN_MODULE.\n"
+        "Name only code of packages that you trust.",
     ),
     ErrorKind(
         "SWT-E624", "The model cannot be compiled here", EXIT_MUST_CHANGE,

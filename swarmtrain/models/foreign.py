@@ -1,12 +1,8 @@
 """Models made by a function of an installed package, which the run file names.
 
-A run file comes from a stranger. So no function is called, and no module imported, that whoever
-sits at this machine did not name too: otherwise a run file could call anything that is installed.
+It is called only where whoever sits at this machine named it too (`foundation.installed`).
 """
 
-import importlib
-import os
-from collections.abc import Callable
 from typing import Any
 
 import torch
@@ -14,10 +10,8 @@ from torch import Tensor, nn
 
 from swarmtrain.config.models import MODULE
 from swarmtrain.config.settings import ModelSection
-from swarmtrain.foundation.errors import UserError, cleaned
-
-VARIABLE = "SWARMTRAIN_MODULE"
-"""Names of functions that may be called, with commas."""
+from swarmtrain.foundation.errors import UserError
+from swarmtrain.foundation.installed import installed, said
 
 _ROUNDING = 1e-5
 """Share of the largest logit by which the same place may differ. Causal models of the transformers
@@ -39,15 +33,7 @@ def build_model(
         UserError: SWT-E623, it was not allowed, is not there, or makes no module.
     """
     name = section.kind.removeprefix(MODULE)
-    allowed = modules | {one.strip() for one in os.environ.get(VARIABLE, "").split(",")}
-    if name not in allowed:
-        raise UserError(
-            "SWT-E623",
-            f"This run's model is made by {name}, a function on this machine.",
-            "No code that a run names is called unless you name it too.",
-            f"If you trust that package: --module {name}, or {VARIABLE}={name}",
-        )
-    factory = _found(name)
+    factory = installed(name, modules, "This run's model is made by")
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
         try:
@@ -57,7 +43,7 @@ def build_model(
         except (Exception, SystemExit) as error:  # whatever somebody's function does
             raise UserError(
                 "SWT-E623",
-                f"{name} made no model: {_said(error)}.",
+                f"{name} made no model: {said(error)}.",
                 "It is called with the section [model] and the vocabulary.",
                 "Correct it, or the settings of [model] that it goes by.",
             ) from error
@@ -69,26 +55,6 @@ def build_model(
             "Correct it, or name another function in the run file.",
         )
     return model
-
-
-def _found(name: str) -> Callable[[ModelSection, int], object]:
-    package, _, last = name.rpartition(".")
-    try:
-        factory: Callable[[ModelSection, int], object] = getattr(
-            importlib.import_module(package), last
-        )
-    except (Exception, SystemExit) as error:  # importing a package runs it
-        raise UserError(
-            "SWT-E623",
-            f"This run's model is made by {name}, which is not here: {_said(error)}.",
-            "Every peer has the package installed; the run does not send it.",
-            "Install what the organiser tells, into this environment.",
-        ) from error
-    return factory
-
-
-def _said(error: BaseException) -> str:
-    return cleaned(f"{type(error).__name__}: {error}")
 
 
 def check(model: nn.Module, vocabulary: int, section: ModelSection) -> None:
@@ -135,7 +101,7 @@ def _asked(model: nn.Module, tokens_BT: Tensor) -> Any:
             return model(tokens_BT)
     except Exception as error:  # whatever somebody's model does
         raise _unfit(
-            f"The run's model cannot read tokens: {_said(error)}.",
+            f"The run's model cannot read tokens: {said(error)}.",
             f"It was given token ids, int64, of shape {tuple(tokens_BT.shape)}.",
         ) from error
     finally:

@@ -147,7 +147,9 @@ def _lived(
                     "--compile change nothing."
                 )
             device = device_of(options.ways.device)
-            staged = StagedPeer(membership, options.threads, events, device, rehearsal, own)
+            staged = StagedPeer(
+                membership, options.threads, events, device, rehearsal, own, options.ways.modules
+            )
             return _train(staged, events)
         return _train(_Peer(membership, options, events), events)
     except UserError as error:

@@ -78,6 +78,7 @@ class StagedPeer:
         device: device to train on.
         rehearsal: rehearsal of a slow machine, or of a death.
         own: the model and data that this peer brings; None where the model is built in.
+        modules: code of installed packages that may be used.
 
     Raises:
         UserError: as `StagedModel.stages`.
@@ -91,6 +92,7 @@ class StagedPeer:
         device: torch.device = _PROCESSOR,
         rehearsal: Rehearsal = Rehearsal(),
         own: OwnWork | None = None,
+        modules: frozenset[str] = frozenset(),
     ) -> None:
         torch.set_num_threads(threads)
         config = membership.config
@@ -101,7 +103,7 @@ class StagedPeer:
             send=membership.thread.send,
         )  # fmt: skip
         self._telling, self._rehearsal, self._own = telling, rehearsal, own
-        self._device = device
+        self._device, self._modules = device, modules
         if own is None:
             self._model, self._cut = run_stages(config)
             shape = config.pipeline.micro_batch, config.model.context
@@ -255,7 +257,10 @@ class StagedPeer:
         make: Callable[..., StageTrainer] = StageTrainer
         if unit_s := self._rehearsal.pass_s:
             make = partial(PacedTrainer, unit_s=unit_s, seed=self.membership.own_seed())
-        return make(span, self._forms, config.inner, self._read, norm_shares=self._shares(span))
+        return make(
+            span, self._forms, config.inner, self._read,
+            norm_shares=self._shares(span), modules=self._modules,
+        )  # fmt: skip
 
     def _session(self, stage: int, span: Span, trainer: StageTrainer) -> Session:
         config, module = self.membership.config, span.modules[stage]

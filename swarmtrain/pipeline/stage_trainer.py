@@ -140,6 +140,7 @@ class StageTrainer:
         inner: [inner] of the run file.
         read: text of own micro-batches.
         norm_shares: share of each stage in the norm of the whole gradient, until others are told.
+        modules: code of installed packages that may be used.
 
     Attributes:
         span: the stages.
@@ -160,9 +161,12 @@ class StageTrainer:
         read: ReadText,
         *,
         norm_shares: Mapping[int, float],
+        modules: frozenset[str] = frozenset(),
     ) -> None:
         self.span = span
-        self.steps = {stage: StageSteps(module, inner) for stage, module in span.modules.items()}
+        self.steps = {
+            stage: StageSteps(module, inner, modules) for stage, module in span.modules.items()
+        }
         self.rate = inner.lr
         self.loss = (0.0, 0)
         self.tokens: Counter[int] = Counter()

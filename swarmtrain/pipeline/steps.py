@@ -22,15 +22,18 @@ class StageSteps:
     Args:
         module: the stage's parameters. Their `grad` is where gradients are added.
         inner: [inner] of the run file.
+        modules: code of installed packages that may be used.
 
     Attributes:
         num_tokens: tokens that counted since the last step.
         optimizer: optimizer of the parameters.
     """
 
-    def __init__(self, module: nn.Module, inner: InnerSection) -> None:
+    def __init__(
+        self, module: nn.Module, inner: InnerSection, modules: frozenset[str] = frozenset()
+    ) -> None:
         self.num_tokens = 0
-        self.optimizer = make_optimizer(module, inner)
+        self.optimizer = make_optimizer(module, inner, modules)
         self._ramp_steps = 0
         self._num_steps = 0
         self._inner = inner

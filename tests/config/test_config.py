@@ -83,11 +83,7 @@ def test_an_unknown_section_is_told_like_an_unknown_key(tmp_path, text, line):
         ('lr = "0.1"', "`inner.lr` must be a number, it is text in quotes: '0.1'."),
         ("batch = 1.5", "`inner.batch` must be a whole number, it is 1.5."),
         ("batch = true", "`inner.batch` must be a whole number, it is true."),
-        (
-            'optimizer = "sgd"',
-            '`inner.optimizer` must be one of "adamw", "accum_adamw", "muon", it is text in '
-            "quotes: 'sgd'.",
-        ),
+        ('precision = "int"', '`inner.precision` must be one of "float32", "bfloat16", "auto", it'),
         ("lr = [1]", "`inner.lr` must be a number, it is a list."),
     ],
 )

@@ -69,8 +69,8 @@ class BuiltinTrainer:
 
     Raises:
         ValueError: the model section is not one that can be built.
-        UserError: SWT-E102, E621 and E623, the model cannot be made here; E624, nor be compiled;
-            E460, there is no such device; E622, not enough memory on it.
+        UserError: SWT-E102, E621 and E623, model or optimizer cannot be made here; E624, nor be
+            compiled; E460, there is no such device; E622, not enough memory on it.
     """
 
     def __init__(
@@ -102,7 +102,8 @@ class BuiltinTrainer:
         self._steps_since_fresh = 0
         self._gradients = Gradients(self.model, config, ways)
         self._probe: Probe | None = None
-        self._optimizer = make_optimizer(self.model, config.inner)
+        self._modules = ways.modules
+        self._optimizer = make_optimizer(self.model, config.inner, ways.modules)
         self._moments = Moments(self._optimizer)
 
     @property
@@ -122,7 +123,7 @@ class BuiltinTrainer:
         self.step = step
         self._is_fresh = step > 0
         self._steps_since_fresh = 0
-        self._optimizer = make_optimizer(self.model, self._config.inner)
+        self._optimizer = make_optimizer(self.model, self._config.inner, self._modules)
         self._moments = Moments(self._optimizer)
 
     def read_weights(self, out: Tensor | None = None) -> Tensor:
