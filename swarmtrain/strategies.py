@@ -93,7 +93,7 @@ def check(strategy: Strategy, facts: StrategyFacts) -> None:
         ValueError: it is.
     """
     exchange = strategy.exchange(1)
-    vectors = 2 if facts.kind is OpKind.PAIR else 1
+    vectors = facts.vectors if facts.kind is OpKind.PAIR else 1
     if facts.kind not in (None, exchange.kind):
         raise ValueError(f"{facts.name} exchanges by {exchange.kind.value}, not as its facts say")
     if exchange.vectors != vectors:

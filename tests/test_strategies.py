@@ -86,21 +86,21 @@ def test_a_packages_strategy_is_compared_by_its_name(brings: Any):
 
 
 def test_what_only_a_packages_strategy_knows_stands_in_its_own_section(tmp_path: Path, brings: Any):
-    text = '[outer]\nstrategy = "gossip"\n[strategy.gossip]\nshare = 0.25\n'
+    text = '[outer]\nstrategy = "halfway"\n[strategy.halfway]\nshare = 0.25\n'
     config = loaded(tmp_path, text)
-    assert config.strategy == {"gossip": {"share": 0.25}}
+    assert config.strategy == {"halfway": {"share": 0.25}}
     assert config_file.from_canonical(config_file.canonical(config)) == config
     for more, words in [
         ("share = 0.75", "must be above 0 and at most 0.5, it is 0.75"),
-        ("grip = 3", "must not be there: gossip takes share"),
+        ("grip = 3", "must not be there: halfway takes share"),
     ]:
         with pytest.raises(UserError, match=words):
-            loaded(tmp_path, f"[strategy.gossip]\n{more}\n")
+            loaded(tmp_path, f"[strategy.halfway]\n{more}\n")
     base = Plan("", "", "", peers=2, steps=8, size="tiny")
-    (plan,) = request.plans("gossip:share=0.25", base, [0], {})
+    (plan,) = request.plans("halfway:share=0.25", base, [0], {})
     assert plan.own == (("share", 0.25),)
-    assert plan.key("v") != request.plans("gossip", base, [0], {})[0].key("v")
-    assert type(make_strategy(settings_of_plan(plan), LAYOUT)).__name__ == "Gossip"
+    assert plan.key("v") != request.plans("halfway", base, [0], {})[0].key("v")
+    assert type(make_strategy(settings_of_plan(plan), LAYOUT)).__name__ == "Halfway"
 
 
 class Odd:

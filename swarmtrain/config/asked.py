@@ -169,9 +169,10 @@ def _is_too_long(value: Setting) -> bool:
 
 
 def planned_by(facts: StrategyFacts, own: Mapping[str, Setting]) -> dict[str, Any]:
-    """Return the strategy's own settings that plans follow, as `RunTerms` has them."""
+    """Return what plans follow of a strategy, its own settings too, as `RunTerms` has them."""
     every = {key: field.default for key, field in own_settings(facts).items()} | dict(own)
     found: dict[str, Any] = {key: every[key] for key in facts.planned}
+    found["vectors"] = facts.vectors
     return found | ({"staleness": ""} if found.get("staleness") == "none" else {})
 
 

@@ -356,7 +356,7 @@ def _exchange_s(config: RunConfig, served: _Served) -> float:
 
 def exchange_bytes(config: RunConfig, num_values: int, peers: int) -> float:
     """Bytes that each of two peers or more sends in an exchange of so many values, and receives."""
-    times = {OpKind.GATHER: peers - 1, OpKind.PAIR: 2}.get(
+    times = {OpKind.GATHER: peers - 1, OpKind.PAIR: config.facts.vectors}.get(
         config.facts.kind or OpKind.MEAN, 2 * (peers - 1) / peers
     )
     value_bytes = facts_of(config.exchange.codec).bytes_per_value(config.exchange.block)

@@ -21,10 +21,10 @@ def heavy_ball(monkeypatch: pytest.MonkeyPatch) -> Strategy:
 
 
 @pytest.fixture
-def gossips(monkeypatch: pytest.MonkeyPatch) -> list[Strategy]:
+def peers(monkeypatch: pytest.MonkeyPatch) -> list[Strategy]:
     """A pair."""
     install_example(monkeypatch)
-    facts = registry.facts_named("gossip")
+    facts = registry.facts_named("halfway")
     assert facts.kind is OpKind.PAIR
     return [registry.maker_of(facts)(SIZE, inner_steps=3, share=0.25) for _ in "ab"]
 
@@ -49,24 +49,24 @@ def test_the_examples_strategy_keeps_what_was_left_out(heavy_ball: Strategy) -> 
     assert heavy_ball.is_due(3) and not heavy_ball.is_due(2)
 
 
-def test_of_a_gossiping_pair_each_goes_a_share_of_the_way_and_keeps_its_steps(
-    gossips: list[Strategy],
+def test_of_a_pair_that_meets_each_goes_a_share_of_the_way_and_keeps_its_steps(
+    peers: list[Strategy],
 ) -> None:
     ends = [torch.zeros(SIZE), torch.full((SIZE,), 8.0)]
-    for one in gossips:
+    for one in peers:
         one.set_initial(torch.ones(SIZE))
-    halves = [one.pseudo_gradient(end) for one, end in zip(gossips, ends, strict=True)]
-    assert [half.numel() for half in halves] == [gossips[0].exchange(1).num_values] * 2
+    halves = [one.pseudo_gradient(end) for one, end in zip(peers, ends, strict=True)]
+    assert [half.numel() for half in halves] == [peers[0].exchange(1).num_values] * 2
     whole = [(0, 2 * SIZE, True)]
-    first = gossips[0].apply(halves[1], whole, ends[0] + 1)
-    second = gossips[1].apply(halves[0], whole, ends[1])
+    first = peers[0].apply(halves[1], whole, ends[0] + 1)
+    second = peers[1].apply(halves[0], whole, ends[1])
     assert torch.equal(first, torch.full((SIZE,), 3.0))
     assert torch.equal(second, torch.full((SIZE,), 6.0))
-    assert torch.equal(dict(gossips[0].state_arrays())["anchor"], torch.full((SIZE,), 2.0))
+    assert torch.equal(dict(peers[0].state_arrays())["anchor"], torch.full((SIZE,), 2.0))
 
 
-def test_a_gossip_without_a_partner_keeps_what_it_trained(gossips: list[Strategy]) -> None:
-    one = gossips[0]
+def test_a_peer_without_a_partner_keeps_what_it_trained(peers: list[Strategy]) -> None:
+    one = peers[0]
     assert isinstance(one, StepsAlone)
     one.set_initial(torch.ones(SIZE))
     one.pseudo_gradient(torch.zeros(SIZE))

@@ -20,7 +20,7 @@ TEXT = """
 name = "t"
 rounds = 6
 [outer]
-strategy = "gossip"
+strategy = "halfway"
 inner_steps = 2
 [exchange]
 codec = "%s"
@@ -32,7 +32,7 @@ deadline_floor_s = 20.0
 deadline_cap_s = 40.0
 [checkpoint]
 snapshot_rounds = 2
-[strategy.gossip]
+[strategy.halfway]
 share = %g
 """
 

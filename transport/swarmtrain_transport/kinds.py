@@ -17,7 +17,8 @@ WHOLE = frozenset({GATHER, PAIR})
 """Kinds whose slices are the contributions, each whole, published by those who have made them."""
 
 PAIR_VECTORS = 2
-"""Contents of a contribution to a pair op: the difference, then the anchor."""
+"""Contents of a contribution to a pair op: the difference, then the anchor. Where PLAN says 1 it is
+the weights alone."""
 
 
 def constant_of(kind: str) -> str:

@@ -32,7 +32,7 @@ class OpKind(Enum):
     MEAN: everybody gets the weighted mean, made once by the owners of its slices.
     GATHER: everybody gets every contribution, and makes the weighted mean itself.
     PAIR: each gets the contribution of one partner, drawn anew for each op: two vectors, a
-    difference and then an anchor.
+    difference and then an anchor, or one, the weights.
     """
 
     MEAN = "mean"
@@ -72,6 +72,7 @@ class StrategyFacts:
         about: the idea, in less than a line.
         paper: the source.
         kind: kind of the ops; None if it never exchanges.
+        vectors: of a pair op, the vectors of each contribution, 1 or 2.
         takes: keywords that a run gives the maker: of [outer] ``inner_steps``, ``lr``,
             ``momentum``, ``error_feedback``, ``delay_steps``, ``mixing``, ``lr_rule``,
             ``last_merge`` and ``fragments`` (as `fragments.Ranges`); ``optimizer`` and ``schedule``
@@ -107,6 +108,7 @@ class StrategyFacts:
     about: str
     paper: str = ""
     kind: OpKind | None = OpKind.MEAN
+    vectors: int = 2
     takes: frozenset[str] = MEANS_TAKE
     settings: type[OwnSettings] = OwnSettings
     planned: frozenset[str] = frozenset()

@@ -23,6 +23,7 @@ from swarmtrain_optimizers.strategies import (
     diloco,
     eager,
     fedavg_m,
+    gossip,
     local,
     noloco,
     one_byte,
@@ -52,6 +53,7 @@ _ROOMS = (
     decoupled_momentum,
     sparseloco,
     noloco,
+    gossip,
     one_byte,
     local,
 )

@@ -196,6 +196,11 @@ class Driver:
         return self._strategy.exchange(1).kind is OpKind.PAIR
 
     @property
+    def _seeks_partner(self) -> bool:
+        """True if an op without a partner is no step: who has none seeks one in the next op."""
+        return self.is_paired and not isinstance(self._strategy, StepsAlone)
+
+    @property
     def is_waiting(self) -> bool:
         """True if our part is given and its op has no outcome yet."""
         return bool(self._given)
@@ -514,6 +519,9 @@ class Driver:
                 self._strategy.skip()
                 self._weights.write_weights(self._without_broken(now))
             self._ended(op)
+        elif self.is_waiting:
+            self.is_alone = False
+            self._end_unused(op)
         self.op = op
         return self._image(op, copy=self._is_copied(op))
 
@@ -545,15 +553,19 @@ class Driver:
     def skip(self, op: int) -> None:
         """The op ended without a result: train on from where we are, if that is a place at all."""
         if self._given:
-            self._strategy.skip()
-            if self._is_lost(self._given[0].values):
-                now = self._weights.read_weights()
-                self._weights.write_weights(self._without_broken(now))
-            if isinstance(self._strategy, KeepsBase):
-                self._goes_on(op)
-            else:
-                self._ended(op)
+            self._end_unused(op)
         self.op = op
+
+    def _end_unused(self, op: int) -> None:
+        """An op that we have given to has changed nothing for us."""
+        self._strategy.skip()
+        if self._is_lost(self._given[0].values):
+            now = self._weights.read_weights()
+            self._weights.write_weights(self._without_broken(now))
+        if isinstance(self._strategy, KeepsBase) or self._seeks_partner:
+            self._goes_on(op)
+        else:
+            self._ended(op)
 
     def _goes_on(self, op: int) -> None:
         """An op has ended without our part: what there is of it is due for the next one. Without

@@ -14,11 +14,12 @@ from swarmtrain_optimizers.strategies.delayed.strategy import Delayed
 from swarmtrain_optimizers.strategies.delayed_nesterov.strategy import DelayedNesterov
 from swarmtrain_optimizers.strategies.diloco.strategy import DiLoCo
 from swarmtrain_optimizers.strategies.eager.strategy import Eager
+from swarmtrain_optimizers.strategies.gossip.strategy import Gossip
 from swarmtrain_optimizers.strategies.noloco.strategy import NoLoCo
 from swarmtrain_optimizers.strategies.sparseloco.strategy import SparseLoCo
 from swarmtrain_optimizers.strategies.streaming.strategy import Streaming
 from swarmtrain_transport.coordinator.ops.planning import RunTerms
-from swarmtrain_transport.kinds import MEAN, PAIR
+from swarmtrain_transport.kinds import MEAN, PAIR, PAIR_VECTORS
 from swarmtrain_transport.ledger.sample_weights import STALENESS
 
 SNAPSHOT_ROUNDS = 2
@@ -30,7 +31,7 @@ _EXTRA_PEERS = 4
 """Room for the parts of newcomers in what a peer declares that it will keep."""
 
 
-Task = DiLoCo | NoLoCo | Streaming | Delayed | DelayedNesterov | SparseLoCo | DDP
+Task = DiLoCo | NoLoCo | Gossip | Streaming | Delayed | DelayedNesterov | SparseLoCo | DDP
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,7 +79,8 @@ class Conditions:
         strategy_name: ``ddp``, ``delayed_nesterov``, or, with results that have a later place,
             ``delayed``, ``eager``, ``co2`` or ``streaming``; ``asynchronous``, with a buffer and a
             rule of staleness that the seed draws and peers of several speeds; of gathers
-            ``sparseloco`` or ``decoupled_momentum``. "" for what is waited for: diloco, noloco or,
+            ``sparseloco`` or ``decoupled_momentum``; of pairs ``gossip``, with a buffer and, by the
+            seed, accelerated. "" for what is waited for: diloco, noloco or,
             where there are fragments, streaming.
         ops_at_once: ops of late streaming that begin before the first one's place.
         leaves_in_turn: whoever says goodbye gives what it has, or ends its round, before.
@@ -133,8 +135,13 @@ class Conditions:
     @property
     def buffer(self) -> int:
         """Peers that are ready with which an op begins; 0: all are waited for."""
-        is_asynchronous = self.strategy_name == "asynchronous"
-        return 1 + self.seed % max(1, self.num_peers - 1) if is_asynchronous else 0
+        drawn = self.seed % max(1, self.num_peers - 1)
+        return {"asynchronous": 1 + drawn, "gossip": max(2, drawn)}.get(self.strategy_name, 0)
+
+    @property
+    def keeps_age(self) -> bool:
+        """True if work may be older, and then counts less."""
+        return self.buffer > 0 and self.kind != PAIR
 
     @property
     def op_values(self) -> int:
@@ -171,6 +178,9 @@ class Conditions:
     def strategy(self, inner_steps: int, lr: float, momentum: float) -> Task:
         """Return the strategy of the peers. A fragment lies in two places, as a model's layers do;
         with a partner momentum counts half, as it must stay below the rate."""
+        if self.strategy_name == "gossip":
+            flow, reach = ((0.0, 0.5), (0.3, 1.0))[self.seed % 2]
+            return Gossip(self.num_values, inner_steps=inner_steps, flow=flow, reach=reach)
         if self.kind == PAIR:
             return NoLoCo(
                 self.num_values, inner_steps=inner_steps, lr=lr, momentum=momentum / 2, pull=lr
@@ -265,6 +275,7 @@ class Conditions:
             ops_at_once=self.ops_at_once,
             hurries=self.strategy_name == "delayed_nesterov",
             buffer=self.buffer,
-            staleness=STALENESS[self.seed // 8 % len(STALENESS)] if self.buffer else "",
-            max_stale=_MAX_STALE if self.buffer else 0,
+            staleness=STALENESS[self.seed // 8 % len(STALENESS)] if self.keeps_age else "",
+            max_stale=_MAX_STALE if self.keeps_age else 0,
+            vectors=1 if self.strategy_name == "gossip" else PAIR_VECTORS,
         )

@@ -19,7 +19,7 @@ from swarmtrain_transport.errors import RemoteFault
 from swarmtrain_transport.hashing import content_hash
 from swarmtrain_transport.ledger.fold import GroupView, OpView, window_of
 from swarmtrain_transport.ledger.pairing import expected_partner
-from swarmtrain_transport.ledger.plan_rules import values_of
+from swarmtrain_transport.ledger.plan_rules import values_of, vectors_in
 from swarmtrain_transport.links.link import PeerId
 from swarmtrain_transport.wire.frames import Frame, FrameKind
 from swarmtrain_transport.wire.records import Plan
@@ -176,7 +176,7 @@ class Ahead:
     def _num_values(self, plan: Plan) -> int:
         genesis = self._view.genesis
         op = self._view.last_op + 1
-        return values_of(genesis, op, plan.block, plan.kind) if genesis is not None else 0
+        return values_of(genesis, op, plan.block, vectors_in(plan)) if genesis is not None else 0
 
     def _is_there(self, peer: PeerId) -> bool:
         """Return True if a peer is still the process that was planned, and so are we: only these

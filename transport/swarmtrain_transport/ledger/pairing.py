@@ -138,6 +138,8 @@ def check_drawn(
     """
     if before is not None and (before.kind == PAIR) != (plan.kind == PAIR):
         raise RemoteFault("plan", f"op {plan.op}: a run goes by pairs from its first op, or never")
+    if before is not None and before.vectors != plan.vectors:
+        raise RemoteFault("plan", f"op {plan.op}: halves have as many vectors as ever")
     if plan.kind != PAIR:
         return
     order = contributors_of(plan)

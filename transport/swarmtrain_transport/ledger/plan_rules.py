@@ -5,7 +5,7 @@ from collections.abc import Sequence
 
 from swarmtrain_transport import limits
 from swarmtrain_transport.errors import RemoteFault
-from swarmtrain_transport.kinds import KINDS, MEAN, PAIR, PAIR_VECTORS, WHOLE
+from swarmtrain_transport.kinds import KINDS, PAIR, PAIR_VECTORS, WHOLE
 from swarmtrain_transport.ledger.fold import GroupView
 from swarmtrain_transport.ledger.inner_products import CENTRED, SCALARS
 from swarmtrain_transport.ledger.sample_weights import (
@@ -118,6 +118,7 @@ def check_plan(plan: Plan, num_values: int) -> None:
         "a pair needs two": plan.kind != PAIR
         or min(len(weights), plan.min_contributors) >= 2
         or (len(weights), plan.min_contributors) == (1, 1),
+        "a half is one vector or two": plan.vectors in (1, PAIR_VECTORS),
         "an owner is not a member": all(spec.owner in peers for spec in plan.slices),
         "a keeper gives or owns": not set(plan.keepers)
         & {*(m.peer for m in plan.members if m.weight), *(spec.owner for spec in plan.slices)},
@@ -154,15 +155,19 @@ def _covers(specs: Sequence[SliceSpec], block: int, num_values: int) -> bool:
     return position == num_values
 
 
-def values_of(genesis: Attest, op: int, block: int, kind: str = MEAN) -> int:
+def vectors_in(plan: Plan) -> int:
+    """Number of vectors in a contribution to an op."""
+    return plan.vectors if plan.kind == PAIR else 1
+
+
+def values_of(genesis: Attest, op: int, block: int, vectors: int = 1) -> int:
     """Return how many values an op moves: the padded vector, or the fragment whose turn it is; of a
-    pair op two such vectors, one after the other.
+    pair op one or two such vectors, one after the other.
 
     Op n moves fragment (n - 1) mod their number: nobody has to say so, and a round that is skipped
     or rewound changes nothing for the others. Only the peers know a fragment's place in the vector
     (Douillard et al., Streaming DiLoCo, arXiv 2501.18512); here it has a length.
     """
-    vectors = PAIR_VECTORS if kind == PAIR else 1
     if genesis.fragments:
         return vectors * genesis.fragments[(op - 1) % len(genesis.fragments)]
     return vectors * (-(-genesis.num_values // block) * block)

@@ -15,6 +15,7 @@ from swarmtrain_transport.ledger.plan_rules import (
     check_plan,
     check_stale,
     values_of,
+    vectors_in,
 )
 from swarmtrain_transport.ledger.signed_roots import is_signature, result_payload
 from swarmtrain_transport.ledger.snapshots import Snapshots, become, from_image
@@ -270,7 +271,7 @@ class LedgerCopy:
         keepers = set(plan.keepers) & group.keepers.keys()
         if not {member.peer for member in plan.members} <= group.members.keys() | keepers:
             raise RemoteFault("plan", f"op {plan.op}: a member is not in the group")
-        check_plan(plan, values_of(group.genesis, plan.op, max(1, plan.block), plan.kind))
+        check_plan(plan, values_of(group.genesis, plan.op, max(1, plan.block), vectors_in(plan)))
         before = group.op.plan if group.op is not None else None
         check_drawn(group.tag, before, plan, group.standing.apart(plan.op))
         check_centre(group, plan)

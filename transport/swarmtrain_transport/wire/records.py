@@ -13,7 +13,7 @@ import msgpack
 import msgspec
 
 from swarmtrain_transport.errors import RemoteFault
-from swarmtrain_transport.kinds import MEAN
+from swarmtrain_transport.kinds import MEAN, PAIR_VECTORS
 from swarmtrain_transport.wire.member_index import NO_MEMBERS, MemberIndex
 from swarmtrain_transport.wire.messages import FIRST_GROUP, kinds_of, written
 from swarmtrain_transport.wire.text_place import TextPlace
@@ -179,6 +179,8 @@ class Plan(Body, frozen=True, tag="PLAN", omit_defaults=True):
     """Rule by which older work weighs less (`sample_weights.STALENESS`); "" for none."""
     max_stale: int = 0
     """Results since then that there may be at most."""
+    vectors: int = PAIR_VECTORS
+    """Vectors of each contribution to a pair op, one after the other."""
 
 
 class Reassign(Body, frozen=True, tag="REASSIGN", omit_defaults=True):

@@ -13,7 +13,7 @@ from swarmtrain_transport.coordinator.members.group_peers import GroupPeer
 from swarmtrain_transport.coordinator.members.roster import PeerLine
 from swarmtrain_transport.coordinator.ops.agreement import trusted_root
 from swarmtrain_transport.coordinator.ops.slicing import DIRECT, Detours, Slicing, cut
-from swarmtrain_transport.kinds import MEAN, PAIR, WHOLE, constant_of
+from swarmtrain_transport.kinds import MEAN, PAIR, PAIR_VECTORS, WHOLE, constant_of
 from swarmtrain_transport.ledger.fold import GroupView
 from swarmtrain_transport.ledger.inner_products import CENTRED
 from swarmtrain_transport.ledger.pairing import contributors_of, order_of
@@ -69,6 +69,8 @@ class RunTerms:
     """Members and keepers that the group is to have; 0 for no keepers."""
     hurries: bool = False
     """Slow peers keep pace with the fastest one, not with most."""
+    vectors: int = PAIR_VECTORS
+    """Vectors of each contribution, where ops go by pairs."""
     buffer: int = 0
     """Number of peers that are READY with which an op begins, whoever else is at work; 0: all are
     waited for."""
@@ -141,7 +143,7 @@ def next_plan(
         for peer, one in present.items()
         if one.ready
         and one.ready.op == op
-        and (not terms.buffer or stale_of(terms, view, peer, one) >= 0)
+        and (not terms.max_stale or stale_of(terms, view, peer, one) >= 0)
     }
     able = ready.keys() | (expected & present.keys())
     out = view.standing.sidelined(op, present.keys()), view.standing.barred(op, present.keys())
@@ -166,7 +168,9 @@ def next_plan(
     present = {peer: present[peer] for peer in named[: limits.PEERS_MAX]}
     ready = {peer: one for peer, one in ready.items() if peer in present}
     receivers = {peer: one for peer, one in present.items() if peer not in ready}
-    moved = values_of(view.genesis, op, terms.block, terms.kind)
+    moved = values_of(
+        view.genesis, op, terms.block, terms.vectors if terms.kind == PAIR else 1
+    )
     order = sorted(ready)
     if terms.kind == PAIR:
         before = contributors_of(view.op.plan if view.op is not None else None)
@@ -175,7 +179,7 @@ def next_plan(
     told = [one.ready is not None and one.ready.has_centre for one in ready.values()]
     centre = centre_of(view, op) if terms.scalars == CENTRED and all(told) else 0
     unfit = without(view.standing.unfit(op, order), len(order))
-    stale = tuple(stale_of(terms, view, *one) for one in standing.items()) if terms.buffer else ()
+    stale = tuple(stale_of(terms, view, *one) for one in standing.items()) if terms.max_stale else ()
     plan = make_plan(
         terms, op, view.last_outcome, moved, standing, receivers, op_deadline_s, slicing, centre,
         unfit, detours, stale,
@@ -339,6 +343,7 @@ def make_plan(
             [one.ready.steps_per_s for one in paced if one.ready], hurries=terms.hurries
         ),
         kind=constant_of(terms.kind),
+        vectors=terms.vectors,
         scalars=terms.scalars,
         centre=centre,
         group=terms.group,

@@ -1,15 +1,15 @@
-"""Gossip: two peers meet in each round and draw their weights together. Inherits from nothing.
+"""Halfway: two peers meet in each round and draw their weights together. Inherits from nothing.
 
     pip install ./examples/own_strategy
-    swarmtrain compare --strategies noloco,gossip,gossip:share=0.25 --peers 4 --steps 200
+    swarmtrain compare --strategies noloco,halfway,halfway:share=0.25 --peers 4 --steps 200
 
 and in a run file, which every peer of the run must have the package for:
 
     [outer]
-    strategy = "gossip"
+    strategy = "halfway"
     inner_steps = 20
 
-    [strategy.gossip]
+    [strategy.halfway]
     share = 0.25
 
 With phi a peer's anchor, which are its weights after its last op, theta its weights now and s the
@@ -30,7 +30,7 @@ from swarmtrain_optimizers.error_feedback import DecodeOwn
 from swarmtrain_optimizers.strategies.base import Exchange, OpKind
 
 
-class Gossip:
+class Halfway:
     takes_gradients = False
 
     def __init__(self, num_values: int, *, inner_steps: int, share: float) -> None:

@@ -18,8 +18,8 @@ class Settings(OwnSettings, frozen=True):
 
 
 FACTS = StrategyFacts(
-    name="gossip",
-    maker="gossip.strategy:Gossip",
+    name="halfway",
+    maker="halfway.strategy:Halfway",
     about="each round two peers average their weights, and nobody waits for a third",
     paper="Boyd et al. 2006",
     kind=OpKind.PAIR,
