@@ -15,6 +15,7 @@ from swarmtrain_optimizers.strategies.diloco.strategy import DiLoCo
 from swarmtrain_optimizers.strategies.eager.strategy import Eager
 from swarmtrain_optimizers.strategies.fedavg_m.strategy import FedAvgM
 from swarmtrain_optimizers.strategies.fragments import fragments_of
+from swarmtrain_optimizers.strategies.gossip.strategy import Gossip
 from swarmtrain_optimizers.strategies.local.strategy import Local, Merged
 from swarmtrain_optimizers.strategies.noloco.strategy import NoLoCo
 from swarmtrain_optimizers.strategies.one_byte.strategy import OneByte
@@ -105,6 +106,14 @@ def _noloco(size: int, block: int) -> Strategy:
     return NoLoCo(size, inner_steps=4)
 
 
+def _gossip(size: int, block: int) -> Strategy:
+    return Gossip(size, inner_steps=4)
+
+
+def _gossip_accelerated(size: int, block: int) -> Strategy:
+    return Gossip(size, inner_steps=4, flow=0.29, reach=0.99)
+
+
 def _one_byte(size: int, block: int) -> Strategy:
     return OneByte(
         size, inner_steps=4, lr=1.0, schedule=_rate, seed=5, block=block, num_used=size,
@@ -137,6 +146,8 @@ MAKERS: dict[str, Callable[[int, int], Strategy]] = {
     "diloco feedback": _diloco_feedback,
     "eager": _eager,
     "fedavg_m": _fedavg_m,
+    "gossip": _gossip,
+    "gossip accelerated": _gossip_accelerated,
     "local": _local,
     "local merged": _merged,
     "noloco": _noloco,

@@ -26,7 +26,8 @@ class Settings(OwnSettings, frozen=True):
     flow: Annotated[
         float,
         Meta(
-            ge=0.0, le=4.0,
+            ge=0.0,
+            le=4.0,
             description="how fast weights and their further copy flow together between two "
             "exchanges; 0: no further copy (AD-PSGD)",
         ),

@@ -168,9 +168,7 @@ def next_plan(
     present = {peer: present[peer] for peer in named[: limits.PEERS_MAX]}
     ready = {peer: one for peer, one in ready.items() if peer in present}
     receivers = {peer: one for peer, one in present.items() if peer not in ready}
-    moved = values_of(
-        view.genesis, op, terms.block, terms.vectors if terms.kind == PAIR else 1
-    )
+    moved = values_of(view.genesis, op, terms.block, terms.vectors if terms.kind == PAIR else 1)
     order = sorted(ready)
     if terms.kind == PAIR:
         before = contributors_of(view.op.plan if view.op is not None else None)
@@ -179,7 +177,8 @@ def next_plan(
     told = [one.ready is not None and one.ready.has_centre for one in ready.values()]
     centre = centre_of(view, op) if terms.scalars == CENTRED and all(told) else 0
     unfit = without(view.standing.unfit(op, order), len(order))
-    stale = tuple(stale_of(terms, view, *one) for one in standing.items()) if terms.max_stale else ()
+    aged = standing if terms.max_stale else {}
+    stale = tuple(stale_of(terms, view, *one) for one in aged.items())
     plan = make_plan(
         terms, op, view.last_outcome, moved, standing, receivers, op_deadline_s, slicing, centre,
         unfit, detours, stale,

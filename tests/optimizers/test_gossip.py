@@ -1,0 +1,126 @@
+"""Gossip: pairs that average, a flow of two copies, and what is left of a pair that failed."""
+
+import math
+import random
+
+import pytest
+import torch
+from window import part_of
+
+from swarmtrain_optimizers.strategies.base import OpKind, StepsAlone
+from swarmtrain_optimizers.strategies.gossip.strategy import Gossip, decay
+
+torch.set_num_threads(1)
+SIZE = 32
+F64 = torch.float64
+WHOLE = [(0, SIZE, True)]
+
+
+def randn(seed: int, dtype: torch.dtype = F64) -> torch.Tensor:
+    return torch.randn(SIZE, generator=torch.Generator().manual_seed(seed), dtype=F64).to(dtype)
+
+
+def make(seed: int = 0, dtype: torch.dtype = F64, **own: float) -> Gossip:
+    strategy = Gossip(SIZE, inner_steps=3, dtype=dtype, **own)
+    strategy.set_initial(randn(seed, dtype))
+    return strategy
+
+
+def met(pair: list[Gossip], weights: list[torch.Tensor]) -> list[torch.Tensor]:
+    halves = [one.pseudo_gradient(x).clone() for one, x in zip(pair, weights, strict=True)]
+    return [pair[i].apply(halves[1 - i], WHOLE, weights[i]) for i in range(2)]
+
+
+def apart(peers: int, turns: int, seed: int, **own: float) -> float:
+    """How far the replicas of a ring are apart, who began apart and meet neighbours by chance."""
+    rng, ring = random.Random(seed), [make(100 * seed + i, **own) for i in range(peers)]
+    weights = [one.anchor.clone() for one in ring]
+    for _ in range(turns):
+        first = rng.randrange(peers)
+        both = first, (first + 1) % peers
+        new = met([ring[i] for i in both], [weights[i] for i in both])
+        for i, x in zip(both, new, strict=True):
+            weights[i] = x
+    stack = torch.stack(weights)
+    return float((stack - stack.mean(0)).square().mean().sqrt())
+
+
+def test_one_vector_goes_to_one_partner_and_nobody_steps_alone() -> None:
+    exchange = make().exchange(1)
+    assert (exchange.kind, exchange.vectors, exchange.num_values) == (OpKind.PAIR, 1, SIZE)
+    assert not isinstance(make(), StepsAlone)
+
+
+def test_two_that_meet_have_their_mean_and_keep_what_they_did_meanwhile() -> None:
+    pair, ends = [make(1), make(2)], [randn(3), randn(4)]
+    halves = [one.pseudo_gradient(x).clone() for one, x in zip(pair, ends, strict=True)]
+    middle = (ends[0] + ends[1]) / 2
+    late = pair[0].apply(halves[1], WHOLE, ends[0] + 1)
+    assert torch.allclose(late, middle + 1, rtol=0, atol=1e-14)
+    assert torch.allclose(pair[0].anchor, middle, rtol=0, atol=1e-14)
+    assert torch.equal(pair[1].apply(halves[0], WHOLE, ends[1]), pair[1].anchor)
+
+
+@pytest.mark.parametrize(("flow", "reach"), [(0.0, 0.5), (0.3, 1.1)])
+def test_it_follows_the_two_copies_of_its_paper(flow: float, reach: float) -> None:
+    """In float64: copies x and y flow together by the exponential of [[-eta, eta], [eta, -eta]]."""
+    pair = [make(1, flow=flow, reach=reach), make(2, flow=flow, reach=reach)]
+    weights = [one.anchor.clone() for one in pair]
+    x, y = [one.clone() for one in weights], [one.clone() for one in weights]
+    e = decay(2 * flow)
+    assert e == pytest.approx(math.exp(-2 * flow), rel=2e-3)
+    for op in range(1, 9):
+        moves = [randn(10 * op + i) for i in range(2)]
+        weights = [one + move for one, move in zip(weights, moves, strict=True)]
+        for i in range(2):
+            at, copy = x[i] + moves[i], y[i] + moves[i]
+            x[i] = (1 + e) / 2 * at + (1 - e) / 2 * copy
+            y[i] = (1 - e) / 2 * at + (1 + e) / 2 * copy
+        m = x[0] - x[1]
+        x = [x[0] - m / 2, x[1] + m / 2]
+        y = [y[0] - reach * m, y[1] + reach * m]
+        weights = met(pair, weights)
+        for i in range(2):
+            assert torch.allclose(weights[i], x[i], rtol=0, atol=1e-12)
+            lag = dict(pair[i].state_arrays())["lag"]
+            assert torch.allclose(lag, y[i] - x[i], rtol=0, atol=1e-12)
+
+
+def test_a_codec_that_loses_leaves_the_mean_of_the_two_where_it_is() -> None:
+    pair, ends = [make(1), make(2)], [randn(3), randn(4)]
+    sent = [torch.round(one.pseudo_gradient(x) * 8) / 8 for one, x in zip(pair, ends, strict=True)]
+    after = [pair[i].apply(sent[1 - i], WHOLE, ends[i], part_of(sent[i])) for i in range(2)]
+    assert torch.allclose(after[0] + after[1], ends[0] + ends[1], rtol=0, atol=1e-13)
+
+
+def test_an_op_without_a_partner_changes_nothing_and_the_same_half_seeks_another() -> None:
+    one, weights = make(1, flow=0.3, reach=1.0), randn(3)
+    dict(one.state_arrays())["lag"].copy_(randn(4))
+    before = [array.clone() for _, array in one.state_arrays()]
+    first = one.pseudo_gradient(weights).clone()
+    one.skip()
+    after = [array for _, array in one.state_arrays()]
+    assert all(torch.equal(x, y) for x, y in zip(before, after, strict=True))
+    assert torch.equal(one.pseudo_gradient(weights), first)
+
+
+def test_on_a_ring_a_flow_brings_replicas_together_sooner() -> None:
+    least, most = 1 - math.cos(math.pi / 4), 7 / 8
+    flow, reach = math.sqrt(least / most) / 2, math.sqrt(1 / (least * most)) / 2
+    plain = sum(apart(8, 80, seed) for seed in range(6))
+    flowing = sum(apart(8, 80, seed, flow=flow, reach=reach) for seed in range(6))
+    assert flowing < 0.7 * plain
+
+
+@pytest.mark.parametrize("own", [{"flow": -0.1}, {"flow": 5.0}, {"reach": 0.4}])
+def test_what_would_not_come_together_is_refused(own: dict[str, float]) -> None:
+    with pytest.raises(ValueError, match="flow"):
+        make(**own)
+
+
+def test_a_half_of_another_length_is_refused_and_changes_nothing() -> None:
+    one, weights = make(1), randn(3)
+    one.pseudo_gradient(weights)
+    with pytest.raises(ValueError, match="half"):
+        one.apply(torch.zeros(SIZE + 1, dtype=F64), WHOLE, weights)
+    assert torch.equal(one.anchor, randn(1))
