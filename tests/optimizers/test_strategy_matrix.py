@@ -22,7 +22,9 @@ WINDOW = PlanWindow(block=BLOCK)
 CODEC = Int8()
 SKIPPED_OP, JOIN_AFTER, LAST_OP = 4, 6, 12
 NAMES = sorted(every_strategy.MAKERS)
-SHARED = [name for name in NAMES if not BUILT_IN[name.split()[0]].diverges or name == "local merged"]
+SHARED = [
+    name for name in NAMES if not BUILT_IN[name.split()[0]].diverges or name == "local merged"
+]
 Included = list[tuple[int, int, bool]]
 Result = torch.Tensor | list[Given]
 

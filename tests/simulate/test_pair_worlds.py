@@ -25,6 +25,13 @@ def test_worlds_of_pair_ops_are_clean(peers):
     assert sum(result.commits for result in results) > 30
 
 
+@pytest.mark.parametrize("peers", [3, 4, 6])
+def test_worlds_in_which_two_that_are_ready_meet_are_clean(peers):
+    results = list(run_seeds(range(8), peers=peers, ops=8, kind=PAIR, strategy="gossip"))
+    assert not told(results)
+    assert sum(result.commits for result in results) > 40
+
+
 def test_nobody_sums_so_nobody_is_a_hostile_owner():
     assert world_of(0, 3, 2, kind=PAIR).scene.conditions.codec == "int8"
     results = run_seeds(range(4), peers=3, ops=3, kind=PAIR)
