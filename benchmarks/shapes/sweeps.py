@@ -112,8 +112,6 @@ SWEEPS: Mapping[str, Sweep] = {
         _sweep("eager-far", "eager", _joint(*_EAGER), Length.FAR),
         # Its rate must be above its momentum, and its pull too.
         _sweep("noloco", "noloco", _joint((0.7, 0.5), (0.9, 0.5), (0.7, 0.3), (1.0, 0.0))),
-        # It has no outer step: the inner rate alone is looked for.
-        _sweep("gossip", "gossip", _joint((0.7, 0.5))),
         _in_part("diloco:drop=0.5", _OUTER),
         _in_part("fedavg_m:drop=0.5", _WITHIN),
         _in_part("scaffold_m:drop=0.5", _WITHIN),

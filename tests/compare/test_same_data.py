@@ -22,7 +22,7 @@ SIZE, BLOCK, OPS = 64, 8, 9
 KINDS = {OpKind.MEAN: MEAN, OpKind.GATHER: GATHER, OpKind.PAIR: PAIR}
 # Peers of one_byte look into directions of their own: more of them say more, and not the same.
 NO_MEANS = {"decoupled_momentum", "gossip", "local", "noloco", "one_byte", "sparseloco"}
-OF_MEANS = sorted(set(every_strategy.MAKERS) - NO_MEANS)
+OF_MEANS = sorted(set(every_strategy.MAKERS) - NO_MEANS - {"gossip accelerated"})
 
 
 def towards(weights: Tensor, step: int) -> Tensor:

@@ -72,7 +72,7 @@ class StrategyFacts:
         about: the idea, in less than a line.
         paper: the source.
         kind: kind of the ops; None if it never exchanges.
-        vectors: of a pair op, the vectors of each contribution, 1 or 2.
+        vectors: number of vectors in each contribution to a pair op, 1 or 2.
         takes: keywords that a run gives the maker: of [outer] ``inner_steps``, ``lr``,
             ``momentum``, ``error_feedback``, ``delay_steps``, ``mixing``, ``lr_rule``,
             ``last_merge`` and ``fragments`` (as `fragments.Ranges`); ``optimizer`` and ``schedule``
