@@ -13,7 +13,6 @@ DYNAMIC = (
     '[exchange]\ncodec = "two_bit"\nblock = 256\n'
 )
 SCAFFOLD = 'strategy = "scaffold_m"\n[exchange]\n'
-NOLOCO = 'strategy = "noloco"\n'
 ONE_BYTE = 'strategy = "one_byte"\n[exchange]\nstart_peers = 2\nmin_contributors = 1\n'
 
 
@@ -32,8 +31,9 @@ def test_two_peers_end_with_the_same_bits_and_can_prove_it(tmp_path, name, text)
         assert proof.end() == 0, proof
 
 
-def test_two_partners_end_with_the_same_chain_and_can_prove_their_exchanges(tmp_path):
-    run = f'[run]\nname = "pairs"\nrounds = 6\n{SMALL_MODEL}{NOLOCO}'
+@pytest.mark.parametrize("name", ["noloco", "gossip"])
+def test_two_partners_end_with_the_same_chain_and_can_prove_their_exchanges(tmp_path, name):
+    run = f'[run]\nname = "pairs"\nrounds = 6\n{SMALL_MODEL}strategy = "{name}"\n'
     with place(tmp_path) as here:
         up = here.up(here.run_file(run))
         peers = [here.join(up.invite, one) for one in ("ann", "bob")]

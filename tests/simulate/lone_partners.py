@@ -6,6 +6,9 @@ from collections.abc import Iterator
 
 from broken_rules import Mutant, any_case, replaced
 
+from swarmtrain.simulate.seeds import Training, world_of
+from swarmtrain.simulate.world import World
+from swarmtrain_optimizers.strategies.gossip.strategy import Gossip
 from swarmtrain_transport.coordinator.ops import policies
 from swarmtrain_transport.kinds import PAIR
 from swarmtrain_transport.peer.catchup import CatchUp
@@ -56,6 +59,22 @@ def who_comes_back_goes_on_from_before_its_exchange() -> Iterator[None]:
         yield
 
 
+def gossiping(seed: int) -> World:
+    return world_of(seed, 4, 8, kind=PAIR, training=Training("gossip"))
+
+
+def who_has_no_partner_moves_all_the_same():
+    def make(skip):
+        def drifting(self):
+            if self._pending is not None:
+                self._anchor.copy_(self._pending.given)
+            skip(self)
+
+        return drifting
+
+    return replaced(Gossip, "skip", make)
+
+
 PAIR_MUTANTS = {
     "P1": Mutant(
         "COMMIT names a pair of which one half is with its contributor only",
@@ -74,5 +93,9 @@ PAIR_MUTANTS = {
         "a process that was started again goes on from before its exchange",
         who_comes_back_goes_on_from_before_its_exchange, (("I2", "though COMMIT names it"),),
         lambda case: any(fault.returners for fault in case.faults), kind=PAIR,
+    ),
+    "P5": Mutant(
+        "who was in no pair of an op has moved, where nobody steps alone",
+        who_has_no_partner_moves_all_the_same, (("I7", "changed"),), world=gossiping,
     ),
 }  # fmt: skip
