@@ -93,6 +93,13 @@ def test_a_codec_that_loses_leaves_the_mean_of_the_two_where_it_is() -> None:
     assert torch.allclose(after[0] + after[1], ends[0] + ends[1], rtol=0, atol=1e-13)
 
 
+def test_two_that_always_meet_have_the_same_bits() -> None:
+    pair = [make(0, torch.float32), make(0, torch.float32)]
+    ends = [randn(3, torch.float32), randn(4, torch.float32)]
+    first, second = met(pair, ends)
+    assert torch.equal(first, second)
+
+
 def test_an_op_without_a_partner_changes_nothing_and_the_same_half_seeks_another() -> None:
     one, weights = make(1, flow=0.3, reach=1.0), randn(3)
     dict(one.state_arrays())["lag"].copy_(randn(4))

@@ -136,17 +136,21 @@ class Gossip(Anchored):
         if mean.shape != given.shape or mean.dtype != given.dtype:
             raise ValueError(f"the partner's half is {tuple(mean.shape)} {mean.dtype}")
         check_cover(included, given.numel())
-        # Both compute with what was decoded: what one moves the other moves back.
-        apart = torch.zeros_like(given)
+        # Both compute with what was decoded: what one moves the other moves back. What the codec
+        # lost of the own half stays; where it loses nothing the two have the same bits.
+        self._make_spares()
+        (old,), (lag,), anchor = self._state, self._spare_state, self._spare_anchor
+        torch.mul(old, self._left, out=lag)
+        anchor.copy_(given)
         for start, stop, both in included:
             if both:
-                own = given[start:stop] if decoded_own is None else decoded_own(start, stop)
-                torch.sub(mean[start:stop], own, out=apart[start:stop])
-        self._make_spares()
-        (old,), (new,) = self._state, self._spare_state
-        torch.mul(old, self._left, out=new).add_(torch.mul(apart, self._reach - 0.5))
-        flush_tiny_(torch.add(given, apart.mul_(0.5), out=self._spare_anchor))
-        flush_tiny_(new)
+                partner, kept = mean[start:stop], given[start:stop]
+                own = kept if decoded_own is None else decoded_own(start, stop)
+                lag[start:stop].add_(torch.sub(partner, own).mul_(self._reach - 0.5))
+                middle = torch.add(partner, own).mul_(0.5)
+                anchor[start:stop] = middle.add_(torch.sub(kept, own))
+        flush_tiny_(anchor)
+        flush_tiny_(lag)
         self._swap()
         self._pending = None
         if torch.equal(now, pending.snapshot):
