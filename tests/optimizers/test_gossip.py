@@ -93,6 +93,18 @@ def test_a_codec_that_loses_leaves_the_mean_of_the_two_where_it_is() -> None:
     assert torch.allclose(after[0] + after[1], ends[0] + ends[1], rtol=0, atol=1e-13)
 
 
+def test_rounds_of_two_that_have_met_are_of_different_lengths() -> None:
+    lengths = []
+    for seed in range(40):
+        pair = [Gossip(SIZE, inner_steps=20) for _ in range(2)]
+        for one in pair:
+            one.set_initial(randn(0, torch.float32))
+        met(pair, [randn(2 * seed + i + 1, torch.float32) for i in range(2)])
+        lengths += [next(n for n in range(99) if one.is_due(n)) for one in pair]
+    assert min(lengths) >= 10 and max(lengths) <= 30 and 18 < sum(lengths) / len(lengths) < 22
+    assert sum(a != b for a, b in zip(lengths[::2], lengths[1::2], strict=True)) > 30
+
+
 def test_two_that_always_meet_have_the_same_bits() -> None:
     pair = [make(0, torch.float32), make(0, torch.float32)]
     ends = [randn(3, torch.float32), randn(4, torch.float32)]

@@ -4,6 +4,10 @@ There is no outer optimizer and no state in common. Each peer trains, says that 
 some steps, and meets whoever is ready too; what both get is the mean of the two. Who finds no
 partner has lost nothing: its weights seek one in the next op, at once.
 
+Clocks are independent: a round has half to one and a half times the steps, drawn from the bits of
+what the peer has just given, which nobody else has. Were all rounds alike, two that have met would
+be ready together again, and meet nobody else.
+
 With a flow each peer has one further copy of its weights (A2CiD2). Both make the same inner steps.
 A pair's difference moves the copy farther than the weights, and between exchanges the two flow
 together: so a message goes on moving weights after it has been heard, and on sparse graphs
@@ -21,6 +25,7 @@ References:
     arXiv 2208.00779 (exchanges on clocks of their own).
 """
 
+import hashlib
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -34,6 +39,7 @@ from swarmtrain_optimizers.strategies.base import Exchange, OpKind
 from swarmtrain_optimizers.subnormals import flush_tiny_
 
 _SQUARINGS = 10
+_DRAWN_VALUES = 4096
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,7 +62,7 @@ class Gossip(Anchored):
 
     Args:
         num_values: length of the padded vector.
-        inner_steps: inner steps from one exchange to the next, the unit of time.
+        inner_steps: inner steps from one exchange to the next in the mean, the unit of time.
         flow: eta. On a graph whose edges are used with rates of a Laplacian L that is
             1 / (2 sqrt(chi_1 chi_2)), with 1 / chi_1 the least positive eigenvalue of L and
             chi_2 half the largest effective resistance of an edge.
@@ -83,6 +89,11 @@ class Gossip(Anchored):
         self._left = decay(2 * flow)
         self._reach = reach
         self._pending: _Pending | None = None
+        self._round = inner_steps
+
+    def is_due(self, steps_since_outer: int) -> bool:
+        """True when the clock of this peer's own has come round."""
+        return steps_since_outer >= self._round
 
     def exchange(self, op: int) -> Exchange:
         """The weights, whole, with one partner."""
@@ -153,6 +164,7 @@ class Gossip(Anchored):
         flush_tiny_(lag)
         self._swap()
         self._pending = None
+        self._round = drawn_steps(pending.given, self._inner_steps)
         if torch.equal(now, pending.snapshot):
             return self._anchor.clone()
         return torch.add(self._anchor, now - pending.snapshot)
@@ -163,6 +175,13 @@ class Gossip(Anchored):
 
     def _forget(self) -> None:
         self._pending = None
+
+
+def drawn_steps(given: Tensor, inner_steps: int) -> int:
+    """Return the steps of a round: uniform about `inner_steps`, from the bits of a tensor."""
+    digest = hashlib.sha256(given[:_DRAWN_VALUES].numpy().tobytes()).digest()
+    share = int.from_bytes(digest[:8], "little") / (1 << 64)
+    return max(1, round(inner_steps * (0.5 + share)))
 
 
 def decay(time: float) -> float:
