@@ -349,8 +349,9 @@ class Exchange(Crowd[Peer]):
         waiting = [one.replica.driver for one in self.peers if one.replica.driver.is_waiting]
         if self.is_staged:
             return any(driver.op >= self._decided_op for driver in waiting)
-        if self._is_finishing:
-            return bool(waiting)
+        if self._is_finishing:  # who seeks a partner and is the last finds none
+            seeks = self._has_buffer and self._leader.replica.driver.is_paired
+            return len(waiting) > seeks
         held = [one.machine.holds_back for one in self.peers]
         begins_late = self._plan.pace is Pace.APART and not self._has_buffer
         return any(held) if begins_late else all(held)
