@@ -89,6 +89,7 @@ class Results:
             result["state_roots"] = tuple(result["state_roots"])
             result["route_shares"] = tuple(tuple(part) for part in result["route_shares"])
             result["stage_spreads"] = tuple(result["stage_spreads"])
+            result["losses_without"] = tuple(result.get("losses_without", ()))
             cost = (float(found["seconds"]), float(found["estimated_s"]))
             self._results[found["key"]] = RunResult(**result)
             self._costs[found["key"]] = cost

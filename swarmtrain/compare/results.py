@@ -249,4 +249,5 @@ def _from_json(text: str) -> RunResult:
     found["state_roots"] = tuple(found["state_roots"])
     found["route_shares"] = tuple(tuple(shares) for shares in found["route_shares"])
     found["stage_spreads"] = tuple(found["stage_spreads"])
+    found["losses_without"] = tuple(found.get("losses_without", ()))
     return RunResult(**found)

@@ -210,7 +210,7 @@ def test_an_estimate_is_steps_times_peers_and_learns_from_finished_runs(load, tm
     assert estimate.factor(kept.Results(tmp_path / "runs.jsonl").costs) == pytest.approx(2, 1e-3)
 
 
-def test_the_whole_table_is_made_in_less_than_six_hours_on_two_cores(load, tmp_path, corpus):
+def test_the_whole_table_is_made_in_less_than_eight_hours_on_two_cores(load, tmp_path, corpus):
     estimate, sweeps = load("estimate"), load("sweeps")
     table = making(load, tmp_path / "runs.jsonl", corpus)
     plans = [plan for sweep in sweeps.SWEEPS.values() for plan in table.sweep_plans(sweep)]
@@ -218,7 +218,7 @@ def test_the_whole_table_is_made_in_less_than_six_hours_on_two_cores(load, tmp_p
         for of_trial in table.plans(one, {}, range(table.base_seeds(one))):
             plans += of_trial
     hours = estimate.total_s(table.missing(plans), 2, estimate.CROWD) / 3600
-    assert 1 < hours < 6
+    assert 1 < hours < 8
 
 
 # ---- the command

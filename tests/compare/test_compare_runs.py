@@ -227,8 +227,11 @@ def test_every_strategy_learns_and_repeats_bit_for_bit(corpus, strategy):
     result = run_one(plan, corpus)
     assert result == run_one(plan, corpus)
     assert result.val_loss < result.curve[0].val_loss
-    assert result.tokens == plan.tokens
-    assert len(result.state_roots) == (3 if strategy in ("noloco", "local") else 1)
+    # Where clocks are independent, whoever waits for a partner makes no step: a tick has fewer.
+    ahead = result.tokens - plan.tokens
+    assert 0 <= ahead < (plan.tokens // plan.steps if strategy == "gossip" else 1)
+    is_own = strategy in ("noloco", "local", "gossip")
+    assert len(result.state_roots) == (3 if is_own else 1)
 
 
 @pytest.mark.parametrize("strategy", EVERY)

@@ -11,9 +11,13 @@ from swarmtrain.peer.training.own_work import is_lost, without_broken
 from swarmtrain_optimizers.strategies.base import DropsBroken
 from swarmtrain_optimizers.strategies.diloco.strategy import DiLoCo
 from tests.peer.crowd import Member, crowd_of
-from tests.peer.test_strategy_sessions import PAIRED, STRATEGIES, config_of, state_of
+from tests.peer.test_strategy_sessions import PAIRED, config_of, state_of
+from tests.peer.test_strategy_sessions import STRATEGIES as ALL
 
 torch.set_num_threads(1)
+STRATEGIES = [name for name in ALL if name != "one_byte"]
+"""Inner steps of one_byte move no weight, and a loss that is no number says nothing there."""
+
 ROUNDS = 12
 BROKEN_STEP = 7
 
@@ -85,10 +89,11 @@ def test_one_of_three_is_left_out_once_and_contributes_again(
     members, ended = broken_in(config, tmp_path, 3)
     for one in members:
         assert_healthy(one)
-    # Where its partner is not spared either, the op has nobody left.
-    assert (ended[0].count("left-out"), ended[0].count("skipped")) == (
-        (0, 1) if name in PAIRED else (1, 0)
-    )
+    found = ended[0].count("left-out"), ended[0].count("skipped")
+    if name == "asynchronous":  # it may be at work while others exchange, and drop it then
+        assert found in ((1, 0), (0, 0))
+    else:  # where its partner is not spared either, the op has nobody left
+        assert found == ((0, 1) if name in PAIRED else (1, 0))
     assert "merged" in ended[0][-3:]
 
 
