@@ -53,6 +53,12 @@ OuterSetting = Annotated[
     float | None, typer.Option(help="Rate of the outer step.", show_default="the strategy's own")
 ]
 Speeds = Annotated[str, typer.Option(help="Peers' speeds: 1,1,0.5,0.25.", show_default="all equal")]
+Stragglers = Annotated[
+    str,
+    typer.Option(
+        help="Slow steps: 0.1,4,3 for a tenth, 4 x as long, 3 at a time.", show_default="none"
+    ),
+]
 Dynamic = Annotated[
     bool, typer.Option("--dynamic", help="Slow peers make fewer steps; nobody waits.")
 ]
@@ -110,6 +116,7 @@ def compare(
     outer_lr: OuterSetting = None,
     outer_momentum: OuterSetting = None,
     speeds: Speeds = "",
+    stragglers: Stragglers = "",
     dynamic: Dynamic = False,
     noniid: NonIid = False,
     hostile: Hostile = 0,
@@ -146,6 +153,7 @@ def compare(
         size=model, speeds=request.parse_speeds(speeds, peers),
         pace=Pace.DYNAMIC if dynamic else Pace.WAIT, noniid=noniid, hostile=hostile,
         attack=attack, robust=robust, drop=drop, net=net,
+        stragglers=request.parse_stragglers(stragglers),
     )  # fmt: skip
     if dynamic and not base.is_uneven:
         raise misuse(

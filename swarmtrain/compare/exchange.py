@@ -199,12 +199,14 @@ class Exchange(Crowd[Peer]):
 
     Attributes:
         tick: the time in inner steps of the fastest peer, told by whoever steps.
+        left_out: indices of replicas that are late now, and for whom nobody waits; so told.
         is_staged: True for a stage of a pipeline.
         peers: everybody, in the order of replicas.
     """
 
     def __init__(self, plan: Plan, replicas: Sequence[Trained], stage: int | None = None) -> None:
         self.tick = 0
+        self.left_out: Sequence[int] = ()
         self._ended: list[int] = []
         self._plan = plan
         self._ids = [replica.peer for replica in replicas]
@@ -293,7 +295,8 @@ class Exchange(Crowd[Peer]):
     def gives(self, peer: Peer, part: Ready) -> None:
         """A part is given; it may be lost."""
         self._told_of(part.part.op).gave[peer.peer] = self.tick
-        if self._rng.random() < self._plan.drop:
+        is_late = any(peer is self.peers[index] for index in self.left_out)
+        if self._rng.random() < self._plan.drop or is_late:
             self._late.append((peer, part))
         else:
             peer.tell(partial(tell, part))

@@ -43,6 +43,25 @@ class Pace(Enum):
     APART = "apart"
 
 
+@dataclass(frozen=True, slots=True)
+class Stragglers:
+    """Peers that are slow for some steps.
+
+    Attributes:
+        share: part of all steps that are slow.
+        slowness: times as long as the others.
+        burst: slow steps in a row, in the mean.
+    """
+
+    share: float
+    slowness: float
+    burst: float
+
+
+Late = Literal["wait", "leave", "coded", "repeated"]
+"""Ways with peers that are late."""
+
+
 class Attack(Enum):
     """Gifts of hostile peers instead of their difference.
 
@@ -174,6 +193,10 @@ class Plan:
         error_feedback: True if the codec's loss is sent with the next op.
         size: a name of SIZES.
         speeds: speed of each peer, in any one unit; () if all are equal. Every stage has them all.
+        stragglers: peers that are slow now and then; None for none.
+        late: way with those who are late: an exchange waits for them, leaves the last `tolerates`
+            out, or has their work of others (coded) or later (repeated).
+        tolerates: peers that are left out; with codes those of a group that may be late.
         pace: use that fast peers make of the time in which others catch up.
         noniid: True if each peer's text is a contiguous part of the corpus.
         hostile: number of peers, the last ones, that attack.
@@ -207,6 +230,9 @@ class Plan:
     error_feedback: bool = False
     size: str = "sweep"
     speeds: tuple[float, ...] = ()
+    stragglers: Stragglers | None = None
+    late: Late = "wait"
+    tolerates: int = 1
     pace: Pace = Pace.WAIT
     noniid: bool = False
     hostile: int = 0
@@ -293,6 +319,9 @@ class Plan:
             for key, unsaid in (("visit", 0), ("drawn", "even"), ("slow", 0.0)):
                 if fields["pipeline"][key] == unsaid:
                     del fields["pipeline"][key]
+        if self.stragglers is None:
+            for key in ("stragglers", "late", "tolerates"):
+                del fields[key]
         if not self.last_merge:
             for key in ("last_merge", "budget", "when"):
                 del fields[key]

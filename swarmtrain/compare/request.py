@@ -4,6 +4,7 @@ A strategy may carry settings of its own, `diloco:codec=none:inner_steps=500`, s
 hold rows that differ in nothing else. Checked here once, without loading torch.
 """
 
+import math
 import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import fields, replace
@@ -14,7 +15,7 @@ from typing import get_args, get_type_hints
 
 import msgspec
 
-from swarmtrain.compare.plan import NETS, SIZES, Pace, Pipelined, Plan
+from swarmtrain.compare.plan import NETS, SIZES, Late, Pace, Pipelined, Plan, Stragglers
 from swarmtrain.config.asked import own_problems, own_settings
 from swarmtrain.config.built_in import built_in_blocks
 from swarmtrain.config.declared import out_of_range, plain
@@ -59,6 +60,8 @@ _OWN: Mapping[str, Callable[[str], object]] = MappingProxyType(
         "outer_momentum": float,
         "error_feedback": _as_bool,
         "pace": Pace,
+        "late": str,
+        "tolerates": int,
         "drop": float,
         "hostile": int,
         "robust": str,
@@ -107,6 +110,8 @@ def takes(facts: StrategyFacts) -> tuple[str, ...]:
         found |= {name for name, (_, key) in _OF_RUN_FILE.items() if key in facts.takes}
     if facts.kind is OpKind.MEAN:
         found.add("robust")
+    if facts.kind in (OpKind.MEAN, OpKind.GATHER) and not facts.overlaps:
+        found |= {"late", "tolerates"}
     if facts.fits_stages:
         found |= {"pipeline", *_PIPELINE}
     if facts.probes:
@@ -141,6 +146,27 @@ def parse_speeds(text: str, peers: int) -> tuple[float, ...]:
                 f"Each is a number from 0.01 to 100, {like}",
             )
     return speeds
+
+
+def parse_stragglers(text: str) -> Stragglers | None:
+    """``0.1,4,3``: share of slow steps, times as long, steps of a burst; empty for none.
+
+    Raises:
+        UserError: SWT-E610.
+    """
+    if not text:
+        return None
+    try:
+        share, slowness, burst = (float(word) for word in text.split(","))
+    except ValueError:
+        share = slowness = burst = math.nan
+    if not (0 < share <= 0.5 and 1 < slowness <= 1000 and 1 <= burst <= 1000):
+        raise misuse(
+            f"{cleaned(text)!r} does not say which steps are slow.",
+            "Write three numbers, for instance --stragglers 0.1,4,3: a tenth of all steps (at most "
+            "half) takes 4 times as long, in bursts of 3 steps in the mean.",
+        )
+    return Stragglers(share, slowness, burst)
 
 
 def plans(
@@ -448,11 +474,44 @@ def _check_together(plan: Plan) -> None:
             f"{label!r} cannot be made robust with {plan.peers} peers.",
             f"If two differ, either may be the hostile one: take {TELLABLE} or more.",
         )
+    if problem := _straggler_problem(plan):
+        raise misuse(f"{label!r} {problem[0]}.", problem[1])
     if plan.pace is Pace.APART and (strategy.overlaps or strategy.kind is OpKind.PAIR):
         raise misuse(
             f"The peers of {label!r} cannot go apart.",
             "Its ops need everybody at the same inner step: pace is wait or dynamic.",
         )
+
+
+def _straggler_problem(plan: Plan) -> tuple[str, str] | None:
+    """Say what its way with peers that are late does not fit, and what to do; None if it does."""
+    facts = facts_named(plan.strategy)
+    if plan.late not in get_args(Late):
+        return f"has late={cleaned(plan.late)!r}", f"It is {', '.join(get_args(Late))}."
+    if plan.stragglers is None:
+        if plan.late == "wait" and plan.tolerates == 1:
+            return None
+        return "says what to do with stragglers, and nobody is slow", "Add --stragglers 0.1,4,3."
+    if "late" not in takes(facts) or plan.pipeline or plan.pace is not Pace.WAIT:
+        return (
+            "cannot be timed with stragglers",
+            "Everybody must begin together after each exchange: take ddp, diloco or sparseloco, "
+            "without a pace and without a pipeline.",
+        )
+    is_coded = plan.late in ("coded", "repeated")
+    if is_coded and not facts.takes_gradients:
+        return (
+            f"cannot have {plan.late} steps",
+            "Coded are gradients of a step that everybody waits for: take ddp.",
+        )
+    if not 1 <= plan.tolerates < plan.peers:
+        return f"tolerates {plan.tolerates} of {plan.peers} peers", "It can be 1 to all but one."
+    if is_coded and plan.peers % (plan.tolerates + 1):
+        return (
+            f"cannot part {plan.peers} peers into groups of {plan.tolerates + 1}",
+            "Take a number of peers that tolerates + 1 divides.",
+        )
+    return None
 
 
 def _check_pipeline(plan: Plan, pipeline: Pipelined) -> None:

@@ -20,6 +20,7 @@ from swarmtrain.compare.plan import NETS, SIZES, Pace, Plan
 from swarmtrain.compare.replica import Replica, exchanges, held_back, spread
 from swarmtrain.compare.results import Point, RunResult, finite
 from swarmtrain.compare.shards import shards
+from swarmtrain.compare.stragglers import Clocks
 from swarmtrain.data.corpus import Corpus
 from swarmtrain.simulate.processes.pretended_training import SharedDecoding
 from swarmtrain_optimizers.strategies.base import OpKind
@@ -54,7 +55,8 @@ class Swarm:
         self._costs = Costs(NETS[plan.net], plan.peers)
         self._exchange = Exchange(plan, self._replicas)
         self._tick_s = self._size.step_s
-        if plan.pace is Pace.WAIT:
+        self._clocks = Clocks(plan) if plan.stragglers is not None else None
+        if plan.pace is Pace.WAIT and self._clocks is None:
             self._tick_s /= min(plan.relative_speeds())
         self._tick = 0
         self._tokens = 0
@@ -93,6 +95,10 @@ class Swarm:
         everybody = self._plan.pace is Pace.WAIT
         step = self._tokens // (self._plan.peers * self._size.tokens_per_step)
         self._exchange.tick = self._tick + 1
+        times = 1.0
+        if self._clocks is not None:
+            times = self._clocks.stepped()
+            self._exchange.left_out = self._clocks.left_out
         # Slow ones first: who is done in the same tick is in the same op.
         everyone = zip(self._replicas, self._exchange.peers, strict=True)
         for replica, peer in sorted(everyone, key=lambda one: one[0].speed):
@@ -101,7 +107,7 @@ class Swarm:
                 peer.step(partial(replica.inner_step, step))
                 self._tokens += self._size.tokens_per_step
         self._tick += 1
-        self._costs.stepped(self._tick_s)
+        self._costs.stepped(self._tick_s * times)
         self._exchange.settle_ops()
         self._count()
 
@@ -118,6 +124,8 @@ class Swarm:
                 waits=told.waits,
             )
             self._ended_tick = self._tick
+            if self._clocks is not None:
+                self._clocks.exchanged()
             self._counts["left_out"] += told.left_out
             self._counts["ops" if told.is_committed else "skipped"] += 1
 
