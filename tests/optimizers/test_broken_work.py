@@ -5,6 +5,7 @@ import torch
 from window import part_of
 
 from swarmtrain_optimizers.strategies.base import DropsBroken, OpKind, Strategy
+from swarmtrain_optimizers.strategies.checks import is_finite
 from swarmtrain_optimizers.strategies.eager.strategy import Eager
 from swarmtrain_optimizers.strategies.streaming.strategy import Streaming
 from tests.optimizers.every_strategy import MAKERS, make
@@ -136,3 +137,18 @@ def test_a_lead_that_is_no_number_goes_and_a_guess_of_the_share_stays() -> None:
     theta = strategy.drop_broken(theta)
     assert torch.equal(theta, strategy.anchor) and not strategy.lead.any()
     assert not strategy.pseudo_gradient(theta, 2).any()
+
+
+def test_a_large_vector_is_looked_at_in_pieces(monkeypatch):
+    looked, isfinite = [], torch.isfinite
+
+    def recorded(piece):
+        looked.append(piece.numel())
+        return isfinite(piece)
+
+    monkeypatch.setattr(torch, "isfinite", recorded)
+    vector = torch.zeros(5_000_000)
+    assert is_finite(vector)
+    vector[-1] = torch.nan
+    assert not is_finite(vector)
+    assert max(looked) < 2_000_000  # else checking a model takes more memory than the model

@@ -16,6 +16,7 @@ from swarmtrain.foundation.errors import UserError
 from swarmtrain.models.tensors import Layout
 from swarmtrain.models.weights_file import LENGTH_BYTES, differences, head_bytes, places_in
 from swarmtrain.peer.network.memory import give_back
+from swarmtrain_optimizers.strategies.checks import is_finite
 from swarmtrain_transport import limits
 
 logger = logging.getLogger(__name__)
@@ -65,7 +66,7 @@ async def initial_weights(
         data = await file.read(place.start, place.stop)
         if data:
             views[key].copy_(torch.frombuffer(data, dtype=_DTYPES[place.dtype]).view(place.shape))
-    if not bool(vector.isfinite().all()):
+    if not is_finite(vector):
         raise _unfit("not all of their values are numbers")
     return vector
 
