@@ -21,6 +21,12 @@ PAIR_VECTORS = 2
 the weights alone."""
 
 
+RING = "ring"
+EXPONENTIAL = "exponential"
+GRAPHS = frozenset({"", RING, EXPONENTIAL})
+"""Graphs along whose edges pairs meet; "" where partners are drawn anew for each op."""
+
+
 def constant_of(kind: str) -> str:
     """The very constant above that is equal to `kind`.
 

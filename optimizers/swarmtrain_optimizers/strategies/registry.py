@@ -17,6 +17,7 @@ from swarmtrain_optimizers.strategies import (
     asynchronous,
     co2,
     ddp,
+    decentralized_adam,
     decoupled_momentum,
     delayed,
     delayed_nesterov,
@@ -54,6 +55,7 @@ _ROOMS = (
     sparseloco,
     noloco,
     gossip,
+    decentralized_adam,
     one_byte,
     local,
 )

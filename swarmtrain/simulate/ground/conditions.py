@@ -9,6 +9,7 @@ from swarmtrain.simulate.ground.handicaps import Handicap
 from swarmtrain_optimizers.strategies.asynchronous.strategy import Asynchronous
 from swarmtrain_optimizers.strategies.co2.strategy import CO2
 from swarmtrain_optimizers.strategies.ddp.strategy import DDP, AdamW
+from swarmtrain_optimizers.strategies.decentralized_adam.strategy import DecentralizedAdam
 from swarmtrain_optimizers.strategies.decoupled_momentum.strategy import DecoupledMomentum
 from swarmtrain_optimizers.strategies.delayed.strategy import Delayed
 from swarmtrain_optimizers.strategies.delayed_nesterov.strategy import DelayedNesterov
@@ -19,7 +20,7 @@ from swarmtrain_optimizers.strategies.noloco.strategy import NoLoCo
 from swarmtrain_optimizers.strategies.sparseloco.strategy import SparseLoCo
 from swarmtrain_optimizers.strategies.streaming.strategy import Streaming
 from swarmtrain_transport.coordinator.ops.planning import RunTerms
-from swarmtrain_transport.kinds import MEAN, PAIR, PAIR_VECTORS
+from swarmtrain_transport.kinds import EXPONENTIAL, MEAN, PAIR, PAIR_VECTORS, RING
 from swarmtrain_transport.ledger.sample_weights import STALENESS
 
 SNAPSHOT_ROUNDS = 2
@@ -80,7 +81,7 @@ class Conditions:
             ``delayed``, ``eager``, ``co2`` or ``streaming``; ``asynchronous``, with a buffer and a
             rule of staleness that the seed draws and peers of several speeds; of gathers
             ``sparseloco`` or ``decoupled_momentum``; of pairs ``gossip``, with a buffer and, by the
-            seed, accelerated. "" for what is waited for: diloco, noloco or,
+            seed, accelerated, or ``decentralized_adam``, by a graph that the seed draws. "" for what is waited for: diloco, noloco or,
             where there are fragments, streaming.
         ops_at_once: ops of late streaming that begin before the first one's place.
         leaves_in_turn: whoever says goodbye gives what it has, or ends its round, before.
@@ -181,6 +182,8 @@ class Conditions:
         if self.strategy_name == "gossip":
             flow, reach = ((0.0, 0.5), (0.3, 1.0))[self.seed % 2]
             return Gossip(self.num_values, inner_steps=inner_steps, flow=flow, reach=reach)
+        if self.strategy_name == "decentralized_adam":
+            return DecentralizedAdam(self.num_values, inner_steps=inner_steps)
         if self.kind == PAIR:
             return NoLoCo(
                 self.num_values, inner_steps=inner_steps, lr=lr, momentum=momentum / 2, pull=lr
@@ -277,5 +280,8 @@ class Conditions:
             buffer=self.buffer,
             staleness=STALENESS[self.seed // 8 % len(STALENESS)] if self.keeps_age else "",
             max_stale=_MAX_STALE if self.keeps_age else 0,
-            vectors=1 if self.strategy_name == "gossip" else PAIR_VECTORS,
+            vectors=1 if self.strategy_name in ("gossip", "decentralized_adam") else PAIR_VECTORS,
+            graph=(EXPONENTIAL, RING)[self.seed // 2 % 2]
+            if self.strategy_name == "decentralized_adam"
+            else "",
         )

@@ -7,6 +7,11 @@ partner's contribution may be on its way before. Peers that are left, because th
 absent or because they have just come, are paired by the same draw: so one absent peer spoils one
 pair.
 
+Where the run goes by a graph, partners follow from the op's number instead: neighbours on a ring, in
+turn to one side and the other, or at distances 1, 2, 4 and so on in turn (the one-peer exponential
+graph). Places on it are those of one draw for the whole run, so nobody chooses its neighbours. Who
+is left over meets whoever is left over too.
+
 Pure. The draw is a hash of run, op and key: no generator whose bits might change has a part in it.
 """
 
@@ -15,7 +20,7 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from collections.abc import Set as AbstractSet
 
 from swarmtrain_transport.errors import RemoteFault
-from swarmtrain_transport.kinds import PAIR
+from swarmtrain_transport.kinds import PAIR, RING
 from swarmtrain_transport.links.link import PeerId
 from swarmtrain_transport.wire.records import Commit, Plan
 
@@ -30,6 +35,24 @@ def drawn(run_tag: int, op: int, peers: Iterable[PeerId]) -> list[PeerId]:
     """The peers in the order of the op's draw, each once."""
     draw = _DRAW + run_tag.to_bytes(8, "little") + op.to_bytes(8, "little")
     return sorted(set(peers), key=lambda peer: (hashlib.sha256(draw + peer).digest(), peer))
+
+
+def arranged(graph: str, run_tag: int, op: int, peers: Iterable[PeerId]) -> list[PeerId]:
+    """The peers as they would stand in an op if nobody else were there, partners two by two."""
+    if not graph:
+        return drawn(run_tag, op, peers)
+    placed = drawn(run_tag, 0, peers)
+    if graph == RING:
+        turn = op % max(1, len(placed))
+        return placed[turn:] + placed[:turn]
+    distance = 1 << op % max(1, (len(placed) - 1).bit_length())
+    pairs = [
+        (placed[place], placed[place + distance])
+        for place in range(len(placed) - distance)
+        if not place & distance
+    ]
+    standing = [peer for pair in pairs for peer in pair]
+    return standing + [peer for peer in placed if peer not in set(standing)]
 
 
 def pairs_in(order: Sequence[PeerId]) -> list[tuple[PeerId, PeerId]]:
@@ -55,6 +78,7 @@ def order_of(
     before: Collection[PeerId],
     ready: Collection[PeerId],
     apart: Mapping[PeerId, AbstractSet[PeerId]] = NOBODY,
+    graph: str = "",
 ) -> list[PeerId]:
     """Return the contributors of an op in the order in which they stand.
 
@@ -64,15 +88,16 @@ def order_of(
         before: contributors of the PLAN before it.
         ready: contributors of this one.
         apart: peers that each should not be paired with while others can be.
+        graph: see `kinds.GRAPHS`.
     """
-    expected = pairs_in(drawn(run_tag, op, before))
+    expected = pairs_in(arranged(graph, run_tag, op, before))
     standing = [
         peer
         for first, second in expected
         if {first, second} <= set(ready) and second not in apart.get(first, ())
         for peer in (first, second)
     ]
-    rest = drawn(run_tag, op, set(ready) - set(standing))
+    rest = arranged(graph, run_tag, op, set(ready) - set(standing))
     return _parted(standing + rest, apart)
 
 
@@ -115,7 +140,7 @@ def expected_partner(run_tag: int, op: int, before: Plan | None, peer: PeerId) -
     """
     if before is None or before.kind != PAIR:
         return None
-    return partner_in(drawn(run_tag, op, contributors_of(before)), peer)
+    return partner_in(arranged(before.graph, run_tag, op, contributors_of(before)), peer)
 
 
 def check_drawn(
@@ -140,10 +165,14 @@ def check_drawn(
         raise RemoteFault("plan", f"op {plan.op}: a run goes by pairs from its first op, or never")
     if before is not None and before.vectors != plan.vectors:
         raise RemoteFault("plan", f"op {plan.op}: halves have as many vectors as ever")
+    if before is not None and before.graph != plan.graph:
+        raise RemoteFault("plan", f"op {plan.op}: partners are those of another graph")
     if plan.kind != PAIR:
         return
     order = contributors_of(plan)
-    if list(order) != order_of(run_tag, plan.op, contributors_of(before), order, apart):
+    if list(order) != order_of(
+        run_tag, plan.op, contributors_of(before), order, apart, plan.graph
+    ):  # fmt: skip
         raise RemoteFault("plan", f"op {plan.op}: the partners are not those that were drawn")
 
 

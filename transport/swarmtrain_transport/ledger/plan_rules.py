@@ -5,7 +5,7 @@ from collections.abc import Sequence
 
 from swarmtrain_transport import limits
 from swarmtrain_transport.errors import RemoteFault
-from swarmtrain_transport.kinds import KINDS, PAIR, PAIR_VECTORS, WHOLE
+from swarmtrain_transport.kinds import GRAPHS, KINDS, PAIR, PAIR_VECTORS, WHOLE
 from swarmtrain_transport.ledger.fold import GroupView
 from swarmtrain_transport.ledger.inner_products import CENTRED, SCALARS
 from swarmtrain_transport.ledger.sample_weights import (
@@ -119,6 +119,7 @@ def check_plan(plan: Plan, num_values: int) -> None:
         or min(len(weights), plan.min_contributors) >= 2
         or (len(weights), plan.min_contributors) == (1, 1),
         "a half is one vector or two": plan.vectors in (1, PAIR_VECTORS),
+        "a graph that this version does not know": plan.graph in GRAPHS,
         "an owner is not a member": all(spec.owner in peers for spec in plan.slices),
         "a keeper gives or owns": not set(plan.keepers)
         & {*(m.peer for m in plan.members if m.weight), *(spec.owner for spec in plan.slices)},

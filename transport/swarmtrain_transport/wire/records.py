@@ -181,6 +181,8 @@ class Plan(Body, frozen=True, tag="PLAN", omit_defaults=True):
     """Results since then that there may be at most."""
     vectors: int = PAIR_VECTORS
     """Vectors of each contribution to a pair op, one after the other."""
+    graph: str = ""
+    """Graph along whose edges pairs meet (`kinds.GRAPHS`); "" where they are drawn."""
 
 
 class Reassign(Body, frozen=True, tag="REASSIGN", omit_defaults=True):

@@ -147,19 +147,15 @@ class Gossip(Anchored):
         if mean.shape != given.shape or mean.dtype != given.dtype:
             raise ValueError(f"the partner's half is {tuple(mean.shape)} {mean.dtype}")
         check_cover(included, given.numel())
-        # Both compute with what was decoded: what one moves the other moves back. What the codec
-        # lost of the own half stays; where it loses nothing the two have the same bits.
         self._make_spares()
         (old,), (lag,), anchor = self._state, self._spare_state, self._spare_anchor
         torch.mul(old, self._left, out=lag)
-        anchor.copy_(given)
+        midway(given, mean, included, decoded_own, anchor)
         for start, stop, both in included:
             if both:
                 partner, kept = mean[start:stop], given[start:stop]
                 own = kept if decoded_own is None else decoded_own(start, stop)
                 lag[start:stop].add_(torch.sub(partner, own).mul_(self._reach - 0.5))
-                middle = torch.add(partner, own).mul_(0.5)
-                anchor[start:stop] = middle.add_(torch.sub(kept, own))
         flush_tiny_(anchor)
         flush_tiny_(lag)
         self._swap()
@@ -175,6 +171,35 @@ class Gossip(Anchored):
 
     def _forget(self) -> None:
         self._pending = None
+
+
+def midway(
+    given: Tensor,
+    partner: Tensor,
+    included: Sequence[tuple[int, int, bool]],
+    decoded_own: DecodeOwn | None,
+    out: Tensor,
+) -> Tensor:
+    """Write the mean of two partners' weights into `out`, and return it.
+
+    Both compute with what was decoded: what one moves the other moves back. What the codec lost of
+    the own half stays; where it loses nothing the two have the same bits.
+
+    Args:
+        given: (num_values,) the own half.
+        partner: (num_values,) the other half, decoded.
+        included: parts in which both count; elsewhere `given` stays.
+        decoded_own: the own half as the partner decoded it; None where the codec loses nothing.
+        out: (num_values,) written to.
+    """
+    out.copy_(given)
+    for start, stop, both in included:
+        if both:
+            kept = given[start:stop]
+            own = kept if decoded_own is None else decoded_own(start, stop)
+            middle = torch.add(partner[start:stop], own).mul_(0.5)
+            out[start:stop] = middle.add_(torch.sub(kept, own))
+    return out
 
 
 def drawn_steps(given: Tensor, inner_steps: int) -> int:

@@ -71,6 +71,8 @@ class RunTerms:
     """Slow peers keep pace with the fastest one, not with most."""
     vectors: int = PAIR_VECTORS
     """Vectors of each contribution, where ops go by pairs."""
+    graph: str = ""
+    """Graph along whose edges pairs meet; "" where they are drawn."""
     buffer: int = 0
     """Number of peers that are READY with which an op begins, whoever else is at work; 0: all are
     waited for."""
@@ -172,7 +174,7 @@ def next_plan(
     order = sorted(ready)
     if terms.kind == PAIR:
         before = contributors_of(view.op.plan if view.op is not None else None)
-        order = order_of(view.tag, op, before, ready.keys(), view.standing.apart(op))
+        order = order_of(view.tag, op, before, ready.keys(), view.standing.apart(op), terms.graph)
     standing = {peer: ready[peer] for peer in order}
     told = [one.ready is not None and one.ready.has_centre for one in ready.values()]
     centre = centre_of(view, op) if terms.scalars == CENTRED and all(told) else 0
@@ -343,6 +345,7 @@ def make_plan(
         ),
         kind=constant_of(terms.kind),
         vectors=terms.vectors,
+        graph=terms.graph,
         scalars=terms.scalars,
         centre=centre,
         group=terms.group,
