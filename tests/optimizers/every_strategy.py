@@ -8,6 +8,7 @@ from swarmtrain_optimizers.strategies.asynchronous.strategy import Asynchronous
 from swarmtrain_optimizers.strategies.base import Probing, Strategy
 from swarmtrain_optimizers.strategies.co2.strategy import CO2
 from swarmtrain_optimizers.strategies.ddp.strategy import DDP, SGD, AdamW
+from swarmtrain_optimizers.strategies.decentralized_adam.strategy import DecentralizedAdam
 from swarmtrain_optimizers.strategies.decoupled_momentum.strategy import DecoupledMomentum
 from swarmtrain_optimizers.strategies.delayed.strategy import Delayed
 from swarmtrain_optimizers.strategies.delayed_nesterov.strategy import DelayedNesterov
@@ -114,6 +115,10 @@ def _gossip_accelerated(size: int, block: int) -> Strategy:
     return Gossip(size, inner_steps=4, flow=0.29, reach=0.99)
 
 
+def _decentralized_adam(size: int, block: int) -> Strategy:
+    return DecentralizedAdam(size, inner_steps=4)
+
+
 def _one_byte(size: int, block: int) -> Strategy:
     return OneByte(
         size, inner_steps=4, lr=1.0, schedule=_rate, seed=5, block=block, num_used=size,
@@ -139,6 +144,7 @@ MAKERS: dict[str, Callable[[int, int], Strategy]] = {
     "co2": _co2,
     "ddp": _ddp,
     "ddp sgd": _ddp_sgd,
+    "decentralized_adam": _decentralized_adam,
     "decoupled_momentum": _decoupled_momentum,
     "delayed": _delayed,
     "delayed_nesterov": _delayed_nesterov,

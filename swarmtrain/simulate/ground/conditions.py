@@ -32,7 +32,8 @@ _EXTRA_PEERS = 4
 """Room for the parts of newcomers in what a peer declares that it will keep."""
 
 
-Task = DiLoCo | NoLoCo | Gossip | Streaming | Delayed | DelayedNesterov | SparseLoCo | DDP
+Averaging = NoLoCo | Gossip | DecentralizedAdam
+Task = DiLoCo | Averaging | Streaming | Delayed | DelayedNesterov | SparseLoCo | DDP
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,8 +82,8 @@ class Conditions:
             ``delayed``, ``eager``, ``co2`` or ``streaming``; ``asynchronous``, with a buffer and a
             rule of staleness that the seed draws and peers of several speeds; of gathers
             ``sparseloco`` or ``decoupled_momentum``; of pairs ``gossip``, with a buffer and, by the
-            seed, accelerated, or ``decentralized_adam``, by a graph that the seed draws. "" for what is waited for: diloco, noloco or,
-            where there are fragments, streaming.
+            seed, accelerated, or ``decentralized_adam``, by a graph that the seed draws. "" for
+            what is waited for: diloco, noloco or, where there are fragments, streaming.
         ops_at_once: ops of late streaming that begin before the first one's place.
         leaves_in_turn: whoever says goodbye gives what it has, or ends its round, before.
         is_narrow: bounds are those of `narrow`.

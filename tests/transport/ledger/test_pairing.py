@@ -8,7 +8,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from swarmtrain_transport.errors import RemoteFault
+from swarmtrain_transport.kinds import EXPONENTIAL, RING
 from swarmtrain_transport.ledger.pairing import (
+    arranged,
     check_drawn,
     contributors_of,
     drawn,
@@ -130,3 +132,53 @@ def test_a_link_is_a_hash_of_the_op_both_chains_and_both_halves_in_slice_order()
         link_of(9, (b"", two), (four, three)), link_of(9, (one, three), (three, four)),
     ]  # fmt: skip
     assert naive not in others and len(set(others)) == 4
+
+
+def met(graph, op, peers):
+    return {frozenset(pair) for pair in pairs_in(arranged(graph, TAG, op, peers))}
+
+
+def test_on_a_ring_all_meet_one_neighbour_and_then_the_other():
+    peers = [bytes([n]) * 32 for n in range(8)]
+    placed = drawn(TAG, 0, peers)
+    edges = {frozenset((placed[place], placed[place - 1])) for place in range(8)}
+    odd, even = met(RING, 1, peers), met(RING, 2, peers)
+    assert len(odd) == len(even) == 4 and odd | even == edges
+
+
+def test_on_the_exponential_graph_all_have_heard_of_all_after_its_distances():
+    peers = [bytes([n]) * 32 for n in range(8)]
+    heard = {peer: {peer} for peer in peers}
+    for op in range(3, 6):
+        pairs = met(EXPONENTIAL, op, peers)
+        assert len(pairs) == 4
+        for first, second in map(tuple, pairs):
+            heard[first] = heard[second] = heard[first] | heard[second]
+    assert all(known == set(peers) for known in heard.values())
+
+
+@given(PEERS, PEERS, st.integers(1, 1000), st.sampled_from([RING, EXPONENTIAL]))
+def test_whoever_is_ready_stands_once_on_a_graph_and_at_most_one_is_left(before, ready, op, graph):
+    order = order_of(TAG, op, before, ready, graph=graph)
+    assert sorted(order) == sorted(ready)
+    assert order == order_of(TAG, op, sorted(before), sorted(ready, reverse=True), graph=graph)
+    for pair in met(graph, op, before):
+        if pair <= ready:
+            first, second = pair
+            assert partner_in(order, first) == second
+
+
+@given(PEERS, st.sampled_from([RING, EXPONENTIAL]))
+def test_on_a_graph_everybody_finds_a_partner_within_two_ops(peers, graph):
+    alone = [
+        {peer for peer in peers if partner_in(arranged(graph, TAG, op, peers), peer) is None}
+        for op in range(1, 40)
+    ]
+    assert all(len(one) == len(peers) % 2 for one in alone)
+
+
+def test_a_run_stays_on_its_graph():
+    plan = pair_plan(tag=TAG)
+    ringed = msgspec.structs.replace(plan, op=2, graph=RING)
+    with pytest.raises(RemoteFault, match="another graph"):
+        check_drawn(TAG, plan, ringed)

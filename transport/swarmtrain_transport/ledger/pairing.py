@@ -7,10 +7,10 @@ partner's contribution may be on its way before. Peers that are left, because th
 absent or because they have just come, are paired by the same draw: so one absent peer spoils one
 pair.
 
-Where the run goes by a graph, partners follow from the op's number instead: neighbours on a ring, in
-turn to one side and the other, or at distances 1, 2, 4 and so on in turn (the one-peer exponential
-graph). Places on it are those of one draw for the whole run, so nobody chooses its neighbours. Who
-is left over meets whoever is left over too.
+Where the run goes by a graph, partners follow from the op's number instead: neighbours on a ring,
+in turn to one side and the other, or at distances 1, 2, 4 and so on in turn (the one-peer
+exponential graph). Places on it are those of one draw for the whole run, so nobody chooses its
+neighbours. Who is left over meets whoever is left over too.
 
 Pure. The draw is a hash of run, op and key: no generator whose bits might change has a part in it.
 """
