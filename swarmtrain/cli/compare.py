@@ -161,12 +161,13 @@ def compare(
             "Give each peer a speed, for instance --speeds 1,1,0.5,0.25.",
         )
     own = {name: value for name, value in given.items() if value not in ("", None)}
+    if inner_steps != INNER_STEPS:
+        own["inner_steps"] = inner_steps
     chosen = range(seed, seed + 1 if frontier else seed + seeds)
     plans = request.plans(strategies, base, chosen, own)
     if attack != ATTACK and not any(plan.hostile for plan in plans):
         raise misuse("--attack changes nothing without --hostile.", "Say how many peers attack.")
     others = {"drop": drop, "hostile": hostile, "robust": robust, "pace": dynamic}
-    others["inner_steps"] = inner_steps != INNER_STEPS
     names = [*own, *(name for name, is_given in others.items() if is_given)]
     request.check_used({_option(name): name for name in names}, plans)
     if frontier:

@@ -232,7 +232,7 @@ def _plan(word: str, base: Plan, given: Mapping[str, object]) -> Plan:
         **{f.name: getattr(facts.rates, f.name) for f in fields(facts.rates)},
         **{
             key: facts.defaults[f"outer.{key}"]
-            for key in ("fragments", "delay_steps", "mixing")
+            for key in ("inner_steps", "fragments", "delay_steps", "mixing")
             if f"outer.{key}" in facts.defaults
         },
         **({} if "pace" in taken else {"pace": Pace.WAIT}),

@@ -230,8 +230,8 @@ def test_every_strategy_learns_and_repeats_bit_for_bit(corpus, strategy):
     # Where clocks are independent, whoever waits for a partner makes no step: a tick has fewer.
     ahead = result.tokens - plan.tokens
     assert 0 <= ahead < (plan.tokens // plan.steps if strategy == "gossip" else 1)
-    # Two that have just met in gossip are one.
-    states = {"noloco": 3, "local": 3, "gossip": 2}
+    # Two that have just averaged their weights are one.
+    states = {"noloco": 3, "local": 3, "gossip": 2, "decentralized_adam": 2}
     assert len(result.state_roots) == states.get(strategy, 1)
 
 

@@ -31,7 +31,7 @@ def test_two_peers_end_with_the_same_bits_and_can_prove_it(tmp_path, name, text)
         assert proof.end() == 0, proof
 
 
-@pytest.mark.parametrize("name", ["noloco", "gossip"])
+@pytest.mark.parametrize("name", ["noloco", "gossip", "decentralized_adam"])
 def test_two_partners_end_with_the_same_chain_and_can_prove_their_exchanges(tmp_path, name):
     run = f'[run]\nname = "pairs"\nrounds = 6\n{SMALL_MODEL}strategy = "{name}"\n'
     with place(tmp_path) as here:

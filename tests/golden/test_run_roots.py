@@ -82,7 +82,7 @@ def _runs() -> dict[str, tuple[RunConfig, Story]]:
     others = (
         "ddp", "streaming", "delayed", "eager", "co2", "delayed_nesterov", "noloco", "sparseloco",
         "one_byte", "local", "asynchronous", "fedavg_m", "scaffold_m", "decoupled_momentum",
-        "gossip",
+        "gossip", "decentralized_adam",
     )  # fmt: skip
     by_strategy = {name: (of(name), _quiet) for name in others}
     churn = {

@@ -30,6 +30,7 @@ CODECS = {"one_byte": "int8"}
 OWN: dict[str, dict[str, Any]] = {
     "noloco": {"error_feedback": False, "lr": 0.7},
     "gossip": {"error_feedback": False, "momentum": 0.0, "lr": 1.0},
+    "decentralized_adam": {"error_feedback": False, "momentum": 0.0, "lr": 1.0},
     "streaming": {"fragments": 2, "delay_steps": 1, "mixing": 0.5, "inner_steps": 4},
     "ddp": {"error_feedback": False},
     "one_byte": {"error_feedback": False, "momentum": 0.0, "lr": 1.0},
@@ -155,7 +156,8 @@ def test_a_death_and_a_newcomer_change_nobodys_agreement(
 def test_who_comes_back_has_the_bits_that_it_left_with(
     tmp_path: Path, name: str, dtype: torch.dtype, lane: str
 ):
-    with crowd_of(config_of(name), tmp_path, dtype, LANES[lane]()) as crowd:
+    rounds = ROUNDS + 2 * (name == "decentralized_adam")  # they leave a round later
+    with crowd_of(config_of(name, rounds=rounds), tmp_path, dtype, LANES[lane]()) as crowd:
         members = founded(crowd)
         crowd.run(until=lambda: members[0].driver.op >= 2)
         for one in members:
@@ -173,7 +175,7 @@ def test_who_comes_back_has_the_bits_that_it_left_with(
         if name in ("diloco", "delayed_nesterov"):
             assert any(array.any() for _, _, own in left for array in own.values())
         crowd.run()
-        assert again[0].driver.op >= ROUNDS
+        assert again[0].driver.op >= rounds
         assert_agreed(again, again[0].driver.op)
 
 

@@ -37,4 +37,5 @@ FACTS = StrategyFacts(
     overlaps=True,
     state=("anchor",),
     rates=Rates(0.008),
+    demo={"outer.inner_steps": 20},
 )
