@@ -53,6 +53,9 @@ OuterSetting = Annotated[
     float | None, typer.Option(help="Rate of the outer step.", show_default="the strategy's own")
 ]
 Speeds = Annotated[str, typer.Option(help="Peers' speeds: 1,1,0.5,0.25.", show_default="all equal")]
+Links = Annotated[
+    str, typer.Option(help="Peers' parts of the link: 1,1,1,0.25.", show_default="all whole")
+]
 Stragglers = Annotated[
     str,
     typer.Option(
@@ -116,6 +119,7 @@ def compare(
     outer_lr: OuterSetting = None,
     outer_momentum: OuterSetting = None,
     speeds: Speeds = "",
+    links: Links = "",
     stragglers: Stragglers = "",
     dynamic: Dynamic = False,
     noniid: NonIid = False,
@@ -153,6 +157,7 @@ def compare(
         size=model, speeds=request.parse_speeds(speeds, peers),
         pace=Pace.DYNAMIC if dynamic else Pace.WAIT, noniid=noniid, hostile=hostile,
         attack=attack, robust=robust, drop=drop, net=net,
+        links=request.parse_speeds(links, peers, "--links"),
         stragglers=request.parse_stragglers(stragglers),
     )  # fmt: skip
     if dynamic and not base.is_uneven:

@@ -1,17 +1,17 @@
 """Bytes and modelled seconds: what a comparison says of links that it does not have.
 
-The model: every peer has the same link, and what an op moves leaves and arrives at full rate, both
-ways at once; an op takes four round trips besides (READY and PLAN, parts and results, GOT and
-FREEZE, HAVE and COMMIT). An inner step takes what the fastest peer's core takes, divided by the
-relative speed of who makes it. An op that is placed some inner steps after it began is hidden
-behind these steps; what it takes longer is waited for, by everybody: where peers go apart, those
-that have no part in an op would train on, and the time told is too long. Headers and retries are
-left out.
+The model: every peer has the same link, or a part of it, and what an op moves leaves and arrives at
+full rate, both ways at once; an op takes four round trips besides (READY and PLAN, parts and
+results, GOT and FREEZE, HAVE and COMMIT). An inner step takes what the fastest peer's core takes,
+divided by the relative speed of who makes it. An op that is placed some inner steps after it began
+is hidden behind these steps; what it takes longer is waited for, by everybody: where peers go
+apart, those that have no part in an op would train on, and the time told is too long. Slices follow
+the rates of links as in a run. Headers and retries are left out.
 """
 
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from swarmtrain.compare.plan import NETS, Net
 from swarmtrain_transport.links.link import PeerId
@@ -27,11 +27,13 @@ class Traffic:
         up: bytes that each peer sends.
         down: bytes that each peer receives.
         ahead: share of it that is known before the inner steps and travels during them.
+        links: each peer's part of the link's rates, 1 where nothing is said.
     """
 
     up: Mapping[PeerId, int]
     down: Mapping[PeerId, int]
     ahead: float = 0.0
+    links: Mapping[PeerId, float] = field(default_factory=dict)
 
     def seconds(self, net: Net) -> float:
         """From the last part's readiness until everybody has the result."""
@@ -48,16 +50,19 @@ class Traffic:
 
     def _moving_s(self, net: Net) -> float:
         return max(
-            max(sent / net.up_bytes_s for sent in self.up.values()),
-            max(received / net.down_bytes_s for received in self.down.values()),
+            max(sent / net.up_bytes_s / self._part(peer) for peer, sent in self.up.items()),
+            max(got / net.down_bytes_s / self._part(peer) for peer, got in self.down.items()),
         )
+
+    def _part(self, peer: PeerId) -> float:
+        return self.links.get(peer, 1.0)
 
 
 class Costs:
     """Adds up what a run sends and how long it would take.
 
     Args:
-        net: everybody's link.
+        net: everybody's link, where it has the whole of it.
         num_peers: number of peers in the run.
 
     Attributes:

@@ -10,14 +10,15 @@ for as many as it needs.
 """
 
 import random
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
+from types import MappingProxyType
 from typing import Protocol
 
 from swarmtrain.compare.costs import Traffic
 from swarmtrain.compare.crowd import Crowd, Keys, Member
-from swarmtrain.compare.plan import Pace, Plan
+from swarmtrain.compare.plan import NETS, Pace, Plan
 from swarmtrain.config.asked import planned_by
 from swarmtrain.config.file import canonical, config_hash
 from swarmtrain.config.values import TELLABLE, WHOLE_VECTOR_RULES
@@ -59,6 +60,8 @@ _PAYLOAD = frozenset(
     {FrameKind.PART, FrameKind.RESULT, FrameKind.BLOB, FrameKind.PIECE, FrameKind.AHEAD}
 )
 
+_ALIKE: Mapping[PeerId, float] = MappingProxyType({})
+
 _ALONE = "alone"
 """FREEZE's word for the odd one of a pair op, who gave what nobody could take."""
 
@@ -86,10 +89,10 @@ class OpTold:
     left_out: int = 0
     is_committed: bool = False
 
-    def traffic(self) -> Traffic:
-        """Bytes of all peers."""
+    def traffic(self, links: Mapping[PeerId, float] = _ALIKE) -> Traffic:
+        """Bytes of all peers, with each one's part of the link."""
         total = sum(self.up.values())
-        return Traffic(self.up, self.down, self.ahead / total if total else 0.0)
+        return Traffic(self.up, self.down, self.ahead / total if total else 0.0, links)
 
 
 class Trained(Protocol):
@@ -202,6 +205,7 @@ class Exchange(Crowd[Peer]):
         left_out: indices of replicas that are late now, and for whom nobody waits; so told.
         is_staged: True for a stage of a pipeline.
         peers: everybody, in the order of replicas.
+        links: each peer's part of the link's rates, where they differ.
     """
 
     def __init__(self, plan: Plan, replicas: Sequence[Trained], stage: int | None = None) -> None:
@@ -233,6 +237,11 @@ class Exchange(Crowd[Peer]):
             Peer(self, replica, 1 / replica.speed if is_paced else 1.0) for replica in replicas
         ]
         self._leader = max(self.peers, key=lambda one: one.replica.speed)
+        self.links = dict(zip(self._ids, plan.links, strict=False))
+        for one in self.peers if plan.links else ():  # as it measures them in a run
+            net, part, stats = NETS[plan.net], self.links[one.peer], one.participant.stats
+            stats.up_bytes_per_s = int(net.up_bytes_s * part)
+            stats.down_bytes_per_s = int(net.down_bytes_s * part)
 
     # ---- what whoever steps asks for
 
@@ -400,7 +409,7 @@ def _terms_of(plan: Plan, replica: Trained, start_peers: int, *, is_staged: bool
         deadline_cap_s=config.exchange.deadline_cap_s,
         checkpoint_rounds=_ENDLESS,
         snapshot_rounds=1 if plan.returns else _ENDLESS,
-        equal_slices=True,
+        equal_slices=not plan.links,
         result_codec=result if result != plan.codec else "",
         rule=plan.robust,
         kind=_KINDS[kind],

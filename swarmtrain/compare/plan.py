@@ -193,6 +193,7 @@ class Plan:
         error_feedback: True if the codec's loss is sent with the next op.
         size: a name of SIZES.
         speeds: speed of each peer, in any one unit; () if all are equal. Every stage has them all.
+        links: each peer's part of the link's rates; () if all have them whole.
         stragglers: peers that are slow now and then; None for none.
         late: way with those who are late: an exchange waits for them, leaves the last `tolerates`
             out, or has their work of others (coded) or later (repeated).
@@ -230,6 +231,7 @@ class Plan:
     error_feedback: bool = False
     size: str = "sweep"
     speeds: tuple[float, ...] = ()
+    links: tuple[float, ...] = ()
     stragglers: Stragglers | None = None
     late: Late = "wait"
     tolerates: int = 1
@@ -319,6 +321,8 @@ class Plan:
             for key, unsaid in (("visit", 0), ("drawn", "even"), ("slow", 0.0)):
                 if fields["pipeline"][key] == unsaid:
                     del fields["pipeline"][key]
+        if not self.links:
+            del fields["links"]
         if self.stragglers is None:
             for key in ("stragglers", "late", "tolerates"):
                 del fields[key]

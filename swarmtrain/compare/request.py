@@ -122,27 +122,28 @@ def takes(facts: StrategyFacts) -> tuple[str, ...]:
     )
 
 
-def parse_speeds(text: str, peers: int) -> tuple[float, ...]:
-    """``1,1,0.5,0.25``: a relative speed per peer; empty for equal ones.
+def parse_speeds(text: str, peers: int, option: str = "--speeds") -> tuple[float, ...]:
+    """``1,1,0.5,0.25``: a relative speed per peer, or part of a link; empty for equal ones.
 
     Raises:
         UserError: SWT-E610.
     """
     if not text:
         return ()
-    like = "for instance --speeds 1,1,0.5,0.25 with --peers 4."
+    like = f"for instance {option} 1,1,0.5,0.25 with --peers 4."
     try:
         speeds = tuple(float(word) for word in text.split(","))
     except ValueError:
         speeds = ()
     if len(speeds) != peers:
         raise misuse(
-            f"{cleaned(text)!r} are not the speeds of {peers} peers.", f"Write one for each, {like}"
+            f"{cleaned(text)!r} are not the {option[2:]} of {peers} peers.",
+            f"Write one for each, {like}",
         )
     for speed in speeds:
         if not 0.01 <= speed <= 100:
             raise misuse(
-                f"{speed:g} in {cleaned(text)!r} is no speed.",
+                f"{speed:g} in {cleaned(text)!r} is none of the {option[2:]}.",
                 f"Each is a number from 0.01 to 100, {like}",
             )
     return speeds
@@ -473,6 +474,11 @@ def _check_together(plan: Plan) -> None:
         raise misuse(
             f"{label!r} cannot be made robust with {plan.peers} peers.",
             f"If two differ, either may be the hostile one: take {TELLABLE} or more.",
+        )
+    if plan.links and plan.pipeline is not None:
+        raise misuse(
+            f"The links of {label!r} cannot differ.",
+            "Time is modelled in another way in a pipeline: leave --links or the pipeline out.",
         )
     if problem := _straggler_problem(plan):
         raise misuse(f"{label!r} {problem[0]}.", problem[1])

@@ -116,7 +116,7 @@ class Swarm:
         strategy = self._leader.driver.strategy
         for op, told in self._exchange.take_ended():
             self._costs.exchanged(
-                told.traffic(),
+                told.traffic(self._exchange.links),
                 hidden_s=(self._tick - told.began) * self._tick_s,
                 ahead_s=(told.began - self._ended_tick) * self._tick_s,
                 delay_steps=strategy.exchange(op).delay_steps,
@@ -141,7 +141,11 @@ class Swarm:
         self._best_alone = finite(min(self._own_losses()))
         self._merged, told, self._merged_root = merge(self._plan, self._replicas, self._decode)
         self._costs.exchanged(
-            told.traffic(), hidden_s=0.0, ahead_s=0.0, delay_steps=0, steps=self._plan.inner_steps
+            told.traffic(self._exchange.links),
+            hidden_s=0.0,
+            ahead_s=0.0,
+            delay_steps=0,
+            steps=self._plan.inner_steps,
         )
         self._counts["ops"] += 1
         for replica in self._replicas:
