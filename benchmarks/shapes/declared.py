@@ -49,6 +49,11 @@ GOSSIP_8, NOLOCO_8 = (Trial(name, "noloco", peers=8) for name in ("gossip", "nol
 SPARSE = {kept: Trial(f"sparseloco:codec=topk-{kept}") for kept in (64, 256, 512)}
 DEMO = Trial("decoupled_momentum")
 DEMO_FAR = Trial("decoupled_momentum", "decoupled_momentum-far", Length.FAR)
+NEIGHBOURS = Trial("decentralized_adam", "ddp")
+ACCUMULATED = Trial("decentralized_adam:inner=accum_adamw", "ddp")
+DDP_SLOW, NEIGHBOURS_SLOW = (
+    replace(one, net="lan", links=(1.0, 1.0, 1.0, 0.25)) for one in (DDP, NEIGHBOURS)
+)
 DENSE = Trial(
     "diloco:codec=none:outer_lr=1:outer_momentum=0",
     "sparseloco",
@@ -278,6 +283,16 @@ def _pairs_and_sparse() -> list[Shape]:
         Shape("demo-late", "its overlap of one step: loss at most 1.01 of without",
               (DEMO, Trial("decoupled_momentum:overlap=false", "decoupled_momentum")),
               loss_ratio, loss_at_most(1.01), "1 000 steps"),
+        Shape("neighbours", "decentralized_adam: loss at most 1.02 of ddp's",
+              (NEIGHBOURS, DDP), loss_ratio, loss_at_most(1.02), "at ddp's rate"),
+        Shape("neighbours-accum", "with accum_adamw of 4 steps: at most 1.02",
+              (ACCUMULATED, DDP), loss_ratio, loss_at_most(1.02), "at ddp's rate"),
+        Shape("neighbours-ring", "on a ring: at most 1.02",
+              (Trial("decentralized_adam:graph=ring", "ddp"), DDP), loss_ratio,
+              loss_at_most(1.02), "at ddp's rate"),
+        Shape("neighbours-time", "one link of four a quarter of the others', lan: at least 1.5 x "
+              "faster than ddp, whose slices follow the rates",
+              (DDP_SLOW, NEIGHBOURS_SLOW), of_each(_time_ratio), Bar(Sense.AT_LEAST, 1.5)),
         Shape("noloco-converges", "its replicas end at most half as far apart as they ever were",
               (NOLOCO,), of_each(_converged), Bar(Sense.AT_MOST, 0.5)),
         Shape("sparse-bytes", "sparseloco, 64 of 4096: at most 0.03 bytes per value given",

@@ -148,6 +148,7 @@ class Trial:
         attack: how.
         noniid: whether each replica's text is a part of its own.
         net: the link that is modelled.
+        links: each peer's part of it, () if all have it whole.
     """
 
     words: str
@@ -159,6 +160,7 @@ class Trial:
     attack: Attack = Attack.SIGN_FLIP
     noniid: bool = False
     net: str = "dsl"
+    links: tuple[float, ...] = ()
 
     @property
     def strategy(self) -> str:
@@ -186,6 +188,8 @@ class Trial:
             parts.append("own text")
         if self.net != "dsl":
             parts.append(self.net)
+        if self.links:
+            parts.append("links " + ":".join(f"{part:g}" for part in self.links))
         return ", ".join(parts)
 
     def plan(self, edition: Edition, rates: Rates, seed: int) -> Plan:
@@ -199,7 +203,7 @@ class Trial:
             label="", strategy="", codec="", peers=self.peers, steps=span.steps,
             inner_steps=span.inner_steps, size=span.size, speeds=self.speeds,
             hostile=self.hostile, attack=self.attack, points=edition.points,
-            windows=edition.windows, noniid=self.noniid, net=self.net,
+            windows=edition.windows, noniid=self.noniid, net=self.net, links=self.links,
         )  # fmt: skip
         given: dict[str, object] = {
             "inner_lr": rates.inner_lr,

@@ -21,7 +21,15 @@ torch.set_num_threads(1)
 SIZE, BLOCK, OPS = 64, 8, 9
 KINDS = {OpKind.MEAN: MEAN, OpKind.GATHER: GATHER, OpKind.PAIR: PAIR}
 # Peers of one_byte look into directions of their own: more of them say more, and not the same.
-NO_MEANS = {"decoupled_momentum", "gossip", "local", "noloco", "one_byte", "sparseloco"}
+NO_MEANS = {
+    "decentralized_adam",
+    "decoupled_momentum",
+    "gossip",
+    "local",
+    "noloco",
+    "one_byte",
+    "sparseloco",
+}
 OF_MEANS = sorted(set(every_strategy.MAKERS) - NO_MEANS - {"gossip accelerated"})
 
 

@@ -44,7 +44,9 @@ def test_a_strategy_alone_is_a_whole_run_file(tmp_path: Path, strategy: str):
     assert type(made) is maker_of(facts)
     check(made, facts)
     assert made.inner_steps == config.steps_per_round
-    steps = {"ddp": 1, "decoupled_momentum": 1, "decentralized_adam": 1, "streaming": 10}.get(strategy, 20)
+    steps = {"ddp": 1, "decoupled_momentum": 1, "decentralized_adam": 1, "streaming": 10}.get(
+        strategy, 20
+    )
     assert config.steps_per_round == steps
     weights = torch.randn(layout.padded)
     made.set_initial(weights)

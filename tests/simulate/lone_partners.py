@@ -9,7 +9,7 @@ from broken_rules import Mutant, any_case, replaced
 from swarmtrain.simulate.seeds import Training, world_of
 from swarmtrain.simulate.world import World
 from swarmtrain_optimizers.strategies.gossip.strategy import Gossip
-from swarmtrain_transport.coordinator.ops import policies
+from swarmtrain_transport.coordinator.ops import planning, policies
 from swarmtrain_transport.kinds import PAIR
 from swarmtrain_transport.peer.catchup import CatchUp
 from swarmtrain_transport.peer.progression import Progression
@@ -75,6 +75,17 @@ def who_has_no_partner_moves_all_the_same():
     return replaced(Gossip, "skip", make)
 
 
+def neighbouring(seed: int) -> World:
+    return world_of(seed, 4, 8, kind=PAIR, training=Training("decentralized_adam"))
+
+
+def the_coordinator_draws_partners_where_a_graph_says_them():
+    def make(order_of):
+        return lambda *given: order_of(*given[:5])
+
+    return replaced(planning, "order_of", make)
+
+
 PAIR_MUTANTS = {
     "P1": Mutant(
         "COMMIT names a pair of which one half is with its contributor only",
@@ -97,5 +108,10 @@ PAIR_MUTANTS = {
     "P5": Mutant(
         "who was in no pair of an op has moved, where nobody steps alone",
         who_has_no_partner_moves_all_the_same, (("I7", "changed"),), world=gossiping,
+    ),
+    "P6": Mutant(
+        "the coordinator draws partners, where PLAN names a graph",
+        the_coordinator_draws_partners_where_a_graph_says_them,
+        (("fault", "not those that were drawn"),), world=neighbouring,
     ),
 }  # fmt: skip
