@@ -155,6 +155,23 @@ def test_two_who_tell_much_in_turn_are_heard_to_the_end() -> None:
         assert any(isinstance(message, m.Welcome) for message in again.sent[peer])
 
 
+def test_who_lacked_the_older_records_is_asked_again_once_another_has_told_them() -> None:
+    """Found by a simulated seed: what only a newcomer held was decided a second time."""
+    first = opened()
+    first.run_op(1, A, B, C)
+    total = len(first.records)
+    again = restored(first, 5)
+    known = first.records[total - 3]
+    again.join(A, head_index=known.index, head_hash=known.hash)
+    again.join(B, **newer_hello(first))
+    again.say(B, m.History(total - 2, ()))  # it began with a SNAPSHOT, and older ones are not here
+    lost = first.records[total - 5 : total - 2]
+    again.say(A, m.History(total - 5, tuple(record.to_bytes() for record in lost)))
+    assert told(again, B)[-1].first_index == total - 2
+    tell(again, first, B)
+    assert [record.hash for record in again.records] == [record.hash for record in first.records]
+
+
 def test_who_comes_after_a_decision_is_refused_and_claims_hold_nobody_up_for_ever() -> None:
     first = opened()
     first.run_op(1, A, B, C)

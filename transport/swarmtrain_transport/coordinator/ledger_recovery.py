@@ -75,6 +75,8 @@ class LedgerRecovery:
         self._late_asks = 0
         self._witnesses: dict[PeerId, tuple[Guest, int]] = {}
         self._guests: dict[PeerId, Guest] = {}
+        self._later: dict[PeerId, int] = {}
+        """First record of guests who could not tell what comes before it."""
         self._held: dict[tuple[PeerId, type[PeerMessage], int], PeerMessage] = {}
 
     @property
@@ -173,7 +175,7 @@ class LedgerRecovery:
     def hear(self, peer: PeerId, told: History, now_s: float) -> Guest | None:
         """Adopt what the peer tells; its HELLO once there is nothing more to tell."""
         guest, asked_from = self._witnesses.pop(peer)
-        was_missing = self.is_missing
+        was_missing, before = self.is_missing, len(self._writer.ledger)
         try:
             if was_missing and told.records:
                 self._check_begins_ours(told.records)
@@ -184,15 +186,26 @@ class LedgerRecovery:
         finally:
             if was_missing and not self.is_missing:
                 self._settled_s = now_s + limits.LEDGER_WAIT_S
+        if len(self._writer.ledger) > before:
+            self._ask_again(now_s)
         has_grown = len(self._writer.ledger) > asked_from  # maybe by what another has told
         if told.first_index > asked_from and not has_grown and self.is_open:
             self.wait(peer, guest)  # it began with a SNAPSHOT: somebody else has what comes before
+            self._later[peer] = told.first_index
             return None
         if not has_grown or not self._writer.is_behind(guest.hello):
             return guest
         self._settled_s = max(self._settled_s, now_s + limits.SUSPECT_S)
         self._tell(peer, guest)
         return None
+
+    def _ask_again(self, now_s: float) -> None:
+        """Ask whoever waits for records before its own, where others have told these meanwhile."""
+        for peer, first in list(self._later.items()):
+            if first <= len(self._writer.ledger):
+                del self._later[peer]
+                self._tell(peer, self._guests.pop(peer))
+                self._settled_s = max(self._settled_s, now_s + limits.SUSPECT_S)
 
     def _check_begins_ours(self, records: Sequence[bytes]) -> None:
         """RUN names the key that signs all that follows: it must be the one that we still have."""
@@ -220,12 +233,14 @@ class LedgerRecovery:
         """The peer's connection closed."""
         self._witnesses.pop(peer, None)
         self._guests.pop(peer, None)
+        self._later.pop(peer, None)
 
     def take_guests(self) -> dict[PeerId, Guest]:
         """Return all who have waited, once nothing is open any more."""
         # They are no guests now and not in yet: without this they would be awaited once more.
         self._is_settled = True
         guests, self._guests = self._guests, {}
+        self._later.clear()
         return guests
 
 
