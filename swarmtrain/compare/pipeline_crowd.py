@@ -28,13 +28,14 @@ from swarmtrain.compare.stage_replica import StageReplica, TimedTrainer, rate_at
 from swarmtrain.config.settings import PipelineSection, RunConfig
 from swarmtrain.data.corpus import Corpus
 from swarmtrain.models.byte_transformer import NUM_BYTE_VALUES
-from swarmtrain.pipeline.activations import ActivationCodec
+from swarmtrain.pipeline.activations import codec_of
 from swarmtrain.pipeline.blocks import built_in
 from swarmtrain.pipeline.cut import passed, stages_of
 from swarmtrain.pipeline.labels import Labels
 from swarmtrain.pipeline.span import Span as Stages
 from swarmtrain.pipeline.stage_peer import StagePeer, rules_of
 from swarmtrain.pipeline.stage_trainer import Forms, boundaries_of
+from swarmtrain.pipeline.subspace import subspace_of
 from swarmtrain.simulate.processes.pretended_training import SharedDecoding
 from swarmtrain_transport.links.link import PeerId
 from swarmtrain_transport.pipeline.coordinator.books import Books
@@ -298,13 +299,15 @@ class PipelineCrowd:
         )
         self._whole_share, self._whole_steps = self.rounds.share, self.rounds.steps
         example = torch.zeros(windows, self.size.model.context, dtype=torch.long)
-        self._make_peers(pipeline, example, corpus)
+        self._make_peers(pipeline, config, example, corpus)
 
-    def _make_peers(self, pipeline: Pipelined, example: Tensor, corpus: Corpus) -> None:
+    def _make_peers(
+        self, pipeline: Pipelined, config: RunConfig, example: Tensor, corpus: Corpus
+    ) -> None:
         plan, model = self.plan, built_in(self.size.model)
         cut = stages_of(model, pipeline.stages, example, pipeline.activations)
-        codec = ActivationCodec(pipeline.activations)
-        boundaries = boundaries_of(model, cut, example, codec, pipeline.visit)
+        codec, self._subspace = codec_of(pipeline.activations), subspace_of(config)
+        boundaries = boundaries_of(model, cut, example, codec, pipeline.visit, self._subspace)
         labels = Labels(tuple(example.shape), NUM_BYTE_VALUES)
         self.forms = Forms(f"compare {plan.seed}".encode(), boundaries, labels)
         blocks = [one.cost for one in passed(model, example)]
@@ -339,7 +342,7 @@ class PipelineCrowd:
             plan,
             stage,
             index,
-            Stages(self._model, self._cut, served, seed=seed_of(plan, 0)),
+            Stages(self._model, self._cut, served, seed=seed_of(plan, 0), subspace=self._subspace),
             self.forms,
             self._norm_shares[stage],
             reader(plan, index, self._lives, self._parts[index], self._windows),

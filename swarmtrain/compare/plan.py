@@ -161,7 +161,7 @@ class Pipelined:
     """
 
     stages: int
-    activations: Literal["int8", "float16", "none"] = "int8"
+    activations: str = "int8"
     schedule: Literal["free", "flush"] = "free"
     routes: Literal["random", "fixed"] = "random"
     micro_batch: int = 0

@@ -20,7 +20,11 @@ from swarmtrain.config.asked import own_problems, own_settings
 from swarmtrain.config.built_in import built_in_blocks
 from swarmtrain.config.declared import out_of_range, plain
 from swarmtrain.config.inner import OPTIMIZERS, is_class
-from swarmtrain.config.pipeline import stage_fragment_problems, stage_strategy_problems
+from swarmtrain.config.pipeline import (
+    activations_problems,
+    stage_fragment_problems,
+    stage_strategy_problems,
+)
 from swarmtrain.config.settings import (
     ExchangeSection,
     InnerSection,
@@ -538,9 +542,14 @@ def _check_pipeline(plan: Plan, pipeline: Pipelined) -> None:
             plan.strategy, plan.inner_steps, fragments=plan.fragments, delay_steps=plan.delay_steps
         ),
         exchange=ExchangeSection(block=plan.block),
-        pipeline=PipelineSection(stages=pipeline.stages, schedule=pipeline.schedule),
+        pipeline=PipelineSection(
+            stages=pipeline.stages, schedule=pipeline.schedule, activations=pipeline.activations
+        ),
     )
-    for found in (*stage_strategy_problems(config), *stage_fragment_problems(config)):
+    for found in (
+        *activations_problems(config), *stage_strategy_problems(config),
+        *stage_fragment_problems(config),
+    ):  # fmt: skip
         key = found.key.rpartition(".")[2]
         raise misuse(f"{key} of {label!r} {found.text}.", found.reason)
     windows = pipeline.micro_batch

@@ -131,6 +131,7 @@ class StageReplica:
             snapshot_rounds=1 if plan.returns else NEVER,
             decode=decode,
             seed_of=rounding_of(plan, self.peer),
+            confine=span.subspace.confining(layout) if span.subspace else None,
         )
 
     @property

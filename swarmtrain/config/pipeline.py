@@ -7,11 +7,12 @@ from swarmtrain.config.built_in import built_in_blocks, is_tied
 from swarmtrain.config.fragments import uncut
 from swarmtrain.config.problem import Problem
 from swarmtrain.config.settings import STALE_STEPS, PipelineSection, RunConfig
-from swarmtrain.config.stages import hop_bytes, misfit, stage_parameters
+from swarmtrain.config.stages import hop_bytes, misfit, rank_of, stage_parameters
 from swarmtrain.foundation.errors import UserError, cleaned
 from swarmtrain_transport import limits
 
 _DIGEST = re.compile("[0-9a-f]{64}")
+_FORM = re.compile("int8|float16|none|subspace-[1-9][0-9]{0,4}")
 
 
 def refuse_stages(config: RunConfig) -> None:
@@ -50,6 +51,7 @@ def pipeline_problems(config: RunConfig) -> Iterator[Problem]:
         return
     yield from _own_problems(config)
     yield from _visit_problems(config)
+    yield from activations_problems(config)
     yield from stage_strategy_problems(config)
     if config.inner.batch % pipeline.micro_batch:
         yield Problem(
@@ -77,6 +79,37 @@ def _visit_problems(config: RunConfig) -> Iterator[Problem]:
             "pipeline.visit",
             f"must be {span} with {stages} stages, it is {visit}",
             "A route has the first stage, the last one and some of those between; without it, all.",
+        )
+
+
+def activations_problems(config: RunConfig) -> Iterator[Problem]:
+    """Check the form of what goes between two stages, and whether the model can have it."""
+    form, model, key = config.pipeline.activations, config.model, "pipeline.activations"
+    if not _FORM.fullmatch(form):
+        yield Problem(
+            key,
+            f"must be int8, float16, none or subspace-K, it is {cleaned(form) or 'empty'}",
+            "K is how many values of a token go from stage to stage, as in subspace-64.",
+        )
+    elif rank_of(form) and not model.is_counted:
+        yield Problem(
+            key,
+            f"must be int8, float16 or none with model.kind {model.kind}, it is {form}",
+            "Whatever writes to the residual stream is held in the subspace, and nobody knows that "
+            "of such a model; positions that are learned would leave it. byte-transformer and "
+            "transformer can have it.",
+        )
+    elif rank_of(form) >= model.width:
+        yield Problem(
+            key,
+            f"must have fewer values than model.width ({model.width}), it is {form}",
+            "A subspace of the whole width saves nothing: take int8.",
+        )
+    elif rank_of(form) and model.initial:
+        yield Problem(
+            "model.initial",
+            f"must be left out with pipeline.activations {form}",
+            "Weights that were trained without the subspace do not lie in it.",
         )
 
 
@@ -169,11 +202,11 @@ def _frame_problems(config: RunConfig) -> Iterator[Problem]:
     model, pipeline = config.model, config.pipeline
     room = limits.HOP_PAYLOAD_BYTES_MAX
     bytes_max = f"one frame of {limits.FRAME_BYTES_MAX >> 20} MiB"
-    example_bytes = hop_bytes(model.width * model.context, pipeline.activations)
+    example_bytes = hop_bytes(model.context, model, pipeline.activations)
     if example_bytes > room:
         yield Problem(
             "model.context",
-            f"must be at most {room // hop_bytes(model.width, pipeline.activations)} with this "
+            f"must be at most {room // hop_bytes(1, model, pipeline.activations)} with this "
             f"width and pipeline.activations {pipeline.activations}, it is {model.context}",
             f"A stage sends the next one all values of an example in {bytes_max}.",
         )

@@ -358,6 +358,9 @@ class PipelineSection(_Section, frozen=True):
     - With `schedule = "flush"` a step waits for all its micro-batches, in all stages, and a round
       for the exchange of the one before: no strategy with a delay fits. With "free" neither waits,
       and `max_stale_steps` bounds how old a gradient may be.
+    - `activations = "subspace-64"` is for links that are the bottleneck: 64 values of a token go on
+      in int8, and its id, as nothing writes to the others of its `width` (Protocol Models, arXiv
+      2506.01260). It is for kinds byte-transformer and transformer, with 64 below `model.width`.
     """
 
     stages: Annotated[
@@ -388,7 +391,8 @@ class PipelineSection(_Section, frozen=True):
         ),
     ] = 0  # fmt: skip
     activations: Annotated[
-        Literal["int8", "float16", "none"], _said("form of what goes between two stages")
+        str,
+        _said("form of what goes between two stages", "int8, float16, none, subspace-K"),
     ] = "int8"
 
     @property

@@ -153,10 +153,19 @@ def _even(weights: Sequence[tuple[float, float]], num_stages: int) -> tuple[rang
     return tuple(map(range, stops, stops[1:]))
 
 
-def hop_bytes(num_values: int, activations: str) -> int:
-    """Bytes that so many values take on their way to the next stage, at most."""
-    if activations == "int8":
-        return num_values + 2 * (num_values // _SCALE_BLOCK_MIN + 1)
+def rank_of(activations: str) -> int:
+    """Values of a token that go between two stages in this form; 0 for all of them."""
+    name, _, rank = activations.partition("-")
+    return int(rank) if name == "subspace" else 0
+
+
+def hop_bytes(tokens: int, model: ModelSection, activations: str) -> int:
+    """Bytes that so many tokens take on their way to the next stage, at most."""
+    rank = rank_of(activations)
+    num_values = tokens * (rank or model.width)
+    if rank or activations == "int8":
+        ids = tokens * (1 if tokens_of(model) <= 1 << 8 else 4) if rank else 0
+        return num_values + 2 * (num_values // _SCALE_BLOCK_MIN + 1) + ids
     return num_values * (2 if activations == "float16" else 4)
 
 

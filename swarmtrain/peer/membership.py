@@ -21,6 +21,7 @@ from swarmtrain.peer.network.thread import PeerThread
 from swarmtrain.peer.seeds import rounding_seed
 from swarmtrain.peer.training.driver import Driver, Weights
 from swarmtrain.peer.training.session import Hooks, Session
+from swarmtrain.pipeline.subspace import confining
 from swarmtrain.strategies import strategy_of
 from swarmtrain_optimizers.strategies.base import Probing
 from swarmtrain_transport.credentials.identity import Identity
@@ -155,6 +156,7 @@ class Membership:
             else None,
             put=put_in(self.storage.directory),
             steps_alone=self.config.steps_alone,
+            confine=confining(self.config, layout),
         )
         return Session(
             self.identity.peer_id, self.thread, self.storage.of(group), self.config, driver,

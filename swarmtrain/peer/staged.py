@@ -29,7 +29,7 @@ from swarmtrain.peer.training.rounds import RoundReport, in_words
 from swarmtrain.peer.training.session import Hooks, Session
 from swarmtrain.peer.training.stages import StageTraining
 from swarmtrain.peer.training.text import TextFeed
-from swarmtrain.pipeline.activations import ActivationCodec
+from swarmtrain.pipeline.activations import codec_of
 from swarmtrain.pipeline.blocks import Block
 from swarmtrain.pipeline.costs import serving_words
 from swarmtrain.pipeline.cut import run_stages
@@ -40,6 +40,7 @@ from swarmtrain.pipeline.span import Span
 from swarmtrain.pipeline.stage_peer import Outside, StagePeer, rules_of
 from swarmtrain.pipeline.stage_trainer import Forms, StageTrainer, boundaries_of
 from swarmtrain.pipeline.staged_model import OwnWork
+from swarmtrain.pipeline.subspace import subspace_of
 from swarmtrain.status import waiting_words
 from swarmtrain_transport import actions as do
 from swarmtrain_transport.pipeline.peer import requests
@@ -114,10 +115,11 @@ class StagedPeer:
         else:
             self._model, self._cut = own.model.blocks, own.model.stages(config)
             self._example, labels = own.model.given, own.model.labels
-        codec = ActivationCodec(config.pipeline.activations)
+        pipeline, self._subspace = config.pipeline, subspace_of(config)
         boundaries = boundaries_of(
-            self._model, self._cut, self._example, codec, self.membership.config.pipeline.visit
-        )
+            self._model, self._cut, self._example, codec_of(pipeline.activations),
+            pipeline.visit, self._subspace,
+        )  # fmt: skip
         self._forms = Forms(config_hash(config), boundaries, labels)
         self._training: StageTraining | None = None
         self._peer: StagePeer
@@ -138,7 +140,10 @@ class StagedPeer:
         why = cleaned(self.membership.why)
         words = serving_words(config, served, why)
         self._telling.tell(Serving(served[0], served[-1], why), words)
-        span = Span(self._model, self._cut, served, seed=config.run.seed, device=self._device)
+        span = Span(
+            self._model, self._cut, served,
+            seed=config.run.seed, device=self._device, subspace=self._subspace,
+        )  # fmt: skip
         if self._own is not None:
             is_end = served[-1] == len(self._cut) - 1
             span.check(self._any_input(served[0]), self._any_labels() if is_end else None)

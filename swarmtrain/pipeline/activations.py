@@ -4,6 +4,9 @@
     float16  a shared power of two, then halves: gradients of any size keep their 11 bits
     int8     a scale per token, or per equal part of a wide token, then one byte per value
 
+In a subspace these are the coordinates alone, and the input of a stage has the token ids behind
+them, as whole numbers; the receiver makes the rest again (`subspace`).
+
 The quantization is straight-through: a sender's backward pass goes through its own values, and the
 receiver computes from the bytes, again from the same ones if it recomputes. Activations are rounded
 to nearest. Gradients in int8 are rounded stochastically, so that they are right on average (SWARM
@@ -16,9 +19,14 @@ import math
 from dataclasses import dataclass
 from enum import StrEnum
 
+import msgspec
 import torch
+import torch.nn.functional as F
 from torch import Tensor
 
+from swarmtrain.config.stages import rank_of
+from swarmtrain.pipeline.labels import Labels
+from swarmtrain.pipeline.subspace import Subspace
 from swarmtrain_optimizers.codecs.base import (
     IllegalPayload,
     UnencodableValues,
@@ -61,6 +69,11 @@ class ActivationCodec(StrEnum):
     INT8 = "int8"
 
 
+def codec_of(activations: str) -> ActivationCodec:
+    """Return the codec of the values of a form of the run file."""
+    return ActivationCodec.INT8 if rank_of(activations) else ActivationCodec(activations)
+
+
 @dataclass(frozen=True, slots=True)
 class Boundary:
     """The place between two stages: the form of what passes it, in both directions.
@@ -68,20 +81,40 @@ class Boundary:
     Attributes:
         codec: codec of the values.
         shape: shape of a micro-batch's activations; the last dimension is a token's vector.
+        subspace: subspace that they lie in; None where all their values pass.
     """
 
     codec: ActivationCodec
     shape: tuple[int, ...]
+    subspace: Subspace | None = None
 
     @property
     def form(self) -> messages.Payload:
-        """The form as it is told beside the bytes."""
-        return messages.Payload(self.codec.value, self.shape, self.num_bytes)
+        """The form of a gradient as it is told beside the bytes."""
+        name = f"subspace-{self.subspace.rank}" if self.subspace else self.codec.value
+        return messages.Payload(name, self.shape, self.num_bytes)
+
+    @property
+    def input_form(self) -> messages.Payload:
+        """The form of a stage's input."""
+        form, ids = self.form, self._ids
+        if ids is None:
+            return form
+        return msgspec.structs.replace(form, num_bytes=form.num_bytes + ids.form.num_bytes)
+
+    @property
+    def _coded(self) -> tuple[int, ...]:
+        """Shape of the values that are sent."""
+        return (*self.shape[:-1], self.subspace.rank) if self.subspace else self.shape
+
+    @property
+    def _ids(self) -> Labels | None:
+        return Labels(self.shape[:-1], self.subspace.tokens) if self.subspace else None
 
     @property
     def num_bytes(self) -> int:
-        """Length of the bytes, which is always the same."""
-        count = math.prod(self.shape)
+        """Length of a gradient's bytes, which is always the same."""
+        count = math.prod(self._coded)
         if self.codec is ActivationCodec.NONE:
             return 4 * count
         if self.codec is ActivationCodec.FLOAT16:
@@ -91,13 +124,46 @@ class Boundary:
     @property
     def _window(self) -> Window:
         """Blocks do not cross tokens, and every scale that a sane value needs is legal."""
-        width = self.shape[-1]
+        width = self._coded[-1]
         fitting = [n for n in range(_BLOCK_MIN, min(width, _BLOCK_MAX) + 1) if width % n == 0]
         block = fitting[-1] if fitting else width
         return Window(self.codec, block, limits.E_MIN_FLOOR, limits.E_MAX_CEILING)
 
+    def encode_input(self, values: Tensor, tokens: Tensor | None) -> bytes:
+        """A stage's input as bytes.
+
+        Args:
+            values: see `encode`.
+            tokens: token ids of these values, where there is a subspace.
+
+        Raises:
+            UnencodableValues, ValueError: as of `encode`.
+        """
+        if self._ids is None or tokens is None:
+            return self.encode(values)
+        return self.encode(values) + self._ids.encode(tokens)
+
+    def decode_input(self, data: Buffer, form: messages.Payload) -> tuple[Tensor, Tensor | None]:
+        """A stage's input that came from somebody else, and its token ids where there is a
+        subspace, after every check.
+
+        Returns:
+            The values, as of `decode`; and (...) int64, None without a subspace.
+
+        Raises:
+            IllegalPayload: as of `decode`; reason ``code`` for what is no token.
+        """
+        if self.subspace is None or self._ids is None:
+            return self.decode(data, form), None
+        if form != self.input_form:
+            raise IllegalPayload("form", f"{form} at a boundary of {self.input_form}")
+        check_length(data, form.num_bytes)
+        tokens = self._ids.decode(data[self.num_bytes :], self._ids.form)
+        coordinates = self._decoded(data[: self.num_bytes])
+        return self.subspace.whole(coordinates, tokens), tokens
+
     def encode(self, values: Tensor, *, seed: int | None = None) -> bytes:
-        """The values as bytes; the same values and seed give the same ones.
+        """The values as bytes, or their coordinates; the same values and seed give the same ones.
 
         Args:
             values: tensor of the boundary's shape; float32, or a kind that it holds exactly.
@@ -112,7 +178,8 @@ class Boundary:
             raise ValueError(
                 f"{values.dtype} of shape {tuple(values.shape)} at a boundary of {self.shape}"
             )
-        flat = values.detach().to("cpu", torch.float32).contiguous().reshape(-1)
+        sent = values.detach()[..., : self._coded[-1]]
+        flat = sent.to("cpu", torch.float32).contiguous().reshape(-1)
         largest = flat.abs().amax().item()
         if not math.isfinite(largest):
             raise UnencodableValues("nonfinite", "a value is NaN or infinite")
@@ -136,7 +203,8 @@ class Boundary:
             form: form that was told beside them.
 
         Returns:
-            float32 of the boundary's shape on the CPU, all below 2^40; not the bytes' memory.
+            float32 of the boundary's shape on the CPU, all below 2^40, zeros outside a subspace;
+            not the bytes' memory.
 
         Raises:
             IllegalPayload: reason ``form``, ``length``, ``scale`` or ``nonfinite``.
@@ -144,7 +212,12 @@ class Boundary:
         if form != self.form:
             raise IllegalPayload("form", f"{form} at a boundary of {self.form}")
         check_length(data, self.num_bytes)
-        count = math.prod(self.shape)
+        values = self._decoded(data)
+        return F.pad(values, (0, self.shape[-1] - values.shape[-1])) if self.subspace else values
+
+    def _decoded(self, data: Buffer) -> Tensor:
+        """The values that were sent, from bytes of the right length."""
+        count = math.prod(self._coded)
         if self.codec is ActivationCodec.INT8:
             Int8().check(data, count, self._window)
             values = Int8().decode(data, count, self._window)
@@ -158,7 +231,7 @@ class Boundary:
             values *= 2.0**-shift
         if not values.abs().amax().item() < _VALUE_MAX:
             raise IllegalPayload("nonfinite", "a value is NaN, or larger than any sane one")
-        return values.reshape(self.shape)
+        return values.reshape(self._coded)
 
 
 def rounding_seed(run: bytes, micro_batch: MicroBatch, stage: int) -> int:

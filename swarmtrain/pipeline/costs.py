@@ -11,7 +11,13 @@ taken to be alike.
 
 from swarmtrain.config.built_in import counted, kept_values, num_values_of, vocabulary_of
 from swarmtrain.config.settings import RunConfig
-from swarmtrain.config.stages import built_in_costs, hop_bytes, stage_cut, stage_parameters
+from swarmtrain.config.stages import (
+    built_in_costs,
+    hop_bytes,
+    rank_of,
+    stage_cut,
+    stage_parameters,
+)
 from swarmtrain.console.units import human_bytes
 from swarmtrain_transport import limits
 from swarmtrain_transport.pipeline.coordinator.assignment import StageNeed, memory_of
@@ -59,8 +65,8 @@ def under_way_of(config: RunConfig, slots: int) -> int:
 
 def _hop_bytes(config: RunConfig) -> int:
     """Bytes of a micro-batch from stage to stage."""
-    values = config.pipeline.micro_batch * config.model.context * config.model.width
-    return hop_bytes(values, config.pipeline.activations)
+    tokens = config.pipeline.micro_batch * config.model.context
+    return hop_bytes(tokens, config.model, config.pipeline.activations)
 
 
 def stage_needs(config: RunConfig) -> tuple[StageNeed, ...]:
@@ -74,7 +80,9 @@ def stage_needs(config: RunConfig) -> tuple[StageNeed, ...]:
     examples = config.pipeline.micro_batch if num_stages > 1 else config.inner.batch
     tokens = examples * model.context
     passing = tokens // config.inner.accumulate  # of a model in stages that is 1
-    hop = hop_bytes(tokens * model.width, config.pipeline.activations)
+    hop = hop_bytes(tokens, model, config.pipeline.activations)
+    rank = rank_of(config.pipeline.activations)
+    fixed = vocabulary_of(config) * (model.width - rank) if rank else 0
     most = most_slots_of(config)
     needs: list[StageNeed] = []
     for blocks, parameters in zip(stage_cut(config), stage_parameters(config), strict=True):
@@ -93,7 +101,7 @@ def stage_needs(config: RunConfig) -> tuple[StageNeed, ...]:
                 kept_bytes=_KEPT_BYTES * num_values_of(parameters),
                 pass_bytes=4 * (values + 2 * passing * model.width),  # input and output beside
                 # Its input, which the gradient replaces, and the gradient of its output.
-                entry_bytes=PROCESS_BYTES + held * ((input_bytes or 8 * tokens) + hop),
+                entry_bytes=PROCESS_BYTES + fixed + held * ((input_bytes or 8 * tokens) + hop),
                 input_bytes=input_bytes,
             )
         )

@@ -15,7 +15,7 @@ from torch.utils.flop_counter import FlopCounterMode
 
 from swarmtrain.config.settings import RunConfig
 from swarmtrain.config.stages import Cost, cut, misfit, stage_cut
-from swarmtrain.pipeline.activations import ActivationCodec, Boundary
+from swarmtrain.pipeline.activations import Boundary, codec_of
 from swarmtrain.pipeline.blocks import Block, BlockModel, built_in, cannot, copied, refuse_shared
 from swarmtrain_transport import limits
 
@@ -128,7 +128,7 @@ def stages_among(
                 f"{limits.SHAPE_DIMS_MAX} can go on",
                 "Let it join some of them.",
             )
-        num_bytes = Boundary(ActivationCodec(activations), shape).num_bytes
+        num_bytes = Boundary(codec_of(activations), shape).num_bytes
         if num_bytes > limits.HOP_PAYLOAD_BYTES_MAX:
             raise cannot(
                 f"block `{last}` gives {shape} values of a micro-batch, in "

@@ -20,6 +20,7 @@ from swarmtrain.models.device import onto
 from swarmtrain.models.tensors import Layout
 from swarmtrain.pipeline.backward import Backward
 from swarmtrain.pipeline.blocks import BlockModel, build, cannot
+from swarmtrain.pipeline.subspace import Subspace
 from swarmtrain_transport.pipeline.wire.route import MicroBatch
 
 
@@ -58,10 +59,11 @@ class Span:
         served: the stages of this span, which follow each other.
         seed: seed of the run, for the values that it begins with.
         device: device to compute on.
+        subspace: subspace that weights of all stages but the last are held in; None for none.
 
     Attributes:
         modules: by stage, its parameters under the names of the unsplit model.
-        device: device that it computes on.
+        device, subspace: see the arguments.
 
     Raises:
         UserError: SWT-E613, a block cannot be made.
@@ -75,8 +77,9 @@ class Span:
         *,
         seed: int,
         device: torch.device | str = "cpu",
+        subspace: Subspace | None = None,
     ) -> None:
-        self.device = torch.device(device)
+        self.device, self.subspace = torch.device(device), subspace
         self._loss = model.loss
         self._names = [block.name for block in model.blocks]
         self._stages = {
@@ -85,6 +88,9 @@ class Span:
         self.modules: dict[int, nn.Module] = {
             stage: built.module for stage, built in self._stages.items()
         }
+        if subspace is not None:
+            for module in self.modules.values():
+                subspace.confine(dict(module.named_parameters()))
 
     def forward(self, given: Tensor, *, stages: Sequence[int], seed: int) -> Tensor:
         """The output of the last of these stages.

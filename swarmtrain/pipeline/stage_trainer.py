@@ -27,6 +27,7 @@ from swarmtrain.pipeline.labels import Labels
 from swarmtrain.pipeline.places import Parcel, Read
 from swarmtrain.pipeline.span import Span, dropout_seed
 from swarmtrain.pipeline.steps import StageSteps
+from swarmtrain.pipeline.subspace import Subspace
 from swarmtrain_optimizers.codecs.base import IllegalPayload, UnencodableValues
 from swarmtrain_transport import limits
 from swarmtrain_transport.arithmetic import Buffer
@@ -78,7 +79,7 @@ class Forms:
                 case Forward():
                     if message.stage not in served or message.tokens != self.labels.count:
                         return False
-                    self.boundaries[message.stage].decode(data, message.payload)
+                    self.boundaries[message.stage].decode_input(data, message.payload)
                 case Gradient():
                     self.gradient(served.last, data, message.payload)
                 case Go():
@@ -106,6 +107,7 @@ def boundaries_of(
     example: Tensor,
     codec: ActivationCodec,
     visit: int = 0,
+    subspace: Subspace | None = None,
 ) -> dict[int, Boundary]:
     """The boundaries of a model that is cut, by the stage after each.
 
@@ -115,6 +117,7 @@ def boundaries_of(
         example: tensor of a micro-batch's input shape and dtype.
         codec: form of the values.
         visit: stages that a micro-batch visits; 0 for all.
+        subspace: subspace that the values lie in; None for none.
 
     Raises:
         UserError: SWT-E613, as for `cut.outputs`; or stages that may be left out have other shapes
@@ -127,7 +130,8 @@ def boundaries_of(
             "Cut it where all have one shape, or leave pipeline.visit out of the run file.",
         )
     return {
-        stage: Boundary(codec, shapes[before[-1]]) for stage, before in enumerate(cut[:-1], start=1)
+        stage: Boundary(codec, shapes[before[-1]], subspace)
+        for stage, before in enumerate(cut[:-1], start=1)
     }
 
 
@@ -165,7 +169,8 @@ class StageTrainer:
     ) -> None:
         self.span = span
         self.steps = {
-            stage: StageSteps(module, inner, modules) for stage, module in span.modules.items()
+            stage: StageSteps(module, inner, modules, span.subspace)
+            for stage, module in span.modules.items()
         }
         self.rate = inner.lr
         self.loss = (0.0, 0)
@@ -192,10 +197,8 @@ class StageTrainer:
             UnencodableValues: the output cannot be sent.
         """
         seed = dropout_seed(self.forms.run, request.job.micro_batch)
-        given_values = self._input(request.stages[0], given)
-        output = self.span.forward(given_values, stages=request.stages, seed=seed)
-        boundary = self._after
-        return Parcel(boundary.form, boundary.encode(output))
+        given_values, tokens = self._input(request.stages[0], given)
+        return self._sent(self.span.forward(given_values, stages=request.stages, seed=seed), tokens)
 
     def judge(
         self, request: RunJudged, given: Parcel | Read, labels: Parcel | None, anchors: Anchors
@@ -207,12 +210,11 @@ class StageTrainer:
             IllegalPayload: the input is not what a stage takes, or the labels are not.
             UnencodableValues: the output or the loss cannot be told.
         """
-        values, stages = self._input(request.stage, given), tuple(self.steps)
-        stages = tuple(stage for stage in sorted(stages) if stage >= request.stage)
+        values, tokens = self._input(request.stage, given)
+        stages = tuple(stage for stage in sorted(self.steps) if stage >= request.stage)
         with self.span.judged(anchors):
             if not request.is_end:
-                output = self.span.forward(values, stages=stages, seed=0)
-                return Parcel(self._after.form, self._after.encode(output))
+                return self._sent(self.span.forward(values, stages=stages, seed=0), tokens)
             assert labels is not None
             answer = self.forms.labels.decode(labels.data, labels.form)
             loss = self.span.loss(values, answer, stages=stages)
@@ -238,7 +240,8 @@ class StageTrainer:
             UnencodableValues: the loss or the input's gradient is not finite.
         """
         name, stages = request.job.micro_batch, request.stages
-        seed, given_values = dropout_seed(self.forms.run, name), self._input(stages[0], given)
+        seed = dropout_seed(self.forms.run, name)
+        given_values, _ = self._input(stages[0], given)
         self._new_loss = (0.0, 0)
         if request.is_end:
             labels = onto(self.forms.labels.decode(answer.data, answer.form), self.span.device)
@@ -359,15 +362,17 @@ class StageTrainer:
         """True if a backward pass was begun: its weights must stay until it has ended."""
         return self._begun is not None
 
-    @property
-    def _after(self) -> Boundary:
-        """The boundary after the span."""
-        return self.forms.boundaries[max(self.steps) + 1]
+    def _sent(self, output: Tensor, tokens: Tensor | None) -> Parcel:
+        """The output of the span as it goes on."""
+        after = self.forms.boundaries[max(self.steps) + 1]
+        return Parcel(after.input_form, after.encode_input(output, tokens))
 
-    def _input(self, stage: int, given: Parcel | Read) -> Tensor:
+    def _input(self, stage: int, given: Parcel | Read) -> tuple[Tensor, Tensor | None]:
+        """The input, on the span's device, and the token ids if they are known."""
         if isinstance(given, Read):
-            return onto(given.given, self.span.device)
-        return onto(self.forms.boundaries[stage].decode(given.data, given.form), self.span.device)
+            return onto(given.given, self.span.device), given.given
+        values, tokens = self.forms.boundaries[stage].decode_input(given.data, given.form)
+        return onto(values, self.span.device), tokens
 
 
 def _is_sane(square: float) -> bool:

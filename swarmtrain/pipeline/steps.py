@@ -13,6 +13,7 @@ from torch import nn
 
 from swarmtrain.config.settings import InnerSection
 from swarmtrain.inner_optimizer import make_optimizer, ramp_steps
+from swarmtrain.pipeline.subspace import Subspace
 from swarmtrain_optimizers.schedule import fresh_optimizer_ramp
 
 
@@ -23,6 +24,7 @@ class StageSteps:
         module: the stage's parameters. Their `grad` is where gradients are added.
         inner: [inner] of the run file.
         modules: code of installed packages that may be used.
+        subspace: subspace that the weights are held in.
 
     Attributes:
         num_tokens: tokens that counted since the last step.
@@ -30,8 +32,13 @@ class StageSteps:
     """
 
     def __init__(
-        self, module: nn.Module, inner: InnerSection, modules: frozenset[str] = frozenset()
+        self,
+        module: nn.Module,
+        inner: InnerSection,
+        modules: frozenset[str] = frozenset(),
+        subspace: Subspace | None = None,
     ) -> None:
+        self._module, self._subspace = module, subspace
         self.num_tokens = 0
         self.optimizer = make_optimizer(module, inner, modules)
         self._ramp_steps = 0
@@ -60,6 +67,8 @@ class StageSteps:
             The squared norm of the mean, a float64 sum in the order of the parameters. Apple's GPU
             has no float64, so there each of them is a float32 sum.
         """
+        if self._subspace is not None:
+            self._subspace.confine_gradients(self._module)
         divisor = max(self.num_tokens, nominal_tokens, 1)
         total = 0.0
         for parameter in self._parameters:
@@ -85,6 +94,8 @@ class StageSteps:
             group["lr"] = rate * fresh_optimizer_ramp(self._num_steps, ramp_steps=self._ramp_steps)
         self._num_steps += 1
         self.optimizer.step()
+        if self._subspace is not None:  # whatever optimizer it is, and for its decay of the weights
+            self._subspace.confine(dict(self._module.named_parameters()))
         self.void()
 
     def void(self) -> None:

@@ -34,6 +34,7 @@ from swarmtrain.peer.disk.group_storage import (
 )
 from swarmtrain.peer.disk.storage import beginning_in
 from swarmtrain.peer.training.driver import Driver
+from swarmtrain.pipeline.subspace import confining
 from swarmtrain.strategies import strategy_of
 from swarmtrain.verify.pair_state import prove_pairs
 from swarmtrain.verify.proof import Proof, Unproved, concluded, fold, of_all_groups
@@ -250,7 +251,7 @@ class _GroupProof:
             driver = Driver(
                 b"", strategy_of(config, layout), still,
                 layout=layout.digest, num_values=layout.num_values, snapshot_rounds=1 << 62,
-                read_gradient=still.read_weights,
+                read_gradient=still.read_weights, confine=confining(config, layout),
             )  # fmt: skip
             driver.restored(loaded.checkpoint.facts.op, arrays)
         except (LayoutMismatch, ValueError) as error:

@@ -114,6 +114,8 @@ class Driver:
         seed_of: seed of stochastic rounding in an op; None rounds to nearest.
         put: takes copies of the state; None for memory.
         steps_alone: inner steps before the round that ends with an op, by the op's number.
+        confine: brings (padded,) weights back to where they may be, in place, by operations that
+            give the same bits everywhere; done to the anchor after each outer step.
 
     Attributes:
         op: newest op whose outcome is in the strategy, -1 before the first state and while one
@@ -147,6 +149,7 @@ class Driver:
         seed_of: Callable[[int], int] | None = None,
         put: Put | None = None,
         steps_alone: Callable[[int], int] = lambda op: 0,
+        confine: Callable[[Tensor], None] | None = None,
     ) -> None:
         if strategy.takes_gradients and read_gradient is None:
             raise ValueError("this strategy takes gradients, and its trainer gives weights only")
@@ -161,7 +164,7 @@ class Driver:
         self._num_values = num_values
         self._snapshot_rounds = max(1, snapshot_rounds)
         self._put = put
-        self._steps_alone = steps_alone
+        self._steps_alone, self._confine = steps_alone, confine
         self.root = b""
         self.samples_so_far = self.round_samples = 0
         self._contribution = contribution
@@ -430,7 +433,7 @@ class Driver:
         weights = self._stepped(result, included, given, is_dropped=is_spent)
         if is_broken:
             weights = self._without_broken(weights)
-        self._weights.write_weights(weights)
+        self._go_on_from(weights)
         self.included = given is not None and any(here for _, _, here in included)
         if isinstance(self._strategy, KeepsBase) and not self.included:
             self._stale += 1
@@ -498,6 +501,14 @@ class Driver:
         self.op = -1  # whatever ends this in the middle, a torn state is nobody's
         return strategy.land(mean, included, now, decoded, op=op, own_share=own_share)
 
+    def _go_on_from(self, weights: Tensor) -> None:
+        """Take the weights of an outer step. Codecs without a level for zero, and peers that give
+        what they should not, move values that nobody trains."""
+        if self._confine is not None:
+            self._confine(self._anchor())
+            self._confine(weights)
+        self._weights.write_weights(weights)
+
     def _live(self) -> Values:
         """The live weights for somebody who looks at one part after the other."""
         weights = self._weights
@@ -513,7 +524,7 @@ class Driver:
             now = self._weights.read_weights()
             self.is_alone = is_finite(now)
             if self.is_alone:
-                self._weights.write_weights(self._strategy.solo(now))
+                self._go_on_from(self._strategy.solo(now))
             else:
                 # Nobody's mean would make the anchor a number again: such work is dropped.
                 self._strategy.skip()
