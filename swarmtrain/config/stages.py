@@ -162,11 +162,11 @@ def rank_of(activations: str) -> int:
 def hop_bytes(tokens: int, model: ModelSection, activations: str) -> int:
     """Bytes that so many tokens take on their way to the next stage, at most."""
     rank = rank_of(activations)
-    num_values = tokens * (rank or model.width)
-    if rank or activations == "int8":
-        ids = tokens * (1 if tokens_of(model) <= 1 << 8 else 4) if rank else 0
-        return num_values + 2 * (num_values // _SCALE_BLOCK_MIN + 1) + ids
-    return num_values * (2 if activations == "float16" else 4)
+    width = rank or model.width
+    if not (rank or activations == "int8"):
+        return tokens * width * (2 if activations == "float16" else 4)
+    id_bytes = (1 if tokens_of(model) <= 1 << 8 else 4) if rank else 0
+    return tokens * (width + 2 * max(1, width // _SCALE_BLOCK_MIN) + id_bytes)
 
 
 def _listed(names: Sequence[str]) -> str:

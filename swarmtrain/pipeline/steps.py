@@ -38,7 +38,7 @@ class StageSteps:
         modules: frozenset[str] = frozenset(),
         subspace: Subspace | None = None,
     ) -> None:
-        self._module, self._subspace = module, subspace
+        self._named, self._subspace = dict(module.named_parameters()), subspace
         self.num_tokens = 0
         self.optimizer = make_optimizer(module, inner, modules)
         self._ramp_steps = 0
@@ -68,7 +68,7 @@ class StageSteps:
             has no float64, so there each of them is a float32 sum.
         """
         if self._subspace is not None:
-            self._subspace.confine_gradients(self._module)
+            self._subspace.confine_gradients(self._named)
         divisor = max(self.num_tokens, nominal_tokens, 1)
         total = 0.0
         for parameter in self._parameters:
@@ -95,7 +95,7 @@ class StageSteps:
         self._num_steps += 1
         self.optimizer.step()
         if self._subspace is not None:  # whatever optimizer it is, and for its decay of the weights
-            self._subspace.confine(dict(self._module.named_parameters()))
+            self._subspace.confine(self._named)
         self.void()
 
     def void(self) -> None:

@@ -27,6 +27,7 @@ from swarmtrain.peer.disk import identity_file, ledger_file
 from swarmtrain.peer.disk.group_storage import parse_result
 from swarmtrain.peer.network.proxy import Proxy
 from swarmtrain.pipeline.activations import ActivationCodec, Boundary
+from swarmtrain.pipeline.subspace import Subspace
 from swarmtrain.port_mapping.nat_pmp import NatPmp
 from swarmtrain.port_mapping.pcp import Pcp
 from swarmtrain.port_mapping.upnp import location_in
@@ -232,13 +233,17 @@ def _words_on_pipelines() -> tuple[tuple[bytes, ...], tuple[bytes, ...]]:
     )
 
 
-BOUNDARIES = tuple(Boundary(codec, (1, 2, 32)) for codec in ActivationCodec)
+BOUNDARIES = (
+    *(Boundary(codec, (1, 2, 32)) for codec in ActivationCodec),
+    Boundary(ActivationCodec.INT8, (1, 2, 32), Subspace(16, 32, 200, 0)),
+)
+IDS = torch.tensor([[7, 199]])
 
 
 def _activations(data: bytes) -> None:
     """A byte names the codec, the rest is the payload. What passes decodes to numbers."""
     boundary = BOUNDARIES[data[0] % len(BOUNDARIES)] if data else BOUNDARIES[0]
-    values = boundary.decode(data[1:], boundary.form)
+    values, _ = boundary.decode_input(data[1:], boundary.input_form)
     assert values.shape == boundary.shape and bool(torch.isfinite(values).all())
 
 
@@ -322,7 +327,8 @@ def _data_targets() -> dict[str, Target]:
             _activations,
             (IllegalPayload,),
             tuple(
-                bytes([index]) + boundary.encode(torch.linspace(-2.0, 2.0, 64).reshape(1, 2, 32))
+                bytes([index])
+                + boundary.encode_input(torch.linspace(-2.0, 2.0, 64).reshape(1, 2, 32), IDS)
                 for index, boundary in enumerate(BOUNDARIES)
             ),
         ),

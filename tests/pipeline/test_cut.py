@@ -11,8 +11,10 @@ from torch import Tensor, nn
 from swarmtrain.config.settings import ModelSection
 from swarmtrain.config.stages import Cost, built_in_costs, cut, hop_bytes
 from swarmtrain.foundation.errors import UserError
+from swarmtrain.pipeline.activations import ActivationCodec, Boundary
 from swarmtrain.pipeline.blocks import built_in, of_modules
 from swarmtrain.pipeline.cut import passed, stages_of
+from swarmtrain.pipeline.subspace import Subspace
 from swarmtrain_transport.limits import FRAME_BYTES_MAX
 
 SMALL = ModelSection(layers=4, width=64, heads=4, context=32)
@@ -137,5 +139,10 @@ def test_shared_weights_are_refused_where_two_stages_have_them() -> None:
 
 
 def test_bytes_of_a_hop_are_never_fewer_than_those_of_the_codec() -> None:
-    assert [hop_bytes(1024, one) for one in ("none", "float16")] == [4096, 2048]
-    assert hop_bytes(1024, "int8") >= 1024 + 2 * 1024 // 16
+    model = ModelSection(width=1024)
+    assert [hop_bytes(1, model, one) for one in ("none", "float16")] == [4096, 2048]
+    assert hop_bytes(1, model, "int8") >= 1024 + 2 * 1024 // 16
+    for rank, tokens in ((1, 256), (7, 256), (16, 257), (64, 256), (100, 60_000)):
+        model, subspace = ModelSection(vocabulary=tokens), Subspace(rank, 128, tokens, 0)
+        form = Boundary(ActivationCodec.INT8, (2, 5, 128), subspace).input_form
+        assert hop_bytes(10, model, f"subspace-{rank}") >= form.num_bytes

@@ -114,6 +114,24 @@ def test_stages_are_a_number_or_names_and_travel_as_they_are(tmp_path):
             "model.context", "must be at most 511 with this width and pipeline.activations none",
         ),
         (
+            'stages = 2\nactivations = "int4"', "pipeline.activations",
+            "must be int8, float16, none or subspace-K, it is int4",
+        ),
+        (
+            'stages = 2\nactivations = "subspace-128"', "pipeline.activations",
+            "must have fewer values than model.width (128), it is subspace-128",
+        ),
+        (
+            'stages = 2\nactivations = "subspace-8"\n[model]\nkind = "custom"\n'
+            f'digest = "{64 * "a"}"\n[data]\nsource = "own"', "pipeline.activations",
+            "must be int8, float16 or none with model.kind custom, it is subspace-8",
+        ),
+        (
+            f'stages = 2\nactivations = "subspace-8"\n[model]\ninitial = "{64 * "a"}"',
+            "model.initial", "must be left out with pipeline.activations subspace-8",
+        ),
+        ('activations = "subspace-8"', "pipeline.stages", "must be from 2 to 64, it is 1"),
+        (
             'stages = 3\n[outer]\nstrategy = "streaming"\ndelay_steps = 0\nfragments = 4',
             "outer.fragments",
             "must be fewer for stage 0 of this model, it is 4",
