@@ -16,6 +16,7 @@ from torch import Tensor
 from swarmtrain.__main__ import main
 from swarmtrain.peer import staged
 from swarmtrain.pipeline.activations import rounding_seed
+from swarmtrain.pipeline.paced import PacedTrainer
 from swarmtrain.pipeline.places import Parcel, Read
 from swarmtrain.pipeline.stage_trainer import StageTrainer
 from swarmtrain_transport.pipeline.peer.requests import RunBackward, RunForward
@@ -38,9 +39,8 @@ class Wire(StageTrainer):
     def forward(self, request: RunForward, given: Parcel | Read) -> Parcel:
         if isinstance(given, Read):
             return super().forward(request, given)
-        values = self.forms.boundaries[request.stages[0]].decode(given.data, given.form)
-        boundary = self.forms.boundaries[request.stages[-1] + 1]
-        return Parcel(boundary.form, boundary.encode(noisy(values)))
+        values, tokens = self._input(request.stages[0], given)
+        return self._sent(noisy(values), tokens)
 
     def begin_backward(
         self, request: RunBackward, given: Parcel | Read, answer: Parcel
@@ -57,6 +57,10 @@ class Wire(StageTrainer):
             super().end_backward()
 
 
+class PacedWire(PacedTrainer, Wire):
+    """The same, whose passes take as long as `--pass-seconds` says."""
+
+
 if __name__ == "__main__":
-    staged.StageTrainer = Wire
+    staged.StageTrainer, staged.PacedTrainer = Wire, PacedWire
     sys.exit(main())

@@ -166,7 +166,8 @@ def hop_bytes(tokens: int, model: ModelSection, activations: str) -> int:
     if not (rank or activations == "int8"):
         return tokens * width * (2 if activations == "float16" else 4)
     id_bytes = (1 if tokens_of(model) <= 1 << 8 else 4) if rank else 0
-    return tokens * (width + 2 * max(1, width // _SCALE_BLOCK_MIN) + id_bytes)
+    scales = tokens * max(1, width // _SCALE_BLOCK_MIN) + 1
+    return tokens * (width + id_bytes) + 2 * scales
 
 
 def _listed(names: Sequence[str]) -> str:

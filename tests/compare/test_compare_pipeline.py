@@ -8,7 +8,8 @@ from compare_text import TINY, run_one, small_corpus
 
 from swarmtrain.compare import request
 from swarmtrain.compare.pipeline_crowd import PipelineCrowd
-from swarmtrain.compare.plan import Pipelined
+from swarmtrain.compare.pipeline_swarm import PipelineSwarm
+from swarmtrain.compare.plan import SIZES, Pipelined
 from swarmtrain.compare.results import rows
 from swarmtrain.compare.seats import run_here
 from swarmtrain.compare.table import text_table
@@ -72,6 +73,27 @@ def test_strategies_with_rounds_fit_through_deaths(corpus, strategy):
     assert result.val_loss < 0.95 * result.curve[0].val_loss
 
 
+@pytest.mark.parametrize("codec", ["int8", "sign"])
+def test_states_of_thin_ways_stay_in_the_subspace(corpus, codec):
+    """Whatever the exchange sends: sign has no level for nothing."""
+    words = f"diloco:pipeline=3x2:codec={codec}:error_feedback=yes:activations="
+    rank, width = 4, SIZES["tiny"].model.width
+    (plan,) = request.plans(words + f"subspace-{rank}", PAIRS, [0], {})
+    swarm = PipelineSwarm(plan, plan.pipeline, corpus)
+    thin = swarm.run()
+    assert len(thin.state_roots) == 1 and thin.val_loss < 0.99 * thin.curve[0].val_loss
+    for stage, peers in enumerate(swarm._crowd.stages):
+        for one in peers:
+            anchor = one.replica.anchor
+            held = anchor.clone()
+            one.replica.stage_trainer.span.subspace.confining(one.replica.layout)(held)
+            assert torch.equal(held, anchor)
+            views = one.replica.layout.named_views(anchor)
+            for name in views if stage < 2 else ():
+                if name.endswith(("attention_out.weight", "mlp_down.weight")):
+                    assert torch.equal(views[name], views[name][:rank].repeat(width // rank, 1))
+
+
 def test_fast_peers_get_more_micro_batches_unless_routes_are_fixed(corpus):
     plan = replace(PAIRS, speeds=(1.0, 0.25), steps=40, inner_steps=20, net="lan")
     free, fixed = piped(corpus, plan), piped(corpus, plan, routes="fixed")
@@ -120,6 +142,7 @@ def test_no_round_is_made_for_the_few_micro_batches_that_the_last_one_lost(corpu
         ("diloco:pipeline=3x4", "pipeline=3x2"),
         ("diloco:pipeline=9x2", "from 1 to 3"),
         ("diloco:pipeline=3x2:activations=int4", "int4"),
+        ("diloco:pipeline=3x2:activations=subspace-16", "fewer values than model.width .16."),
         ("diloco:pipeline=3x2:micro_batch=3", "divisor"),
         ("diloco:pipeline=3x2:slots=-1", "slots can be"),
         ("diloco:pipeline=3x2:death_s=3", "death_s"),

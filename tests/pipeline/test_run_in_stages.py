@@ -79,7 +79,9 @@ def assert_whole(coordinator: Coordinator, peers: list[Peer]) -> None:
 EAGER = OuterSection(strategy="eager", inner_steps=STEPS, momentum=0.5)
 
 
-@pytest.mark.parametrize(("activations", "outer"), [("none", None), ("int8", EAGER)])
+@pytest.mark.parametrize(
+    ("activations", "outer"), [("none", None), ("int8", EAGER), ("subspace-16", None)]
+)
 def test_peers_of_three_stages_and_a_full_replica_train_one_model(
     begin, activations: str, outer: OuterSection | None
 ) -> None:
