@@ -37,7 +37,7 @@ _WRITERS = ("attention_out.weight", "mlp_down.weight")
 _TABLE, _HEAD = "embedding.weight", "head.weight"
 
 _STEP = 2.0**-6
-"""Of whole numbers from -128 to 127 evenly drawn: a deviation of 1.2. Coordinates begin small
+"""Unit of whole numbers from -128 to 127, evenly drawn: a deviation of 1.2. Coordinates begin small
 beside it and grow; with a fixed part as small as a fresh embedding the model forgets its tokens."""
 
 
@@ -117,8 +117,8 @@ def subspace_of(config: RunConfig) -> Subspace | None:
 
 
 def confining(config: RunConfig, layout: Layout) -> Callable[[Tensor], None] | None:
-    """What is done to a stage's anchor after each outer step, so that it stays in the run's
-    subspace; None where there is none."""
+    """Return `Subspace.confine` for anchors of a stage, after each outer step; None for a run that
+    has no subspace."""
     found = subspace_of(config)
     return None if found is None else found.confining(layout)
 
