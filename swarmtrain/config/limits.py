@@ -17,7 +17,14 @@ from swarmtrain.config.inner import optimizer_problems
 from swarmtrain.config.models import model_problems
 from swarmtrain.config.pipeline import pipeline_problems
 from swarmtrain.config.problem import Problem
-from swarmtrain.config.settings import InnerSection, OuterSection, RunConfig, facts_here
+from swarmtrain.config.settings import (
+    BYTES,
+    OWN_TEXT,
+    InnerSection,
+    OuterSection,
+    RunConfig,
+    facts_here,
+)
 from swarmtrain.config.values import loses_for_good, value_problems
 from swarmtrain_transport import limits
 
@@ -158,6 +165,26 @@ def _computing_problems(config: RunConfig) -> Iterator[Problem]:
             )
 
 
+def _expert_problems(config: RunConfig) -> Iterator[Problem]:
+    if config.experts.count == 1:
+        return
+    misfits = (
+        ("pipeline.stages", config.pipeline.num_stages > 1, "left out beside experts",
+         "A group of peers is a stage of one model or an expert of its own."),
+        ("model.kind", config.model.kind == "custom", "a built-in one with experts",
+         "A loop of one's own would have to know of which text it is."),
+        ("data.source", config.data.source == OWN_TEXT, "text of the run with experts",
+         "Whoever parts a text must have it."),
+        ("data.tokenizer", config.data.tokenizer != BYTES, f"{BYTES} with experts",
+         "Text is parted, and routed, by its bytes."),
+        ("outer.last_merge", config.outer.last_merge, "false with experts",
+         "Nothing is ever exchanged between them."),
+    )  # fmt: skip
+    for key, is_wrong, wanted, why in misfits:
+        if is_wrong:
+            yield Problem(key, f"must be {wanted}", why)
+
+
 def _relation_problems(config: RunConfig) -> Iterator[Problem]:
     yield from optimizer_problems(config.inner)
     yield from strategy_problems(config)
@@ -167,6 +194,7 @@ def _relation_problems(config: RunConfig) -> Iterator[Problem]:
     yield from _merge_problems(config)
     yield from fragment_problems(config)
     yield from pipeline_problems(config)
+    yield from _expert_problems(config)
     yield from value_problems(config)
     model, exchange = config.model, config.exchange
     if exchange.chunk_values % exchange.block:

@@ -333,6 +333,18 @@ class OuterSection(_Section, frozen=True):
     when: Annotated[When, _said("rounds that the budget is spent in")] = "late"
 
 
+class ExpertsSection(_Section, frozen=True):
+    """Several models of one run, each for a kind of text (c-BTM, arXiv 2303.14177). The organiser's
+    machine parts the text into clusters (k-means over byte triples, tf-idf), each peer trains one
+    expert, and no byte of one goes to peers of another. `swarmtrain export` makes one folder of
+    all, and `generate` and `evaluate` mix those that a router finds likeliest. `start_peers` and
+    `min_contributors` are those of the run, and of each expert as a part of it. Parting needs
+    `swarmtrain[experts]`, at the organiser's alone.
+    """
+
+    count: Annotated[int, _between(1, 64, "experts; 1: one model of all text")] = 1
+
+
 class PipelineSection(_Section, frozen=True):
     """A model in stages, for peers that are too small for all of it. A stage is some consecutive
     blocks of the model, served by any number of peers; a micro-batch goes from a peer of each stage
@@ -510,6 +522,7 @@ class RunConfig(_Section, frozen=True, dict=True):
     admission: AdmissionSection = AdmissionSection()
     checkpoint: CheckpointSection = CheckpointSection()
     pipeline: PipelineSection = PipelineSection()
+    experts: ExpertsSection = ExpertsSection()
     strategy: dict[str, dict[str, Setting]] = {}
 
     def __post_init__(self) -> None:
@@ -526,6 +539,11 @@ class RunConfig(_Section, frozen=True, dict=True):
         """Facts of its strategy."""
         facts = facts_here(self.outer.strategy) or _NOT_HERE
         return facts.merging() if self.outer.last_merge else facts
+
+    @property
+    def num_groups(self) -> int:
+        """Number of groups that exchange apart: stages of a model, or experts."""
+        return max(self.pipeline.num_stages, self.experts.count)
 
     @property
     def budget(self) -> Budget | None:

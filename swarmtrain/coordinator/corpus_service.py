@@ -52,6 +52,8 @@ class CorpusService:
         initial: the weights that the run begins with, if it begins with any.
         uses: number of uses of each piece before this life.
         keep: hears how often pieces were used, before anybody else does.
+        parted: in a run of experts the router's file, and the expert of each piece.
+        group_of: the group, and so the expert, of a peer.
     """
 
     def __init__(
@@ -66,6 +68,8 @@ class CorpusService:
         initial: Initial | None = None,
         uses: Mapping[bytes, int] | None = None,
         keep: Keep = lambda uses: None,
+        parted: tuple[bytes, Mapping[bytes, int]] | None = None,
+        group_of: Callable[[PeerId], int] = lambda peer: 0,
     ) -> None:
         self._initial = initial
         self._tokenizer = tokenizer
@@ -79,14 +83,26 @@ class CorpusService:
         self._validation = tuple(map(bytes.fromhex, text.validation)) if text else ()
         # Equal pieces are one piece.
         self.pieces = tuple(dict.fromkeys(map(bytes.fromhex, train)))
-        self.leases = Leases(self.pieces, seed=seed, most=lease_pieces_max, uses=uses or {})
+        self._router, self._parts = parted or (b"", dict.fromkeys(self.pieces, 0))
+        self._router_hash = hashlib.sha256(self._router).digest() if self._router else b""
+        self._group_of = group_of
+        self.leases = tuple(
+            Leases(
+                [piece for piece in self.pieces if self._parts[piece] == part],
+                seed=seed, most=lease_pieces_max, uses=uses or {},
+            )
+            for part in range(max(self._parts.values(), default=0) + 1)
+        )  # fmt: skip
         self._keep = keep
 
     @property
     def progress(self) -> TextPlace | None:
         """Pass and position in the text, None where the coordinator leases none."""
-        progress = self.leases.progress
-        return progress if progress.pieces else None
+        places = [leases.progress for leases in self.leases]
+        number = min(place.number for place in places)
+        used = sum(p.used if p.number == number else p.pieces for p in places)
+        pieces = sum(place.pieces for place in places)
+        return TextPlace(number, used, pieces) if pieces else None
 
     def grant(self, peer: PeerId, request: LeaseRequest) -> LeaseGrant:
         """Count what the peer has used, and give it more.
@@ -97,15 +113,23 @@ class CorpusService:
         """
         if len(request.done) > HELD_MAX * self._lease_pieces_max:
             raise RemoteFault("lease", f"{len(request.done)} pieces are said to be done")
-        counted = self.leases.count(peer, request.done)
+        part = self._group_of(peer)
+        leases = self.leases[part]
+        counted = leases.count(peer, request.done)
         if counted:
             self._keep(counted)
-        train = self.leases.grant(peer, request.count, request.held)
-        return LeaseGrant(train=train, validation=self._validation)
+        for other in self.leases:
+            if other is not leases:
+                other.release(peer)
+        train = leases.grant(peer, request.count, request.held)
+        own = tuple(one for one in self._validation if self._parts.get(one, 0) == part)
+        validation = own if self._router and own else self._validation
+        return LeaseGrant(train=train, validation=validation, router=self._router_hash)
 
     def release(self, peer: PeerId) -> None:
         """Take back what the peer holds, if anything."""
-        self.leases.release(peer)
+        for leases in self.leases:
+            leases.release(peer)
 
     def believed(self, peer: PeerId, ready: Ready) -> Ready:
         """READY with no more samples than the peer's text holds: weights follow them, and no boast
@@ -115,7 +139,8 @@ class CorpusService:
         """
         if not self._piece_samples:
             return ready
-        pieces = len(self.leases.held(peer)) or self._lease_pieces_max
+        held = sum(len(leases.held(peer)) for leases in self.leases)
+        pieces = held or self._lease_pieces_max
         most = pieces * self._piece_samples
         return msgspec.structs.replace(ready, samples=most) if ready.samples > most else ready
 
@@ -123,6 +148,8 @@ class CorpusService:
         """A piece as it travels, or None if there is none of this hash."""
         if piece_hash == self._tokenizer_hash:
             return pack_piece(self._tokenizer)
+        if piece_hash == self._router_hash:
+            return pack_piece(self._router)
         if self._initial is not None and (plain := self._initial.piece(piece_hash)) is not None:
             return pack_piece(plain)
         if self._text is None:
@@ -133,6 +160,7 @@ class CorpusService:
             return None
         except OSError as exc:
             logger.error("A piece of text is left out from now on: %s.", exc)
-            self.leases.withdraw(piece_hash)
+            for leases in self.leases:
+                leases.withdraw(piece_hash)
             return None
         return pack_piece(plain)

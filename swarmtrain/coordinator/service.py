@@ -9,6 +9,7 @@ import asyncio
 import contextlib
 import errno
 import logging
+import random
 import secrets
 import time
 from collections.abc import Callable, Coroutine, Sequence
@@ -52,7 +53,7 @@ from swarmtrain.data.corpus import CorpusMissing, build_corpus
 from swarmtrain.data.places import NOWHERE, Places
 from swarmtrain.data.stored import open_text
 from swarmtrain.data.tokenizer import FILE as TOKENIZER_FILE
-from swarmtrain.foundation import atomic_file
+from swarmtrain.foundation import atomic_file, regular_file
 from swarmtrain.foundation import file_descriptors as descriptors
 from swarmtrain.foundation.errors import UserError, misuse, port_in_use, translate
 from swarmtrain.pipeline.costs import stage_needs
@@ -110,7 +111,10 @@ async def serve(
         groups = group_terms(config)
         if initial is not None:
             roots = await asyncio.to_thread(initial.first_roots, config)
-            groups = tuple(replace(one, first_root=roots[one.group]) for one in groups)
+            of_all = config.experts.count > 1  # all begin with the same weights
+            groups = tuple(
+                replace(one, first_root=roots[0 if of_all else one.group]) for one in groups
+            )
         means = Means(partial(secrets.token_bytes, TOKEN_BYTES), True, relay_bytes_per_s)
         now = clock(), wall_clock()
         keys, machine = _resumed(store, state_dir, config, groups, *now, rounds, means)
@@ -121,7 +125,8 @@ async def serve(
             _keep(state_dir / TOKENIZER_FILE, places.tokenizer)
         text = await asyncio.to_thread(_text, config, places, state_dir / "text", tell)
         _check_same_text(store, text, takes_changed_text, tell)
-        texts = _texts(config, text, places.tokenizer, initial, store)
+        parted = await asyncio.to_thread(_parted, config, text, state_dir, tell)
+        texts = _texts(config, text, places.tokenizer, initial, store, parted, machine)
         app = CoordinatorApp(shell, door, texts, keys.cert_sha256, machine.note)
         runner = app.runner()
         porch = await _porch(runner, keys)
@@ -291,7 +296,8 @@ def _resumed(
         machine = Rendezvous(
             terms, keys.run_key_public, store.replay(), keys.sign, verify, store.term, now_s,
             is_lost=keys.have_begun and first is None, more_groups=more,
-            needs=stage_needs(config) if more else (), pipeline=pipeline_terms(config),
+            needs=stage_needs(config) if config.pipeline.num_stages > 1 else (),
+            has_experts=config.experts.count > 1, pipeline=pipeline_terms(config),
             archive=store, rounds=rounds, places=config.admission.peers_max,
             means=means,
         )  # fmt: skip
@@ -326,6 +332,9 @@ def _check_layouts(groups: Sequence[RunTerms], machine: Rendezvous) -> None:
 def group_terms(config: RunConfig) -> tuple[RunTerms, ...]:
     """Return the terms of each group: a model in stages has one group for each, in their order."""
     first = run_terms(config)
+    if (count := config.experts.count) > 1:
+        start = max(first.min_contributors, first.start_peers // count)
+        return tuple(replace(first, group=expert, start_peers=start) for expert in range(count))
     if config.pipeline.num_stages == 1:
         return (first,)
     return tuple(
@@ -425,6 +434,40 @@ def _text(config: RunConfig, places: Places, folder: Path, tell: Tell) -> Text |
         ) from exc
 
 
+def _parted(
+    config: RunConfig, text: Text | None, state_dir: Path, tell: Tell
+) -> tuple[bytes, dict[bytes, int]] | None:
+    """The router's file, and the expert of each piece; None in a run without experts. Centres that
+    were found once stay."""
+    if config.experts.count == 1 or text is None:
+        return None
+    from swarmtrain.data.clusters import (
+        PIECES_MAX,
+        ROUTER_BYTES_MAX,
+        ROUTER_FILE,
+        Router,
+        found_router,
+    )
+
+    path = state_dir / ROUTER_FILE
+    if path.exists():
+        try:
+            router = Router.from_bytes(regular_file.read(path, ROUTER_BYTES_MAX))
+        except (ValueError, OSError) as exc:
+            raise damaged(path.name, str(exc)) from exc
+    else:
+        tell(f"Parting {len(text.train)} pieces of text among {config.experts.count} experts.")
+        names = random.Random(config.run.seed).sample(text.train, min(PIECES_MAX, len(text.train)))
+        seen = [text.piece(one) for one in names]
+        router = found_router(seen, config.experts.count, config.run.seed)
+        _keep(path, router.to_bytes())
+    of = {
+        bytes.fromhex(one): router.cluster(text.piece(one))
+        for one in (*text.train, *text.validation)
+    }
+    return router.to_bytes(), of
+
+
 def _keep(path: Path, data: bytes) -> None:
     """Have a file in the state directory, where other commands find it."""
     try:
@@ -460,7 +503,13 @@ def _check_same_text(store: Store, text: Text | None, takes_changed: bool, tell:
 
 
 def _texts(
-    config: RunConfig, text: Text | None, tokenizer: bytes, initial: Initial | None, store: Store
+    config: RunConfig,
+    text: Text | None,
+    tokenizer: bytes,
+    initial: Initial | None,
+    store: Store,
+    parted: tuple[bytes, dict[bytes, int]] | None,
+    machine: Rendezvous,
 ) -> CorpusService:
     data, width, context = config.data, width_of(config), config.model.context
     # Peers that bring a model or text have samples of their own kind.
@@ -470,6 +519,7 @@ def _texts(
         piece_samples=data.piece_bytes // (context * width) if is_known else 0,
         example_bytes=(context + 1) * width if is_known else 0,
         tokenizer=tokenizer, initial=initial, uses=store.text_uses(), keep=store.keep_uses,
+        parted=parted, group_of=lambda peer: (*machine.view.groups_of(peer), 0)[0],
     )  # fmt: skip
 
 

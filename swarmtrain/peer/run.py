@@ -19,12 +19,13 @@ from torch import Tensor
 from swarmtrain.config.options import JoinOptions
 from swarmtrain.config.settings import RunConfig
 from swarmtrain.foundation import signals as ending
-from swarmtrain.foundation.errors import Interrupted, UserError
+from swarmtrain.foundation.errors import Interrupted, UserError, cleaned
 from swarmtrain.foundation.events import (
     Evaluated,
     Frozen,
     In,
     Left,
+    Serving,
     StateInPlace,
 )
 from swarmtrain.models.device import device_of
@@ -43,8 +44,10 @@ from swarmtrain.peer.training.trainer import BuiltinTrainer
 from swarmtrain.pipeline.speed import flops_per_s
 from swarmtrain.pipeline.staged_model import OwnWork
 from swarmtrain_optimizers.scaling import schedule_step, tokens_since_commit
+from swarmtrain_transport import actions as do
 from swarmtrain_transport.wire.messages import (
     BUILT_IN,
+    FIRST_GROUP,
     LEASED,
     OWN,
     Brings,
@@ -203,7 +206,8 @@ class _Peer:
             on_welcome=self.reader.ask,
             on_waiting=events.waits,
         )
-        self.session = membership.session(self.trainer, self.trainer.layout, hooks)
+        group = _expert(membership, events) if config.experts.count > 1 else FIRST_GROUP
+        self.session = membership.session(self.trainer, self.trainer.layout, hooks, group)
 
     def start(self) -> None:
         """Text first, because whoever brings the first state also evaluates it."""
@@ -284,6 +288,22 @@ class _Peer:
         when = f"round {op}" if op else "before training"
         self._events.tell(Evaluated(op, loss), f"{when}: validation loss {loss:.3f}")
         return loss
+
+
+def _expert(membership: Membership, events: Telling) -> int:
+    """Wait until the ledger says which expert is ours."""
+    membership.thread.call(lambda shell: shell.train_expert())
+    while True:
+        item = membership.thread.inbox.get()
+        if isinstance(item, UserError):
+            raise item
+        if isinstance(item, do.Moved):
+            (expert,) = item.groups
+            why = f": {cleaned(membership.why)}" if membership.why else ""
+            serving = Serving(expert, expert, cleaned(membership.why))
+            count = membership.config.experts.count
+            events.tell(serving, f"trains expert {expert} of {count}{why}")
+            return expert
 
 
 def _train(peer: _Peer | StagedPeer, events: Telling) -> Left:

@@ -157,6 +157,8 @@ class PeerShell:
         self._spill = SpillFile(storage.directory)
         self._make_stages: MakePeer | None = None
         self._stages: StageLane | None = None
+        self._trains_expert = False
+        self._expert: int | None = None
         self._term = 0
 
     # ---- life
@@ -309,6 +311,14 @@ class PeerShell:
             self._participant.make_haste()
         self._guarded(self._begin_stages)
 
+    def train_expert(self) -> None:
+        """Train an expert, as soon as the ledger says which: then the trainer hears MOVED. A later
+        MOVE to another one is the end of this process's part in the run."""
+        self._trains_expert = True
+        if self._participant is not None:
+            self._participant.make_haste()
+        self._guarded(self._begin_expert)
+
     def part_made(self, end: End) -> None:
         """The trainer has made a part of the pipeline's work."""
         stages = self._stages
@@ -449,6 +459,7 @@ class PeerShell:
             if self._stages is not None:
                 self._stages.welcomed(self._term)
         self._guarded(self._begin_stages)
+        self._guarded(self._begin_expert)
 
     # ---- LinkHandler
 
@@ -494,6 +505,14 @@ class PeerShell:
         )  # fmt: skip
         self._stages.welcomed(self._term)
         self._to_trainer(do.Moved(tuple(groups)))
+
+    def _begin_expert(self) -> None:
+        participant = self._participant
+        if not self._trains_expert or self._expert is not None or participant is None:
+            return
+        if participant.is_informed and participant.groups:
+            self._expert = min(participant.groups)
+            self._to_trainer(do.Moved((self._expert,)))
 
     def _expelled(self, what: str = "The run has gone on without this peer.") -> None:
         """Whatever this process counts from now on is in no book: another one takes its place.
@@ -579,6 +598,9 @@ class PeerShell:
             before = span_words(range(served.first, served.last + 1))
             after = span_words(range(moved.groups[0], moved.groups[-1] + 1))
             self._expelled(f"It moves from {before} to {after}: {cleaned(moved.why)}.")
+        if moved is not None and self._expert is not None and moved.groups[0] != self._expert:
+            to = f"from expert {self._expert} to expert {moved.groups[0]}"
+            self._expelled(f"It moves {to}: {cleaned(moved.why)}.")
         if is_given_up:
             self._expelled()
         self._sleep()

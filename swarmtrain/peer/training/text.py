@@ -16,6 +16,7 @@ from pathlib import Path
 from swarmtrain.config.built_in import vocabulary_of, width_of
 from swarmtrain.config.settings import BYTES, IDS, OWN_TEXT, STDLIB, RunConfig
 from swarmtrain.data.batches import unknown_token
+from swarmtrain.data.clusters import ROUTER_BYTES_MAX, ROUTER_FILE
 from swarmtrain.data.corpus import Corpus, CorpusMissing, build_corpus
 from swarmtrain.data.leases import Leases
 from swarmtrain.data.own import open_own
@@ -94,6 +95,8 @@ class TextFeed:
                 text is no text, too little, or not of the run's tokens.
         """
         tokenizer = await self._tokenizer(shell)
+        if grant.router:
+            await self._router(shell, grant.router)
         if self._validation is None:
             self._validation = tuple([await self._piece(shell, one) for one in grant.validation])
         granted = grant.train
@@ -122,6 +125,16 @@ class TextFeed:
         except OSError as error:
             raise translate(error) or error from error
         return kept
+
+    async def _router(self, shell: PeerShell, digest: bytes) -> None:
+        """Keep what has parted the run's text, for `swarmtrain export`."""
+        path = self._directory / ROUTER_FILE
+        try:
+            if not path.exists() or hashlib.sha256(path.read_bytes()).digest() != digest:
+                data = await shell.fetch_piece(digest, bytes_max=ROUTER_BYTES_MAX)
+                atomic_file.write(path, data, mode=0o600)
+        except OSError as error:
+            raise translate(error) or error from error
 
     def _open_own(self, tokenizer: bytes) -> _Own:
         folder, sets_aside = self._directory / "text", not self._validation

@@ -21,6 +21,7 @@ from swarmtrain_transport.coordinator.members.reach import Reach
 from swarmtrain_transport.coordinator.members.roster import LiveRoster, PeerLine
 from swarmtrain_transport.coordinator.members.validation import check_claim, check_hello, shown
 from swarmtrain_transport.coordinator.ops.planning import RunTerms
+from swarmtrain_transport.coordinator.stages.experts import Experts
 from swarmtrain_transport.coordinator.stages.keeper_choice import moves_due
 from swarmtrain_transport.coordinator.stages.staffing import Stages
 from swarmtrain_transport.coordinator.stages.stage_rounds import PipelineTerms, StageRounds
@@ -95,6 +96,7 @@ class Rendezvous:
         is_lost: the run key has signed a ledger before, and nothing of it is left here.
         more_groups: terms of the groups that there are beside the first, in their order.
         needs: needs of each stage, where groups are stages; its peers get their stages here.
+        has_experts: groups are experts, each with peers of its own, which are told here of which.
         pipeline: terms of its rounds, where groups are stages.
         archive: store of older records, None to keep all in memory.
         rounds: rounds after which the run shall be over, if they are more than they were.
@@ -123,6 +125,7 @@ class Rendezvous:
         is_lost: bool = False,
         more_groups: Sequence[RunTerms] = (),
         needs: Sequence[StageNeed] = (),
+        has_experts: bool = False,
         pipeline: PipelineTerms | None = None,
         archive: Archive | None = None,
         rounds: int = 0,
@@ -139,12 +142,14 @@ class Rendezvous:
         self.lines = self.live_roster.lines
         self.groups: dict[int, GroupCoordinator] = {}
         self._terms = (terms, *more_groups)
-        self._stages = Stages(needs, self.view, self.lines)
+        self._stages: Stages | Experts = Stages(needs, self.view, self.lines)
+        if has_experts:
+            self._stages = Experts(len(self._terms), self.view, self.lines)
         self._run_key, self._verify = run_key, verify
         self._wanted_rounds = rounds
         self._now_s = self._due_s = now_s
         self.stage_rounds: StageRounds | None = None
-        if pipeline is not None:
+        if pipeline is not None and isinstance(self._stages, Stages):
             self.stage_rounds = StageRounds(
                 pipeline,
                 len(self._terms),
@@ -174,7 +179,7 @@ class Rendezvous:
         if not len(self.writer.ledger) and not self.recovery.is_missing:
             self.writer.append(
                 Run(self.terms.run_id, self._run_key, self.terms.config_hash,
-                    limits.RUN_VERSION)
+                    limits.RUN_VERSION, self._stages.num_experts)
             )  # fmt: skip
         return self._settle()
 
@@ -244,7 +249,7 @@ class Rendezvous:
             self.writer.append(card_of(peer, hello, guest.invite_id))
             self.note(peer, "joined")
             why = ""
-            if self._stages.needs:
+            if self._stages.assigns:
                 self._begin_groups()
                 choice = self._stages.choose(peer, hello, is_new=is_new)
                 self._move(peer, tuple(choice.span), choice.why)
@@ -417,7 +422,8 @@ class Rendezvous:
         for group in self.groups.values():
             times += group.wakeups()
         if self.stage_rounds is not None:
-            times += [*self.stage_rounds.wakeups(), *self._stages.wakeups()]
+            times += self.stage_rounds.wakeups()
+        times += self._stages.wakeups()
         times += [self.recovery.due_s(self._now_s)]
         times += self.live_roster.wakeups()
         return min([time for time in times if time > self._now_s])
@@ -640,9 +646,19 @@ class Rendezvous:
 
     def _move_peers(self) -> bool:
         """MOVE for a stage that is slow, or that nobody serves any more; True if there was one."""
-        if self.stage_rounds is None or self.is_finished:
+        if self.is_finished:
             return False
-        head, rounds = self.writer.head, self.stage_rounds.rounds
+        head = self.writer.head
+        if isinstance(self._stages, Experts):
+            done = {number for number, group in self.groups.items() if group.is_finished}
+            while (found := self._stages.stand_in(done, self._now_s)) is not None:
+                peer, expert = found
+                self._move(peer, (expert,), "nobody trained it")
+                self.note(peer, "moved", f"to expert {expert}: nobody trained it")
+            return self.writer.head != head
+        if self.stage_rounds is None:
+            return False
+        rounds = self.stage_rounds.rounds
         while (found := self._stages.stand_in(rounds.members, self._now_s)) is not None:
             peer, stage = found
             self._send_to(peer, stage, "nobody served it")

@@ -472,12 +472,14 @@ class Accused(Message, frozen=True, tag="accused", omit_defaults=True):
     group: int = FIRST_GROUP
 
 
-class LeaseGrant(Message, frozen=True, tag="lease_grant"):
+class LeaseGrant(Message, frozen=True, tag="lease_grant", omit_defaults=True):
     """Pieces of text by content hash: all that the peer holds from now on, and the validation
-    pieces, which are the same for everybody."""
+    pieces, which are the same for everybody of a model. Where there are experts, also the router
+    that has parted the text."""
 
     train: tuple[Leased, ...]
     validation: tuple[bytes, ...]
+    router: bytes = b""
 
 
 class Waiting(Message, frozen=True, tag="waiting", omit_defaults=True):

@@ -35,13 +35,15 @@ class Body(msgspec.Struct, frozen=True, forbid_unknown_fields=True, tag_field="k
     """Base of all record bodies; the field ``k`` is the record's kind."""
 
 
-class Run(Body, frozen=True, tag="RUN"):
-    """Record 0: which run this is and whose key signs it."""
+class Run(Body, frozen=True, tag="RUN", omit_defaults=True):
+    """Record 0: which run this is and whose key signs it. Its groups are one, or stages of a model,
+    or so many `experts`, each a model of its own."""
 
     run_id: str
     run_key: bytes
     config_hash: bytes
     protocol: int
+    experts: int = 0
 
 
 class Join(Body, frozen=True, tag="JOIN"):

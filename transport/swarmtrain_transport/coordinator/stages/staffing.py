@@ -3,6 +3,7 @@ that is slow, or has lost all its peers, gets one of another stage."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from typing import ClassVar
 
 from swarmtrain_transport import limits
 from swarmtrain_transport.coordinator.members.roster import PeerLine
@@ -43,6 +44,13 @@ class Stages:
 
     def __post_init__(self) -> None:
         self.moves = Moves(self.needs)
+
+    num_experts: ClassVar[int] = 0
+
+    @property
+    def assigns(self) -> bool:
+        """True if peers are told here what they are in."""
+        return bool(self.needs)
 
     def booked(self, books: Books, rounds: Rounds, now_s: float) -> None:
         """Learn from a round of the pipeline, and have a peer leave it for a slow stage."""
