@@ -130,7 +130,7 @@ class Session:
             rounds=config.num_ops,
             steps_per_round=config.steps_per_round,
             patience_s=config.exchange.wait_ready_s + LONELY_S,
-            ends_by_word=config.num_groups > 1,
+            ends_by_word=config.pipeline.num_stages > 1,
         )
 
     # ---- life
