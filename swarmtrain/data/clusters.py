@@ -14,7 +14,7 @@ References:
 """
 
 import struct
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from typing import TypeAlias
 
@@ -88,6 +88,11 @@ class Router:
             length = max(squares, 1e-12) ** 0.5
             found[at] = (1.0 if squares else 0.0) - 2 * along / length + sizes
         return _chances(found)
+
+    def without(self, missing: Collection[int]) -> "Router":
+        """The same without some clusters: texts of these go to the nearest of the others."""
+        kept = [index for index in range(self.count) if index not in missing]
+        return Router(self.rarity, self.centres[kept])
 
     def to_bytes(self) -> bytes:
         """The file that travels and is kept."""
@@ -188,3 +193,8 @@ def _chances(distances: Floats) -> Floats:
     odds = np.exp(scores)
     chances: Floats = odds / odds.sum(axis=-1, keepdims=True)
     return chances
+
+
+def name_in(expert: int, name: str) -> str:
+    """The name of an expert's parameter in a file of all."""
+    return f"experts.{expert}.{name}"

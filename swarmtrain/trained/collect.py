@@ -16,7 +16,8 @@ from torch import Tensor
 from swarmtrain import checkpoint
 from swarmtrain.checkpoint import CheckpointDamaged, LoadedCheckpoint
 from swarmtrain.config import file as config_file
-from swarmtrain.config.settings import RunConfig
+from swarmtrain.config.settings import ExpertsSection, RunConfig
+from swarmtrain.data.clusters import ROUTER_BYTES_MAX, ROUTER_FILE, Router, name_in
 from swarmtrain.data.tokenizer import FILE as TOKENIZER_FILE
 from swarmtrain.data.tokenizer import FILE_BYTES_MAX
 from swarmtrain.foundation import regular_file
@@ -34,10 +35,10 @@ from swarmtrain_transport.wire.records import Record, Run
 
 
 class Part(msgspec.Struct, frozen=True):
-    """One stage of a model.
+    """One stage of a model, or an expert.
 
     Attributes:
-        stage: number of the stage.
+        stage: number of the stage, or of the expert.
         op: newest op that its state contains.
         state_root: root of that state.
         checkpoint: SHA-256 of that checkpoint's manifest.
@@ -76,7 +77,9 @@ class Collected:
         weights: float32 by parameter name.
         ledger: directory whose records reach furthest.
         tokenizer: bytes of the run's tokenizer.json, if it has one.
-        missing: stages that none of the directories has.
+        missing: stages, or experts, that none of the directories has.
+        router: what has parted the text, where there are experts; their parameters are named
+            `clusters.name_in`.
     """
 
     config: RunConfig
@@ -85,6 +88,7 @@ class Collected:
     ledger: Source
     tokenizer: bytes | None
     missing: tuple[int, ...] = ()
+    router: Router | None = None
 
 
 def collect(given: Sequence[str | Path], *, may_lack: bool = False) -> Collected:
@@ -103,6 +107,9 @@ def collect(given: Sequence[str | Path], *, may_lack: bool = False) -> Collected
     config = sources[0].config
     if any(one.config != config or one.run != sources[0].run for one in sources):
         raise misuse("These directories are of several runs.", "Name those of one run.")
+    furthest = max(sources, key=lambda one: (one.records[-1].index, one.is_whole))
+    if config.experts.count > 1:
+        return _experts(sources, config, furthest)
     weights: dict[str, Tensor] = {}
     parts: list[Part] = []
     missing: list[int] = []
@@ -116,17 +123,53 @@ def collect(given: Sequence[str | Path], *, may_lack: bool = False) -> Collected
                 continue
             raise _missing(config, stage)
         weights |= loaded.model
-        found = loaded.checkpoint
-        parts.append(
-            Part(stage, found.facts.op, found.facts.state_root.hex(), found.manifest_hash.hex())
-        )
+        parts.append(_part(stage, loaded))
     if missing:
         config, weights = without(config, weights, missing)
     check_shapes(config, {name: tuple(one.shape) for name, one in weights.items()})
-    furthest = max(sources, key=lambda one: (one.records[-1].index, one.is_whole))
     return Collected(
         config, tuple(parts), weights, furthest, _tokenizer(sources, config), tuple(missing)
     )
+
+
+def _experts(sources: Sequence[Source], config: RunConfig, furthest: Source) -> Collected:
+    """The newest of each expert. Those that are nowhere are missing: their text goes to others.
+
+    Raises:
+        UserError: SWT-E811, none is there, or no router; and as `check_shapes`.
+    """
+    found = {
+        expert: loaded
+        for expert in range(config.experts.count)
+        if (loaded := next(_checkpoints(sources, expert), None)) is not None
+    }
+    router = _router(sources, config)
+    if not found or router is None:
+        raise _missing(config, 0)
+    missing = tuple(sorted(set(range(config.experts.count)) - found.keys()))
+    weights: dict[str, Tensor] = {}
+    for number, loaded in enumerate(found.values()):
+        check_shapes(config, {name: tuple(one.shape) for name, one in loaded.model.items()})
+        weights |= {name_in(number, name): one for name, one in loaded.model.items()}
+    config = msgspec.structs.replace(config, experts=ExpertsSection(len(found)))
+    parts = tuple(_part(expert, loaded) for expert, loaded in found.items())
+    return Collected(config, parts, weights, furthest, None, missing, router.without(missing))
+
+
+def _router(sources: Sequence[Source], config: RunConfig) -> Router | None:
+    for one in sources:
+        with contextlib.suppress(OSError, ValueError):
+            router = Router.from_bytes(
+                regular_file.read(one.directory / ROUTER_FILE, ROUTER_BYTES_MAX)
+            )
+            if router.count == config.experts.count:
+                return router
+    return None
+
+
+def _part(group: int, loaded: LoadedCheckpoint) -> Part:
+    found = loaded.checkpoint
+    return Part(group, found.facts.op, found.facts.state_root.hex(), found.manifest_hash.hex())
 
 
 def _sources(given: Sequence[str | Path]) -> list[Source]:

@@ -18,7 +18,14 @@ from torch import Tensor
 
 from swarmtrain import checkpoint
 from swarmtrain.config import file as config_file
-from swarmtrain.config.settings import DataSection, ModelSection, RunConfig, RunSection
+from swarmtrain.config.settings import (
+    DataSection,
+    ExpertsSection,
+    ModelSection,
+    RunConfig,
+    RunSection,
+)
+from swarmtrain.data.clusters import ROUTER_FILE
 from swarmtrain.data.tokenizer import FILE as TOKENIZER_FILE
 from swarmtrain.data.tokenizer import JsonTokenizer
 from swarmtrain.foundation import atomic_file
@@ -50,6 +57,7 @@ class Exported(msgspec.Struct, frozen=True):
         num_values: parameters.
         model_bytes, model_sha256: size and hash of the file with the weights.
         writes: True if swarmtrain knows how to build the model.
+        router_sha256: hash of the router between experts; "" where there are none.
     """
 
     format: int
@@ -60,6 +68,7 @@ class Exported(msgspec.Struct, frozen=True):
     model_bytes: int
     model_sha256: str
     writes: bool = True
+    router_sha256: str = ""
 
 
 class Facts(msgspec.Struct, frozen=True):
@@ -72,6 +81,7 @@ class Facts(msgspec.Struct, frozen=True):
         state_roots: state root of each stage.
         weights: form of the names in model.safetensors.
         model, data: these sections of the run file.
+        experts: number of models in it, with a router between them.
     """
 
     format: int
@@ -81,11 +91,15 @@ class Facts(msgspec.Struct, frozen=True):
     weights: str
     model: ModelSection
     data: DataSection
+    experts: int = 1
 
     @property
     def config(self) -> RunConfig:
         """A run file of such a model."""
-        return RunConfig(run=RunSection(name=self.run), model=self.model, data=self.data)
+        return RunConfig(
+            run=RunSection(name=self.run), model=self.model, data=self.data,
+            experts=ExpertsSection(self.experts),
+        )  # fmt: skip
 
 
 def export(
@@ -114,14 +128,20 @@ def export(
     # One metadata key at most: safetensors writes several in no fixed order.
     data = safetensors.torch.save(dict(weights), metadata={"format": "pt"})
     config = found.config
+    router = found.router.to_bytes() if found.router is not None else b""
+    if router and found.missing:
+        which = ", ".join(map(str, found.missing))
+        tell(f"Nobody here has expert {which}: its text goes to those that are nearest.")
     made = Exported(
         1, config.run.name, config_file.config_hash(config).hex(), found.parts,
         sum(tensor.numel() for tensor in found.weights.values()), len(data),
         hashlib.sha256(data).hexdigest(), config.model.kind != "custom",
+        hashlib.sha256(router).hexdigest() if router else "",
     )  # fmt: skip
     facts = Facts(
         1, config.run.name, min(part.op for part in found.parts),
         tuple(part.state_root for part in found.parts), form, config.model, config.data,
+        config.experts.count,
     )  # fmt: skip
     text = card.text_of(found, history_of(found), made.num_values, made.model_sha256)
     files = {
@@ -133,6 +153,8 @@ def export(
     }
     if found.tokenizer is not None:
         files[TOKENIZER_FILE] = found.tokenizer
+    if router:
+        files[ROUTER_FILE] = router
     if form == HF and found.tokenizer is not None:
         files |= _end_of_text(found, settings, tell)
     _write(folder, files)
@@ -142,6 +164,11 @@ def export(
 def _in_form(found: Collected, form: str) -> tuple[dict[str, Any], Mapping[str, Tensor]]:
     """Contents of config.json, and the weights by their names in that form."""
     model = found.config.model
+    if form != SAFETENSORS and found.router is not None:
+        raise misuse(
+            f"Experts cannot be exported as {form}: no other library knows their router.",
+            f"Export them with --format {SAFETENSORS}; `swarmtrain generate` writes with them.",
+        )
     if form == SAFETENSORS:
         return {"model_type": "swarmtrain", **msgspec.to_builtins(model)}, found.weights
     try:

@@ -17,6 +17,7 @@ from swarmtrain.config.built_in import vocabulary_of
 from swarmtrain.config.data import unsettled
 from swarmtrain.config.limits import first_problem
 from swarmtrain.config.settings import RunConfig
+from swarmtrain.data.clusters import ROUTER_BYTES_MAX, ROUTER_FILE, Router, name_in
 from swarmtrain.data.tokenizer import FILE as TOKENIZER_FILE
 from swarmtrain.data.tokenizer import FILE_BYTES_MAX, Tokenizer, tokenizer_of
 from swarmtrain.foundation import regular_file
@@ -26,6 +27,7 @@ from swarmtrain.models.hf import hf_import
 from swarmtrain.models.weights_file import differences, read_head
 from swarmtrain.trained.collect import collect
 from swarmtrain.trained.export import FACTS_FILE, HF, Exported, Facts
+from swarmtrain.trained.mixture import Mixture
 
 _SMALL_VALUES = 5_000_000
 
@@ -44,12 +46,14 @@ class Trained:
         config: settings of its model and of its text; the rest may be defaults.
         weights: float32 by parameter name.
         tokenizer: between text and its tokens.
+        router: between experts, where there are several.
     """
 
     name: str
     config: RunConfig
     weights: Mapping[str, Tensor]
     tokenizer: Tokenizer
+    router: Router | None = None
 
     def model(self, device: torch.device) -> nn.Module:
         """The model with these weights, ready to be asked.
@@ -58,7 +62,7 @@ class Trained:
             UserError: SWT-E450, it cannot be built here; E451, the weights are of another one.
         """
         try:
-            model = build_model(self.config, seed=0)
+            models = [build_model(self.config, seed=0) for _ in range(self.config.experts.count)]
         except ValueError as error:
             raise UserError(
                 "SWT-E450",
@@ -66,8 +70,20 @@ class Trained:
                 "Its weights are whole; how they are used, its own program knows.",
                 "Load model.safetensors into that program's model.",
             ) from error
-        _load(model, self.weights, self.name)
-        return model.to(device).eval()
+        for number, model in enumerate(models):
+            _load(model, self._weights_of(number), self.name)
+        whole = models[0] if self.router is None else Mixture(models, self.router)
+        return whole.to(device).eval()
+
+    def _weights_of(self, expert: int) -> Mapping[str, Tensor]:
+        if self.router is None:
+            return self.weights
+        start = name_in(expert, "")
+        return {
+            name.removeprefix(start): one
+            for name, one in self.weights.items()
+            if name.startswith(start)
+        }
 
 
 def open_trained(place: str) -> Trained:
@@ -86,8 +102,9 @@ def open_trained(place: str) -> Trained:
     rounds = min(part.op for part in found.parts)
     name = f"{found.config.run.name} after round {rounds}"
     if found.missing:
-        name += f" without stage {' and '.join(map(str, found.missing))}, which nobody here has"
-    return _trained(name, found.config, found.weights, found.tokenizer)
+        what = "stage" if found.router is None else "expert"
+        name += f" without {what} {' and '.join(map(str, found.missing))}, which nobody here has"
+    return _trained(name, found.config, found.weights, found.tokenizer, found.router)
 
 
 def use_threads(trained: Trained) -> None:
@@ -106,7 +123,11 @@ def _exported(folder: Path) -> Trained:
         head = read_head(folder / checkpoint.MODEL_FILE)
         shapes = {name: one.shape for name, one in head.items()}
         named = hf_import(facts.config, shapes) if facts.weights == HF else shapes
-        check_shapes(facts.config, named)
+        router = _router(folder, facts, made)
+        for expert in range(facts.experts):
+            start = name_in(expert, "") if facts.experts > 1 else ""
+            own = {n.removeprefix(start): s for n, s in named.items() if n.startswith(start)}
+            check_shapes(facts.config, own)
         with regular_file.opened(folder / checkpoint.MODEL_FILE) as file:
             digest = hashlib.file_digest(file, "sha256")
         if digest.hexdigest() != made.model_sha256:
@@ -124,7 +145,24 @@ def _exported(folder: Path) -> Trained:
     if facts.weights == HF:
         weights = hf_import(facts.config, weights)
     name = f"{facts.run} after round {facts.round}"
-    return _trained(name, facts.config, weights, tokenizer)
+    return _trained(name, facts.config, weights, tokenizer, router)
+
+
+def _router(folder: Path, facts: Facts, made: Exported) -> Router | None:
+    """The router of an export of experts.
+
+    Raises:
+        ValueError: it is not the one that the manifest names.
+    """
+    if facts.experts == 1:
+        return None
+    data = regular_file.read(folder / ROUTER_FILE, ROUTER_BYTES_MAX)
+    if hashlib.sha256(data).hexdigest() != made.router_sha256:
+        raise ValueError(f"{ROUTER_FILE} is not the one that the manifest names")
+    router = Router.from_bytes(data)
+    if router.count != facts.experts:
+        raise ValueError(f"{ROUTER_FILE} is of {router.count} experts, not {facts.experts}")
+    return router
 
 
 def _decoded(path: Path, kind: type[T]) -> T:
@@ -132,8 +170,9 @@ def _decoded(path: Path, kind: type[T]) -> T:
 
 
 def _trained(
-    name: str, config: RunConfig, weights: Mapping[str, Tensor], file: bytes | None
-) -> Trained:
+    name: str, config: RunConfig, weights: Mapping[str, Tensor], file: bytes | None,
+    router: Router | None = None,
+) -> Trained:  # fmt: skip
     tokenizer, known = tokenizer_of(config.data, file), vocabulary_of(config)
     if config.model.kind != "custom" and tokenizer.vocabulary > known:
         raise UserError(
@@ -142,7 +181,7 @@ def _trained(
             "They were not made for each other.",
             "Take both from the same run.",
         )
-    return Trained(name, config, weights, tokenizer)
+    return Trained(name, config, weights, tokenizer, router)
 
 
 def _load(model: nn.Module, weights: Mapping[str, Tensor], name: str) -> None:
