@@ -150,10 +150,14 @@ def _experts(sources: Sequence[Source], config: RunConfig, furthest: Source) -> 
     weights: dict[str, Tensor] = {}
     for number, loaded in enumerate(found.values()):
         check_shapes(config, {name: tuple(one.shape) for name, one in loaded.model.items()})
-        weights |= {name_in(number, name): one for name, one in loaded.model.items()}
+        is_alone = len(found) == 1
+        weights |= {
+            name if is_alone else name_in(number, name): one for name, one in loaded.model.items()
+        }
     config = msgspec.structs.replace(config, experts=ExpertsSection(len(found)))
     parts = tuple(_part(expert, loaded) for expert, loaded in found.items())
-    return Collected(config, parts, weights, furthest, None, missing, router.without(missing))
+    between = router.without(missing) if len(found) > 1 else None
+    return Collected(config, parts, weights, furthest, None, missing, between)
 
 
 def _router(sources: Sequence[Source], config: RunConfig) -> Router | None:

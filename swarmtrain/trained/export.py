@@ -129,7 +129,7 @@ def export(
     data = safetensors.torch.save(dict(weights), metadata={"format": "pt"})
     config = found.config
     router = found.router.to_bytes() if found.router is not None else b""
-    if router and found.missing:
+    if found.missing:
         which = ", ".join(map(str, found.missing))
         tell(f"Nobody here has expert {which}: its text goes to those that are nearest.")
     made = Exported(

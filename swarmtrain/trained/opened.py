@@ -102,7 +102,7 @@ def open_trained(place: str) -> Trained:
     rounds = min(part.op for part in found.parts)
     name = f"{found.config.run.name} after round {rounds}"
     if found.missing:
-        what = "stage" if found.router is None else "expert"
+        what = "expert" if found.config.pipeline.num_stages == 1 else "stage"
         name += f" without {what} {' and '.join(map(str, found.missing))}, which nobody here has"
     return _trained(name, found.config, found.weights, found.tokenizer, found.router)
 
