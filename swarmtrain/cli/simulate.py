@@ -38,6 +38,10 @@ def simulate(
     strategy: Annotated[
         str, typer.Option(metavar="NAME", show_default="drawn", help="Strategy of the peers.")
     ] = "",
+    experts: Annotated[
+        int,
+        typer.Option(min=0, max=8, help="So many experts, each with peers of its own; 0: none."),
+    ] = 0,
     groups: Annotated[
         int | None,
         typer.Option(
@@ -114,6 +118,8 @@ def simulate(
         "fragments": fragments, "kind": kind.value, "text_pieces": text, "extended": extended,
         "routers": routers,
     } | ({"groups": groups} if groups is not None else {})  # fmt: skip
+    if experts:
+        drawn_with |= {"groups": experts, "are_experts": True}
     if trace and seed is not None:
         others = drawn(seed, kind.value, fragments, strategy)
         run_seed(seed, peers, ops, _show, **(others | drawn_with))

@@ -174,6 +174,7 @@ def world_of(
     is_kept: bool = False,
     routers: bool = False,
     handicaps: Mapping[int, Handicap] | None = None,
+    are_experts: bool = False,
 ) -> World:
     """The world of a seed, with its weather, not yet started.
 
@@ -194,6 +195,7 @@ def world_of(
         is_kept: others keep the state of a second group, as they do in some worlds anyway.
         routers: peers are behind routers, and meet by ways that break.
         handicaps: defects of peers from their start, by number.
+        are_experts: groups are experts, each with peers of its own.
     """
     fragments = training.fragments or fragments
     digest = hashlib.sha256((_MIXED % seed).encode()).digest()
@@ -202,7 +204,7 @@ def world_of(
     is_sparse = training.strategy_name == "sparseloco"
     if kind == GATHER and (is_sparse or digest[8] % 2):
         codec = f"topk-{BLOCK // 4}"
-    is_kept = groups > 1 and (is_kept or digest[30] % _KEPT_EVERY == 0)
+    is_kept = groups > 1 and not are_experts and (is_kept or digest[30] % _KEPT_EVERY == 0)
     is_narrow = digest[11] % _NARROW_EVERY == _NARROW_EVERY // 2 - 1
     chunk_values = narrow.CHUNK_VALUES if is_narrow else CHUNK_VALUES
     world = World(
@@ -226,6 +228,7 @@ def world_of(
         codec=codec,
         rule=rule,
         groups=groups,
+        are_experts=are_experts,
         stage_holders=limits.HOLDERS if is_kept else 0,
         is_narrow=is_narrow,
         strategy_name=training.strategy_name,

@@ -77,7 +77,9 @@ class Conditions:
         kind: kind of the ops.
         codec: codec of parts and results; sums are watched as int8's are.
         rule: robust rule of mean ops instead of the mean; with it three contributors are needed.
-        groups: 2 for a second group of another layout, in which some of the peers are too.
+        groups: 2 for a second group of another layout, in which some of the peers are too; with
+            `are_experts` the number of groups, each with peers of its own.
+        are_experts: groups are experts, to which the coordinator assigns peers.
         strategy_name: ``ddp``, ``delayed_nesterov``, or, with results that have a later place,
             ``delayed``, ``eager``, ``co2`` or ``streaming``; ``asynchronous``, with a buffer and a
             rule of staleness that the seed draws and peers of several speeds; of gathers
@@ -114,6 +116,7 @@ class Conditions:
     codec: str = "int8"
     rule: str = ""
     groups: int = 1
+    are_experts: bool = False
     strategy_name: str = ""
     ops_at_once: int = 1
     leaves_in_turn: bool = False
@@ -170,7 +173,7 @@ class Conditions:
     @property
     def all_peers(self) -> int:
         """Peers at the start: with a second group one more than the first group has."""
-        return self.num_peers + (self.groups > 1)
+        return self.num_peers + (self.groups > 1 and not self.are_experts)
 
     @property
     def retain_bytes(self) -> int:
@@ -248,6 +251,8 @@ class Conditions:
         """Terms of the second group, if there is one: of means, and it begins with whom it has."""
         if self.groups == 1:
             return ()
+        if self.are_experts:
+            return tuple(replace(self.terms(), group=number) for number in range(1, self.groups))
         alone = replace(
             self, kind=MEAN, codec="int8", rule="", fragments=1, min_contributors=1, ops_at_once=1
         )
@@ -266,8 +271,10 @@ class Conditions:
             block=self.block,
             chunk_values=self.chunk_values,
             e_max=0,
-            min_contributors=max(self.min_contributors, TELLABLE if self.rule else 1),
-            start_peers=self.num_peers,
+            min_contributors=1
+            if self.are_experts
+            else max(self.min_contributors, TELLABLE if self.rule else 1),
+            start_peers=self.num_peers if not self.are_experts else 1,
             wait_ready_s=5.0,
             deadline_floor_s=self.deadline_s,
             deadline_cap_s=self.deadline_s,

@@ -126,7 +126,7 @@ class SimCoordinator(Process):
         self.machine = Rendezvous(
             self.terms, bytes(32), self.disk, self._sign, self._verify, self.term, self.now_s,
             archive=self, more_groups=self._more_groups, needs=self._needs,
-            pipeline=self._pipeline,
+            pipeline=self._pipeline, has_experts=self._scene.conditions.are_experts,
             is_lost=self._has_begun and not self.disk, rounds=self.wanted_rounds,
             means=self._means(),
         )  # fmt: skip
@@ -251,7 +251,8 @@ class SimCoordinator(Process):
     def _placed(self, machine: Rendezvous) -> list[do.CoordinatorAction]:
         """Put peers into the second group until it has as many as it should: the last of them
         into that alone, if enough are there in the first group without it."""
-        if len(machine.groups) < 2 or self._pipeline is not None:
+        are_placed = self._pipeline is not None or self._scene.conditions.are_experts
+        if len(machine.groups) < 2 or are_placed:
             return []
         view, lines, conditions = machine.view, machine.lines, self._scene.conditions
         first, second = view.groups[0].members, view.groups[1].members
