@@ -63,6 +63,7 @@ class Hall:
         is_lost: bool = False,
         archive: Archive | None = None,
         places: int = limits.PEERS_MAX,
+        experts: int = 0,
         **terms: Any,
     ) -> None:
         self.now_s = 0.0
@@ -80,6 +81,8 @@ class Hall:
             is_lost=is_lost,
             archive=archive,
             places=places,
+            more_groups=[terms_of(**terms, group=number) for number in range(1, experts)],
+            has_experts=experts > 0,
         )
         self.take(self.machine.start(0.0))
 

@@ -1,0 +1,42 @@
+"""Experts between real processes: each has peers of its own, one dies and comes back, and the
+export of all answers."""
+
+import json
+
+import pytest
+from e2e_rig import SMALL_MODEL, place
+
+pytestmark = pytest.mark.timeout(240)
+
+RUN = (
+    f'[run]\nname = "kinds"\nrounds = 12\n{SMALL_MODEL}strategy = "diloco"\n'
+    "[exchange]\nstart_peers = 2\n[experts]\ncount = 2\n"
+)
+
+
+def test_experts_train_apart_through_a_death_and_a_newcomer_and_answer_as_one(tmp_path):
+    pytest.importorskip("sklearn")
+    with place(tmp_path) as here:
+        up = here.up(here.run_file(RUN))
+        ann, bob = here.join(up.invite, "ann"), here.join(up.invite, "bob")
+        assert {ann.event("serving")["first"], bob.event("serving")["first"]} == {0, 1}
+        bob.event("round", round=2)
+        bob.kill()
+        cleo = here.join(up.invite, "cleo")
+        again = here.join(up.invite, "bob")
+        left = {peer: peer.event("left") for peer in (ann, cleo, again)}
+        assert [peer.end() for peer in left] == [0, 0, 0]
+        assert {event["round"] for event in left.values()} == {12}
+        assert len({event["root"] for event in left.values()}) == 2
+        up.stop()
+        model = here.folder / "model"
+        peers = [here.folder / name for name in ("ann", "bob", "cleo")]
+        assert here.command("export", *peers, "--to", model).end() == 0
+        facts = json.loads((model / "swarmtrain.json").read_text())
+        assert facts["experts"] == 2 and (model / "router.bin").is_file()
+        written = here.command("generate", model, "def ", "--tokens", "8", "--json")
+        assert written.end() == 0, written
+        assert json.loads(written.lines[0])["tokens"] == 8
+        (model / "router.bin").write_bytes(b"another")
+        refused = here.command("generate", model, "def ")
+        assert refused.end() != 0 and "router.bin" in refused.said
