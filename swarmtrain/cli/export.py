@@ -42,7 +42,8 @@ def export(
         show_json(made)
         return
     for part in made.stages:
-        of = f"stage {part.stage}" if len(made.stages) > 1 else "the model"
+        what = "expert" if made.router_sha256 else "stage"
+        of = f"{what} {part.stage}" if len(made.stages) > 1 else "the model"
         show(f"{of}: round {part.op}, state {part.state_root[:16]}")
     size = human_bytes(made.model_bytes)
     show(f"{to}/model.safetensors: {made.num_values} values, {size}; README.md tells of it")

@@ -2,6 +2,7 @@
 
 import sys
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -157,6 +158,12 @@ def _serve(options: UpOptions, situation: Situation) -> None:
     options = replace(options, maps=maps)
     result = ""
 
+    part = None
+    if config.experts.count > 1:
+        from swarmtrain.data.clusters import parted
+
+        part = partial(parted, config.experts.count, config.run.seed)
+
     async def main(stop: asyncio.Event) -> None:
         nonlocal result
         result = await serve(
@@ -167,7 +174,7 @@ def _serve(options: UpOptions, situation: Situation) -> None:
             places=places, takes_changed_text=options.takes_changed_text, rounds=options.rounds,
             initial=initial, linger_s=options.linger_s,
             public_port=options.public_port, maps=maps,
-            relay_bytes_per_s=options.relay_bytes_per_s,
+            relay_bytes_per_s=options.relay_bytes_per_s, part=part,
         )  # fmt: skip
 
     run_until_stopped(main, first_words="Stopping; Ctrl+C again to leave at once.")

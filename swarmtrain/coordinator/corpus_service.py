@@ -21,6 +21,10 @@ Keep = Callable[[Mapping[bytes, int]], None]
 """Makes durable how often pieces were used."""
 
 
+Parted = tuple[bytes, Mapping[bytes, int]]
+"""A router's file, and the expert of each piece."""
+
+
 class Text(Protocol):
     """A text cut into pieces: `swarmtrain.data.corpus.Corpus`, `swarmtrain.data.stored`."""
 
@@ -68,7 +72,7 @@ class CorpusService:
         initial: Initial | None = None,
         uses: Mapping[bytes, int] | None = None,
         keep: Keep = lambda uses: None,
-        parted: tuple[bytes, Mapping[bytes, int]] | None = None,
+        parted: Parted | None = None,
         group_of: Callable[[PeerId], int] = lambda peer: 0,
     ) -> None:
         self._initial = initial

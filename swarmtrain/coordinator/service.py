@@ -9,7 +9,6 @@ import asyncio
 import contextlib
 import errno
 import logging
-import random
 import secrets
 import time
 from collections.abc import Callable, Coroutine, Sequence
@@ -27,7 +26,7 @@ from swarmtrain.config.settings import LEASED_TEXT, OWN_TEXT, RunConfig
 from swarmtrain.config.stages import stage_layouts
 from swarmtrain.config.values import WHOLE_VECTOR_RULES
 from swarmtrain.coordinator.app import CoordinatorApp
-from swarmtrain.coordinator.corpus_service import CorpusService, Text
+from swarmtrain.coordinator.corpus_service import CorpusService, Parted, Text
 from swarmtrain.coordinator.disk.certificate import RunKeys
 from swarmtrain.coordinator.disk.run_directory import (
     LOG,
@@ -53,7 +52,7 @@ from swarmtrain.data.corpus import CorpusMissing, build_corpus
 from swarmtrain.data.places import NOWHERE, Places
 from swarmtrain.data.stored import open_text
 from swarmtrain.data.tokenizer import FILE as TOKENIZER_FILE
-from swarmtrain.foundation import atomic_file, regular_file
+from swarmtrain.foundation import atomic_file
 from swarmtrain.foundation import file_descriptors as descriptors
 from swarmtrain.foundation.errors import UserError, misuse, port_in_use, translate
 from swarmtrain.pipeline.costs import stage_needs
@@ -75,6 +74,8 @@ from swarmtrain_transport.links.ways import TOKEN_BYTES
 from swarmtrain_transport.wire.messages import FIRST_GROUP, Brings
 
 logger = logging.getLogger(__name__)
+
+Part = Callable[[Text, Path, Tell], Parted]
 
 Watched = Callable[[Rendezvous], contextlib.AbstractAsyncContextManager[None]]
 
@@ -98,6 +99,7 @@ async def serve(
     public_port: int = 0,
     maps: bool = False,
     relay_bytes_per_s: int = 0,
+    part: Part | None = None,
     clock: Callable[[], float] = time.monotonic,
     wall_clock: Callable[[], float] = time.time,
 ) -> str:
@@ -106,7 +108,8 @@ async def serve(
     0 leaves it. `initial` are the weights that the settings name; a member that was here lately and
     slept as the run ended is waited for until it has been away for `linger_s`. Invites name
     `public_host` and `public_port`; with `maps` the router is asked for what is left out. For
-    peers that cannot dial each other bytes are passed on, at `relay_bytes_per_s` at most."""
+    peers that cannot dial each other bytes are passed on, at `relay_bytes_per_s` at most. `part`
+    parts the text of a run of experts."""
     with contextlib.closing(Store.open(state_dir)) as store:
         groups = group_terms(config)
         if initial is not None:
@@ -125,7 +128,10 @@ async def serve(
             _keep(state_dir / TOKENIZER_FILE, places.tokenizer)
         text = await asyncio.to_thread(_text, config, places, state_dir / "text", tell)
         _check_same_text(store, text, takes_changed_text, tell)
-        parted = await asyncio.to_thread(_parted, config, text, state_dir, tell)
+        parted: Parted | None = None
+        if config.experts.count > 1 and text is not None:
+            assert part is not None, "a run of experts needs its text parted"
+            parted = await asyncio.to_thread(part, text, state_dir, tell)
         texts = _texts(config, text, places.tokenizer, initial, store, parted, machine)
         app = CoordinatorApp(shell, door, texts, keys.cert_sha256, machine.note)
         runner = app.runner()
@@ -434,40 +440,6 @@ def _text(config: RunConfig, places: Places, folder: Path, tell: Tell) -> Text |
         ) from exc
 
 
-def _parted(
-    config: RunConfig, text: Text | None, state_dir: Path, tell: Tell
-) -> tuple[bytes, dict[bytes, int]] | None:
-    """The router's file, and the expert of each piece; None in a run without experts. Centres that
-    were found once stay."""
-    if config.experts.count == 1 or text is None:
-        return None
-    from swarmtrain.data.clusters import (
-        PIECES_MAX,
-        ROUTER_BYTES_MAX,
-        ROUTER_FILE,
-        Router,
-        found_router,
-    )
-
-    path = state_dir / ROUTER_FILE
-    if path.exists():
-        try:
-            router = Router.from_bytes(regular_file.read(path, ROUTER_BYTES_MAX))
-        except (ValueError, OSError) as exc:
-            raise damaged(path.name, str(exc)) from exc
-    else:
-        tell(f"Parting {len(text.train)} pieces of text among {config.experts.count} experts.")
-        names = random.Random(config.run.seed).sample(text.train, min(PIECES_MAX, len(text.train)))
-        seen = [text.piece(one) for one in names]
-        router = found_router(seen, config.experts.count, config.run.seed)
-        _keep(path, router.to_bytes())
-    of = {
-        bytes.fromhex(one): router.cluster(text.piece(one))
-        for one in (*text.train, *text.validation)
-    }
-    return router.to_bytes(), of
-
-
 def _keep(path: Path, data: bytes) -> None:
     """Have a file in the state directory, where other commands find it."""
     try:
@@ -508,7 +480,7 @@ def _texts(
     tokenizer: bytes,
     initial: Initial | None,
     store: Store,
-    parted: tuple[bytes, dict[bytes, int]] | None,
+    parted: Parted | None,
     machine: Rendezvous,
 ) -> CorpusService:
     data, width, context = config.data, width_of(config), config.model.context

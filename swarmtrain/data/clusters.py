@@ -13,14 +13,17 @@ References:
     arXiv 2303.14177, sections 2.1 (tf-idf, k-means) and 2.4 (router).
 """
 
+import random
 import struct
-from collections.abc import Collection, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
-from typing import TypeAlias
+from pathlib import Path
+from typing import Protocol, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
 
+from swarmtrain.foundation import atomic_file, regular_file
 from swarmtrain.foundation.errors import UserError
 
 Floats: TypeAlias = npt.NDArray[np.float32]
@@ -39,10 +42,25 @@ ROUTER_FILE = "router.bin"
 _MAGIC = b"swarmtrain router 1\n"
 ROUTER_BYTES_MAX = len(_MAGIC) + 8 + 4 * BUCKETS * (EXPERTS_MAX + 1)
 
-PIECES_MAX = 4096
+_PIECES_MAX = 4096
 """Pieces that centres are found by: more say little new, and each takes 16 KB meanwhile."""
 
 _TRIPLE = 3
+
+
+class Text(Protocol):
+    """A text cut into pieces, as the coordinator has it."""
+
+    @property
+    def train(self) -> tuple[str, ...]:
+        """Hex name of each training piece."""
+
+    @property
+    def validation(self) -> tuple[str, ...]:
+        """Hex name of each validation piece."""
+
+    def piece(self, piece_hash: str) -> bytes:
+        """The bytes of one piece."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,7 +108,7 @@ class Router:
         return _chances(found)
 
     def without(self, missing: Collection[int]) -> "Router":
-        """The same without some clusters: texts of these go to the nearest of the others."""
+        """Return the same without some clusters: texts of these go to the nearest of the others."""
         kept = [index for index in range(self.count) if index not in missing]
         return Router(self.rarity, self.centres[kept])
 
@@ -155,6 +173,46 @@ def found_router(pieces: Sequence[bytes], count: int, seed: int) -> Router:
     points = np.stack([_point(piece, rarity) for piece in pieces])
     kmeans = KMeans(count, n_init=4, random_state=seed % 2**32).fit(points)
     return Router(rarity, kmeans.cluster_centers_.astype(np.float32))
+
+
+def parted(
+    count: int, seed: int, text: Text, folder: Path, tell: Callable[[str], None]
+) -> tuple[bytes, dict[bytes, int]]:
+    """The router's file, and the cluster of each piece. Centres that were found once stay, as
+    peers have trained by them.
+
+    Args:
+        count: number of clusters.
+        seed: seed of what is drawn.
+        text: the text.
+        folder: place of the file.
+        tell: hears what takes long.
+
+    Raises:
+        UserError: as `found_router`; SWT-E703, the file there is damaged or of another number.
+    """
+    path = folder / ROUTER_FILE
+    if path.exists():
+        try:
+            router = Router.from_bytes(regular_file.read(path, ROUTER_BYTES_MAX))
+            if router.count != count:
+                raise ValueError(f"it is of {router.count} experts")
+        except (ValueError, OSError) as error:
+            raise UserError(
+                "SWT-E703",
+                f"{path} cannot be used: {error}.",
+                "It says which text each expert has trained on.",
+                "Bring it back from a peer's state directory, where it lies under the same name.",
+            ) from error
+    else:
+        tell(f"Parting {len(text.train)} pieces of text among {count} experts.")
+        chosen = random.Random(seed).sample(text.train, min(_PIECES_MAX, len(text.train)))
+        router = found_router([text.piece(name) for name in chosen], count, seed)
+        atomic_file.write(path, router.to_bytes(), mode=0o600)
+    names = (*text.train, *text.validation)
+    return router.to_bytes(), {
+        bytes.fromhex(name): router.cluster(text.piece(name)) for name in names
+    }
 
 
 def _rarity(pieces: Sequence[bytes]) -> Floats:

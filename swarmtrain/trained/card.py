@@ -66,7 +66,8 @@ def _facts(found: Collected, history: History, num_values: int) -> Iterator[str]
     yield f"| strategy | {outer.strategy}, {steps}, outer learning rate {outer.lr:g} |"
     yield f"| codec | {config.exchange.codec} |"
     for part in found.parts:
-        of = f" of stage {part.stage}" if len(found.parts) > 1 else ""
+        what = "stage" if found.config.pipeline.num_stages > 1 else "expert"
+        of = f" of {what} {part.stage}" if len(found.parts) > 1 else ""
         yield f"| state root{of} | `{part.state_root}` after round {part.op} |"
     yield ""
 

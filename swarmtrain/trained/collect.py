@@ -78,7 +78,7 @@ class Collected:
         ledger: directory whose records reach furthest.
         tokenizer: bytes of the run's tokenizer.json, if it has one.
         missing: stages, or experts, that none of the directories has.
-        router: what has parted the text, where there are experts; their parameters are named
+        router: router between experts, where there are several; their parameters are named as by
             `clusters.name_in`.
     """
 

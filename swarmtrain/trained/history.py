@@ -56,35 +56,46 @@ class History:
     text: TextPlace | None = None
 
 
+Place = tuple[int, int]
+"""A group's number, and an op of it."""
+
+
 def history_of(found: Collected) -> History:
     """The history of a collected model."""
     source, config = found.ledger, found.config
     end = max(part.op for part in found.parts)
+    # Of experts all groups are told of, of stages the first, which has every round that the others
+    # have; rounds are those of the first that is here.
+    has_experts = source.config.experts.count > 1
+    groups = {part.stage for part in found.parts} if has_experts else {0}
+    first = min(groups)
     peers: set[bytes] = set()
-    plans: dict[int, Plan] = {}
-    done: dict[int, Commit | Skip] = {}
+    plans: dict[Place, Plan] = {}
+    done: dict[Place, Commit | Skip] = {}
     for body in _bodies(source):
         match body:
             case Join(peer):
                 peers.add(peer)
-            case Plan(group=0):
-                plans[body.op] = body
-            case Commit(group=0) | Skip(group=0):
-                done[body.op] = body
-            case Rewind(op, group=0):
-                done = {number: one for number, one in done.items() if number <= op}
-    commits = {op: one for op, one in done.items() if isinstance(one, Commit) and op <= end}
+            case Plan(group=group) if group in groups:
+                plans[group, body.op] = body
+            case Commit(group=group) | Skip(group=group) if group in groups:
+                done[group, body.op] = body
+            case Rewind(op, group=group) if group in groups:
+                done = {at: one for at, one in done.items() if at[0] != group or at[1] <= op}
+    commits = {at: one for at, one in done.items() if isinstance(one, Commit) and at[1] <= end}
+    rounds = [op for group, op in commits if group == first]
+    newest = plans.get((first, max(rounds, default=0)))
     tokens, are_counted = _tokens(source, config, plans, commits)
     return History(
-        rounds=len(commits),
-        skipped=sum(op <= end for op in done) - len(commits),
+        rounds=len(rounds),
+        skipped=sum(group == first and op <= end for group, op in done) - len(rounds),
         peers=len(peers),
         contributors=len({peer for one in commits.values() for peer in one.contributors}),
         tokens=tokens,
         are_counted=are_counted,
         losses={op: loss for op, loss in _losses(source).items() if op <= end},
         is_whole=source.is_whole,
-        text=plans[max(commits)].text if commits and max(commits) in plans else None,
+        text=newest.text if newest is not None else None,
     )
 
 
@@ -100,7 +111,7 @@ def _bodies(source: Source) -> Iterator[AnyBody]:
 
 
 def _tokens(
-    source: Source, config: RunConfig, plans: Mapping[int, Plan], commits: Mapping[int, Commit]
+    source: Source, config: RunConfig, plans: Mapping[Place, Plan], commits: Mapping[Place, Commit]
 ) -> tuple[int, bool]:
     """Tokens in these rounds, and whether they were counted."""
     if config.pipeline.num_stages > 1:
@@ -108,9 +119,9 @@ def _tokens(
         return batches * config.pipeline.micro_batch * config.model.context, True
     if config.model.kind == "custom":
         return 0, False
-    told = {op: plan for op, plan in plans.items() if op in commits and plan.samples}
+    told = {at: plan for at, plan in plans.items() if at in commits and plan.samples}
     if told:
-        samples = sum(in_result(plan, commits[op]) for op, plan in told.items())
+        samples = sum(in_result(plan, commits[at]) for at, plan in told.items())
         return samples * config.model.context, True
     gifts = sum(len(one.contributors) for one in commits.values())
     steps = gifts * config.steps_per_round

@@ -286,9 +286,9 @@ def test_leases_are_given_and_taken_back_at_the_end(tmp_path: Path) -> None:
                 (leased,) = grant.train
                 assert leased == (bytes.fromhex(Text.name), 0) and len(grant.validation) == 1
                 assert await client.fetch_piece(leased.piece) == Text.plain
-                assert list(rig.app._texts.leases.holders()) == [ALICE.peer_id]
+                assert list(rig.app._texts.leases[0].holders()) == [ALICE.peer_id]
             await rig.machine.hears("disconnected")
-            assert not rig.app._texts.leases.holders()
+            assert not rig.app._texts.leases[0].holders()
 
     run(scene())
 

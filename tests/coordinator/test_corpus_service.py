@@ -57,7 +57,7 @@ def test_what_a_peer_has_read_counts_when_it_leaves_and_it_holds_nothing() -> No
     texts = service()
     held = texts.grant(A, LeaseRequest(3)).train
     assert texts.grant(A, LeaseRequest(0, done=held[:2])).train == ()
-    assert texts.progress == TextPlace(1, 2, 10) and not texts.leases.held(A)
+    assert texts.progress == TextPlace(1, 2, 10) and not texts.leases[0].held(A)
 
 
 def test_too_much_that_is_said_to_be_done_is_refused() -> None:
