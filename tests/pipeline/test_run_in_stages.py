@@ -18,6 +18,7 @@ from swarmtrain.pipeline.cut import run_stages
 from swarmtrain.pipeline.evaluation import validation_loss
 from swarmtrain.pipeline.places import Places
 from swarmtrain.pipeline.span import Span
+from swarmtrain.verify.peer_state import prove_peer
 
 torch.set_num_threads(1)
 
@@ -83,7 +84,7 @@ EAGER = OuterSection(strategy="eager", inner_steps=STEPS, momentum=0.5)
     ("activations", "outer"), [("none", None), ("int8", EAGER), ("subspace-16", None)]
 )
 def test_peers_of_three_stages_and_a_full_replica_train_one_model(
-    begin, activations: str, outer: OuterSection | None
+    begin, activations: str, outer: OuterSection | None, tmp_path: Path
 ) -> None:
     coordinator, peers = begin((0, 0), (1, 1), (2, 2), (0, 2), activations=activations, outer=outer)
     assert_whole(coordinator, peers)
@@ -96,6 +97,7 @@ def test_peers_of_three_stages_and_a_full_replica_train_one_model(
     roots = peers[3].peer.roots
     assert roots == {str(stage): root for one in peers[:3] for stage, root in one.roots().items()}
     assert Serving(0, 2, "as it asked") in peers[3].events
+    assert all(prove_peer(tmp_path / str(number)).ok for number in (0, 3))
 
 
 def test_flushed_steps_are_made_by_all_stages_together(begin) -> None:
