@@ -97,7 +97,13 @@ def options_of(words: list[str] | None = None) -> argparse.Namespace:
     parser.add_argument("--rank", type=int, default=64, help="of the subspace")
     if parser.parse_args(words).subspace:
         parser.set_defaults(
-            net="20:50", width=768, context=256, micro_batch=4, batch=48, pass_seconds=0.01
+            net="20:50",
+            width=768,
+            context=256,
+            micro_batch=4,
+            batch=48,
+            pass_seconds=0.01,
+            timeout=900.0,
         )
     return parser.parse_args(words)
 

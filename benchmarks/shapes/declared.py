@@ -481,8 +481,11 @@ def _pipelines() -> list[Shape]:
               (PIPED, TWO), loss_ratio, loss_at_most(1.02), length),
         Shape("pipeline-int8", "int8 between stages: loss at most 1.01 of float32's",
               (PIPED, _piped(":activations=none")), loss_ratio, loss_at_most(1.01), length),
-        Shape("pipeline-subspace", "a quarter of the width between stages: loss at most 1.03 of "
-              "float32's", (_piped(":activations=subspace-16"), _piped(":activations=none")),
+        Shape("pipeline-subspace", "half of the width between stages: loss at most 1.03 of "
+              "float32's", (_piped(":activations=subspace-32"), _piped(":activations=none")),
+              loss_ratio, loss_at_most(1.03), length),
+        Shape("pipeline-subspace-16", "a quarter of it",
+              (_piped(":activations=subspace-16"), _piped(":activations=none")),
               loss_ratio, loss_at_most(1.03), length),
         Shape("pipeline-routes", "peers of a stage that is no source's at most 0.8 as far apart as "
               "with fixed routes, where each source has text of its own",

@@ -139,10 +139,9 @@ class Boundary:
         Raises:
             UnencodableValues, ValueError: as of `encode`.
         """
-        if self.subspace is None or self._ids is None or tokens is None:
+        if self._ids is None or tokens is None:
             return self.encode(values)
-        self._check(values)
-        return self._encoded(values[..., : self.subspace.rank]) + self._ids.encode(tokens)
+        return self.encode(values) + self._ids.encode(tokens)
 
     def decode_input(self, data: Buffer, form: messages.Payload) -> tuple[Tensor, Tensor | None]:
         """A stage's input that came from somebody else, and its token ids where there is a
@@ -164,8 +163,8 @@ class Boundary:
         return self.subspace.whole(coordinates, tokens), tokens
 
     def encode(self, values: Tensor, *, seed: int | None = None) -> bytes:
-        """The values as bytes, in a subspace a gradient's as those of its coordinates; the same
-        values and seed give the same ones.
+        """The values as bytes, in a subspace their coordinates; the same values and seed give the
+        same ones.
 
         Args:
             values: tensor of the boundary's shape; float32, or a kind that it holds exactly.
@@ -176,18 +175,12 @@ class Boundary:
             UnencodableValues: reason ``nonfinite``; or ``above-window``, from 2^39 on.
             ValueError: another shape or dtype: the caller's mistake.
         """
-        self._check(values)
-        return self._encoded(self.subspace.gradient(values) if self.subspace else values, seed)
-
-    def _check(self, values: Tensor) -> None:
         if tuple(values.shape) != self.shape or values.dtype not in _DTYPES:
             raise ValueError(
                 f"{values.dtype} of shape {tuple(values.shape)} at a boundary of {self.shape}"
             )
-
-    def _encoded(self, sent: Tensor, seed: int | None = None) -> bytes:
-        """The values that are sent as bytes."""
-        flat = sent.detach().to("cpu", torch.float32).contiguous().reshape(-1)
+        sent = values.detach()[..., : self._coded[-1]]
+        flat = sent.to("cpu", torch.float32).contiguous().reshape(-1)
         largest = flat.abs().amax().item()
         if not math.isfinite(largest):
             raise UnencodableValues("nonfinite", "a value is NaN or infinite")

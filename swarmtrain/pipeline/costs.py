@@ -81,7 +81,8 @@ def stage_needs(config: RunConfig) -> tuple[StageNeed, ...]:
     tokens = examples * model.context
     passing = tokens // config.inner.accumulate  # of a model in stages that is 1
     hop = hop_bytes(tokens, model, config.pipeline.activations)
-    fixed = vocabulary_of(config) * model.width if rank_of(config.pipeline.activations) else 0
+    rank = rank_of(config.pipeline.activations)
+    fixed = vocabulary_of(config) * (model.width - rank) if rank else 0
     most = most_slots_of(config)
     needs: list[StageNeed] = []
     for blocks, parameters in zip(stage_cut(config), stage_parameters(config), strict=True):

@@ -9,7 +9,7 @@ from compare_text import TINY, run_one, small_corpus
 from swarmtrain.compare import request
 from swarmtrain.compare.pipeline_crowd import PipelineCrowd
 from swarmtrain.compare.pipeline_swarm import PipelineSwarm
-from swarmtrain.compare.plan import SIZES, Pipelined
+from swarmtrain.compare.plan import Pipelined
 from swarmtrain.compare.results import rows
 from swarmtrain.compare.seats import run_here
 from swarmtrain.compare.table import text_table
@@ -77,7 +77,7 @@ def test_strategies_with_rounds_fit_through_deaths(corpus, strategy):
 def test_states_of_thin_ways_stay_in_the_subspace(corpus, codec):
     """Whatever the exchange sends: sign has no level for nothing."""
     words = f"diloco:pipeline=3x2:codec={codec}:error_feedback=yes:activations="
-    rank, width = 4, SIZES["tiny"].model.width
+    rank = 4
     (plan,) = request.plans(words + f"subspace-{rank}", PAIRS, [0], {})
     swarm = PipelineSwarm(plan, plan.pipeline, corpus)
     thin = swarm.run()
@@ -91,7 +91,7 @@ def test_states_of_thin_ways_stay_in_the_subspace(corpus, codec):
             views = one.replica.layout.named_views(anchor)
             for name in views if stage < 2 else ():
                 if name.endswith(("attention_out.weight", "mlp_down.weight")):
-                    assert torch.equal(views[name], views[name][:rank].repeat(width // rank, 1))
+                    assert views[name][:rank].any() and not views[name][rank:].any()
 
 
 def test_fast_peers_get_more_micro_batches_unless_routes_are_fixed(corpus):

@@ -144,14 +144,11 @@ def test_machines_that_flush_have_the_bits_of_the_unsplit_model_over_20_steps(
             losses.append(reference.add(MicroBatch(*read(name), dropout_seed(RUN, name))))
         factors.append(reference.step(SHARE * EXAMPLE.numel(), rate(number)))
     assert (min(factors) < 0.9) == (clip > 0) and (world.counts["lost"] > 0) == (loss > 0)
-    if not loss:  # a void step's are there, too
-        assert trainers(world)[2].losses == (losses if subspace is None else pytest.approx(losses))
+    assert loss or trainers(world)[2].losses == losses  # a void step's are there, too
     parts = values_of(peers)
     expected = whole.state_dict()
     assert parts.keys() == expected.keys()
-    if subspace is None:
-        assert all(torch.equal(parts[name], values) for name, values in expected.items())
-    assert all(torch.allclose(parts[name], values, atol=1e-5) for name, values in expected.items())
+    assert all(torch.equal(parts[name], values) for name, values in expected.items())
     assert world.books[0].counted == (STEPS * SHARE,) * 3 and not world.books[0].partial
 
 
