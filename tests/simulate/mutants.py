@@ -25,6 +25,7 @@ from broken_rules import MUTANTS as RULE_MUTANTS
 from broken_rules import Mutant
 from credulous import WORD_MUTANTS
 from enumeration import Case, cases, run_case
+from expert_mutants import EXPERT_MUTANTS
 from hoarded_states import HOARDED_MUTANTS
 from lone_partners import PAIR_MUTANTS
 from membership_mutants import MEMBERSHIP_MUTANTS
@@ -36,7 +37,14 @@ from swarmtrain.simulate.ground.scene import Violation
 from swarmtrain.simulate.seeds import run_seed
 
 MUTANTS = RULE_MUTANTS | WORD_MUTANTS | AUDIT_MUTANTS | PAIR_MUTANTS
-MUTANTS |= UNCHECKED_MUTANTS | MEMBERSHIP_MUTANTS | HOARDED_MUTANTS | WAY_MUTANTS | STALE_MUTANTS
+MUTANTS |= (
+    EXPERT_MUTANTS
+    | UNCHECKED_MUTANTS
+    | MEMBERSHIP_MUTANTS
+    | HOARDED_MUTANTS
+    | WAY_MUTANTS
+    | STALE_MUTANTS
+)
 
 _STEP = 37
 """Cases are taken with this stride, then with the next offset: all kinds come early."""

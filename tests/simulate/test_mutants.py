@@ -6,6 +6,7 @@ import pytest
 from blind_audits import AUDIT_MUTANTS
 from credulous import WORD_MUTANTS
 from enumeration import run_case
+from expert_mutants import EXPERT_MUTANTS
 from hoarded_states import HOARDED_MUTANTS
 from membership_mutants import MEMBERSHIP_MUTANTS
 from mutants import MUTANTS, OPS, PEERS, hunt, hunt_seeds, main
@@ -16,7 +17,7 @@ from way_mutants import WAY_MUTANTS
 from swarmtrain.simulate.seeds import run_seed
 
 UNSEEN = (
-    "M6", "M8", "M12", "P2", "P5", "P6", *WORD_MUTANTS, *AUDIT_MUTANTS, *UNCHECKED_MUTANTS,
+    "M6", "M8", "M12", "P2", "P5", "P6", *EXPERT_MUTANTS, *WORD_MUTANTS, *AUDIT_MUTANTS, *UNCHECKED_MUTANTS,
     *MEMBERSHIP_MUTANTS, *HOARDED_MUTANTS, *WAY_MUTANTS, *STALE_MUTANTS,
 )  # fmt: skip
 ENUMERATED = [name for name in MUTANTS if name not in UNSEEN]
@@ -53,13 +54,13 @@ SEEN_SOON = (
     "P6",
     "N1", "N2", "N3", "N4", "N5", "N6", "N8", "N11", "N12", "N13", "N14", "N15", "N16", "N17",
     "N18", "N19", "N20", "N21", "N22", "N23", "N24", "N25", "N26", "N27", "N28",
-    *MEMBERSHIP_MUTANTS, *HOARDED_MUTANTS, *WAY_MUTANTS, *STALE_MUTANTS,
+    *EXPERT_MUTANTS, *MEMBERSHIP_MUTANTS, *HOARDED_MUTANTS, *WAY_MUTANTS, *STALE_MUTANTS,
 )  # fmt: skip
 
 
 FIRST_SEEN = {
     "M12": 7, "M13b": 6, "P4": 90, "N3": 10, "N8": 260, "N13": 6, "N15": 10, "N18": 6, "N19": 10,
-    "N21": 14, "N27": 5, "N28": 5, "A4": 15, "D5": 60, "D6": 20, "D7": 84,
+    "N21": 14, "N27": 5, "N28": 5, "A4": 15, "D5": 60, "D6": 20, "D7": 84, "E2": 5,
     "R1": 8, "R3": 8, "R4": 21, "R5": 30, "R7": 8,
 }  # fmt: skip
 """Seeds at which a hunt begins that saw nothing in the worlds before."""

@@ -87,6 +87,7 @@ class Invariants(GroupChecks):
         self._flipped: set[tuple[PeerId, int, bytes]] = set()
         self._overruled: set[int] = set()
         self._banned: set[PeerId] = set()
+        self._trains: dict[PeerId, tuple[int, ...]] = {}
         self.sent_away: set[PeerId] = set()
         self.are_met = True
         self._calm_s = float("inf")
@@ -113,6 +114,8 @@ class Invariants(GroupChecks):
         if isinstance(body, Move):
             for rules in self._all_rules:
                 rules.moved(body)
+            if self._scene.conditions.are_experts:
+                self._assigned(body)
         if group := getattr(body, "group", 0):
             self.later[group].logged(record, body)
             return
@@ -165,6 +168,19 @@ class Invariants(GroupChecks):
             if states and max(states) < own and own > 0:
                 story = f"peer {leaver.number} may go, which alone holds the state after op {own}"
                 self._violated("RELEASED", story if not number else f"group {number}: {story}")
+
+    def _assigned(self, move: Move) -> None:
+        """E1 and E2: a peer trains one expert, and an expert's last one is not sent away."""
+        if len(move.groups) != 1 or move.keeps:
+            self._violated("E1", f"a peer is in {move.groups} and keeps {move.keeps}")
+        before, self._trains[move.peer] = self._trains.get(move.peer, ()), move.groups
+        coordinator = self._swarm.coordinator.machine
+        if before in ((), move.groups) or coordinator is None:
+            return
+        group = coordinator.groups[before[0]]
+        is_back = move.why.startswith("0 others")  # a newcomer's own choice, after GONE
+        if not group.view.members and not group.is_finished and not is_back:
+            self._violated("E2", f"expert {before[0]} has lost its last peer to {move.groups[0]}")
 
     def is_told(self, index: int) -> bool:
         """Return True if somebody with whom nothing is wrong holds this record."""

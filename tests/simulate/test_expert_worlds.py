@@ -1,0 +1,14 @@
+"""Experts in worlds with every fault: each keeps its promises, and none has another's peers."""
+
+import pytest
+
+from swarmtrain.simulate.seeds import run_seeds
+
+
+@pytest.mark.parametrize(("experts", "peers"), [(2, 4), (3, 5)])
+def test_worlds_of_experts_are_clean(experts, peers):
+    worlds = run_seeds(range(5), peers=peers, ops=6, groups=experts, are_experts=True)
+    results = list(worlds)
+    told = [f"{one.seed}: {v.invariant}: {v.story}" for one in results for v in one.violations]
+    assert not told
+    assert all(result.commits >= 6 for result in results)
