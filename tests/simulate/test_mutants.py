@@ -17,7 +17,8 @@ from way_mutants import WAY_MUTANTS
 from swarmtrain.simulate.seeds import run_seed
 
 UNSEEN = (
-    "M6", "M8", "M12", "P2", "P5", "P6", *EXPERT_MUTANTS, *WORD_MUTANTS, *AUDIT_MUTANTS, *UNCHECKED_MUTANTS,
+    "M6", "M8", "M12", "P2", "P5", "P6", *EXPERT_MUTANTS, *WORD_MUTANTS,
+    *AUDIT_MUTANTS, *UNCHECKED_MUTANTS,
     *MEMBERSHIP_MUTANTS, *HOARDED_MUTANTS, *WAY_MUTANTS, *STALE_MUTANTS,
 )  # fmt: skip
 ENUMERATED = [name for name in MUTANTS if name not in UNSEEN]
