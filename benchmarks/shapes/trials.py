@@ -5,6 +5,7 @@ so that the same table can be made in full or tiny, as a test makes it. Rates co
 that the trial names. Not here: which trials there are.
 """
 
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from enum import Enum
@@ -130,6 +131,9 @@ QUICK = Edition(
 """Every trial and every line of the report in seconds; what comes out means nothing."""
 
 
+_SUBSPACE = re.compile(r"subspace-(\d+)")
+"""Shapes say ranks of a width of 64; smaller models have smaller ones."""
+
 UNEQUAL = (1.0, 1.0, 0.5, 0.25)
 ASYNCHRONOUS = "asynchronous:pace=dynamic"
 
@@ -212,7 +216,9 @@ class Trial:
         }
         if self.strategy == "streaming":
             given["fragments"] = span.fragments
-        (plan,) = request.plans(self.words, base, [seed], given)
+        width = SIZES[span.size].model.width
+        words = _SUBSPACE.sub(lambda m: f"subspace-{max(1, int(m[1]) * width // 64)}", self.words)
+        (plan,) = request.plans(words, base, [seed], given)
         return replace(plan, label=self.label, codec=_scaled(plan.codec, span.size))
 
 

@@ -31,7 +31,7 @@ def test_who_comes_back_continues_at_the_step_of_its_state_and_ramps_up(name: st
         storage=SimpleNamespace(directory=Path()),
         thread=SimpleNamespace(send=lambda message: None),
         own_seed=lambda: 1,
-        session=lambda trainer, layout, hooks: told.append(hooks),
+        session=lambda trainer, layout, hooks, group: told.append(hooks),
     )
     events = Telling(lambda line: None, None)
     options: Any = SimpleNamespace(threads=1, ways=AS_WRITTEN, data=None)
