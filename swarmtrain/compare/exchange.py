@@ -42,7 +42,7 @@ from swarmtrain_optimizers.strategies.registry import facts_named
 from swarmtrain_transport import actions as do
 from swarmtrain_transport import limits
 from swarmtrain_transport.coordinator.ops.planning import RunTerms
-from swarmtrain_transport.kinds import GATHER, MEAN, PAIR
+from swarmtrain_transport.kinds import CLOCKS, GATHER, MEAN, PAIR
 from swarmtrain_transport.links.link import PeerId
 from swarmtrain_transport.wire.frames import Frame, FrameKind
 from swarmtrain_transport.wire.records import BodyReader, Commit, Freeze, Record, Skip
@@ -215,9 +215,11 @@ class Exchange(Crowd[Peer]):
         self._plan = plan
         self._ids = [replica.peer for replica in replicas]
         self._ops: dict[int, OpTold] = {}
-        self._op = self._decided_op = 0
+        self._newest_op = self._decided_op = 0
+        self._gave: dict[PeerId, int] = {}
         self._reader = BodyReader()
-        self._is_under_way = self._is_finishing = False
+        self._under_way: dict[int, int] = {}
+        self._is_finishing = False
         self.is_staged = stage is not None
         self._rng = random.Random(f"losses {plan.seed}" + f" {stage}" * self.is_staged)
         self._late: list[tuple[Peer, Ready]] = []
@@ -230,7 +232,7 @@ class Exchange(Crowd[Peer]):
         if self.is_staged:
             start_peers = 1  # who counted nothing in a round gives nothing
         terms = _terms_of(plan, replicas[0], start_peers, is_staged=self.is_staged)
-        self._has_buffer = terms.buffer > 0
+        self._has_buffer, self._by_clocks = terms.buffer > 0, terms.graph == CLOCKS
         super().__init__(terms, keys)
         is_paced = plan.pace is Pace.DYNAMIC
         self.peers = [
@@ -268,15 +270,16 @@ class Exchange(Crowd[Peer]):
         self.connect(peer)
         self.settle()
         peer.attach()
-        self.run(lambda: replica.driver.op >= self._leader.replica.driver.op)
+        newest = 0 if self._by_clocks else self._leader.replica.driver.op
+        self.run(lambda: replica.driver.op >= newest)
         return peer
 
     def settle_ops(self) -> None:
         """Let all happen that can before the next inner step."""
         self.settle()
-        while self._is_under_way or self._is_awaited:
-            if self._is_under_way:
-                self.run(lambda: not self._is_under_way)
+        while self._under_way or self._is_awaited:
+            if self._under_way:
+                self.run(lambda: not self._under_way)
             else:
                 self._await_op()
             self.settle()
@@ -303,7 +306,9 @@ class Exchange(Crowd[Peer]):
 
     def gives(self, peer: Peer, part: Ready) -> None:
         """A part is given; it may be lost."""
-        self._told_of(part.part.op).gave[peer.peer] = self.tick
+        self._gave[peer.peer] = self.tick
+        if not self._by_clocks:  # of which an op may take it that is planned later
+            self._told_of(part.part.op).gave[peer.peer] = self.tick
         is_late = any(peer is self.peers[index] for index in self.left_out)
         if self._rng.random() < self._plan.drop or is_late:
             self._late.append((peer, part))
@@ -312,13 +317,14 @@ class Exchange(Crowd[Peer]):
 
     def placed(self, peer: Peer, op: int) -> None:
         """An op's outcome has taken its place at a peer."""
-        if peer is self._leader and not self.is_staged:
+        if peer is self._leader and not (self.is_staged or self._by_clocks):
             self._ended.append(op)
 
     def moves(self, source: PeerId, target: PeerId, frame: Frame) -> None:
         """Payload goes from one to another."""
         size, is_ahead = len(frame.body), frame.kind is FrameKind.AHEAD
-        told = self._told_of(frame.set_id if is_ahead else self._op)
+        op = frame.set_id if is_ahead else self._under_way.get(frame.plan_id, self._newest_op)
+        told = self._told_of(op)
         told.up[source] += size
         told.down[target] += size
         told.ahead += size * is_ahead
@@ -328,10 +334,15 @@ class Exchange(Crowd[Peer]):
         body = self._reader.read(record)
         match body:
             case PlanRecord():
-                self._op, self._is_under_way = body.op, True
+                plan_id = int.from_bytes(record.hash[:8], "little")
+                self._newest_op = self._under_way[plan_id] = body.op
                 told = self._told_of(body.op)
                 planned = [member.peer for member in body.members if member.weight]
-                told.left_out = len(told.gave) - len(planned)
+                if self._by_clocks:
+                    told.gave = {peer: self._gave[peer] for peer in planned}
+                    told.left_out = len(self._late)
+                else:
+                    told.left_out = len(told.gave) - len(planned)
                 told.began = max(told.gave[peer] for peer in planned)
                 if self._has_buffer:
                     speeds = {one.peer: one.replica.speed for one in self.peers}
@@ -340,11 +351,19 @@ class Exchange(Crowd[Peer]):
                 refused = [reason for reason in body.excluded.values() if reason != _ALONE]
                 self._told_of(body.op).left_out += len(refused)
             case Commit() | Skip():
-                self._is_under_way, self._decided_op = False, body.op
-                if self.is_staged:
+                self._under_way = {
+                    plan: op for plan, op in self._under_way.items() if op != body.op
+                }
+                self._decided_op = body.op
+                if self.is_staged or self._by_clocks:
                     self._ended.append(body.op)
                 self._told_of(body.op).is_committed = isinstance(body, Commit)
-                self._late = [(one, part) for one, part in self._late if part.part.op > body.op]
+                late, self._late = self._late, []
+                for one, part in late:
+                    if self._by_clocks:  # what nobody has heard of is told again
+                        one.tell(partial(tell, part))
+                    elif part.part.op > body.op:
+                        self._late.append((one, part))
 
     # ---- parts
 
@@ -369,12 +388,12 @@ class Exchange(Crowd[Peer]):
         return any(held) if begins_late else all(held)
 
     def _await_op(self) -> None:
-        began = self._op
+        began = self._newest_op
         until_s = self.now_s + 2 * _WAIT_READY_S
         if self._plan.returns:  # one that is gone is waited for until it is suspected
             until_s += limits.SUSPECT_CLOSED_S
-        self.run(lambda: self._op > began or self.now_s >= until_s)
-        if self._op == began:
+        self.run(lambda: self._newest_op > began or self.now_s >= until_s)
+        if self._newest_op == began:
             if not self._late:
                 raise RuntimeError("this run stands still")
             peer, part = self._late.pop(self._rng.randrange(len(self._late)))

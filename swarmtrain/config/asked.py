@@ -173,6 +173,7 @@ def planned_by(facts: StrategyFacts, own: Mapping[str, Setting]) -> dict[str, An
     every = {key: field.default for key, field in own_settings(facts).items()} | dict(own)
     found: dict[str, Any] = {key: every[key] for key in facts.planned}
     found["vectors"] = facts.vectors
+    found.setdefault("graph", facts.graph)
     return found | ({"staleness": ""} if found.get("staleness") == "none" else {})
 
 

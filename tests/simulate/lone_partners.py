@@ -11,6 +11,7 @@ from swarmtrain.simulate.world import World
 from swarmtrain_optimizers.strategies.gossip.strategy import Gossip
 from swarmtrain_transport.coordinator.ops import planning, policies
 from swarmtrain_transport.kinds import PAIR
+from swarmtrain_transport.ledger.fold import GroupView
 from swarmtrain_transport.peer.catchup import CatchUp
 from swarmtrain_transport.peer.progression import Progression
 
@@ -86,6 +87,22 @@ def the_coordinator_draws_partners_where_a_graph_says_them():
     return replaced(planning, "order_of", make)
 
 
+@contextlib.contextmanager
+def who_is_in_an_op_is_planned_for_another() -> Iterator[None]:
+    with (
+        replaced(GroupView, "passed", lambda _: lambda self, peer, op: self.next_op - 1),
+        replaced(GroupView, "_are_free", lambda _: lambda self, peers: True),
+    ):
+        yield
+
+
+def a_peer_passes_an_op_that_has_its_part():
+    def make(gives_to):
+        return lambda self, peer, op: op not in self.commits and gives_to(self, peer, op)
+
+    return replaced(GroupView, "gives_to", make)
+
+
 PAIR_MUTANTS = {
     "P1": Mutant(
         "COMMIT names a pair of which one half is with its contributor only",
@@ -113,5 +130,15 @@ PAIR_MUTANTS = {
         "the coordinator draws partners, where PLAN names a graph",
         the_coordinator_draws_partners_where_a_graph_says_them,
         (("fault", "not those that were drawn"),), world=neighbouring,
+    ),
+    "P7": Mutant(
+        "a peer is planned for a second op by clocks",
+        who_is_in_an_op_is_planned_for_another,
+        (("rule 9", "has not the result"), ("raised", "")), world=gossiping,
+    ),
+    "P8": Mutant(
+        "a peer passes an op by clocks that names it",
+        a_peer_passes_an_op_that_has_its_part,
+        (("rule 9", "has not the result"), ("L2", "")), world=gossiping,
     ),
 }  # fmt: skip

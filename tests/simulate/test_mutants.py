@@ -17,7 +17,7 @@ from way_mutants import WAY_MUTANTS
 from swarmtrain.simulate.seeds import run_seed
 
 UNSEEN = (
-    "M6", "M8", "M12", "P2", "P5", "P6", *EXPERT_MUTANTS, *WORD_MUTANTS,
+    "M6", "M8", "M12", "P2", "P5", "P6", "P7", "P8", *EXPERT_MUTANTS, *WORD_MUTANTS,
     *AUDIT_MUTANTS, *UNCHECKED_MUTANTS,
     *MEMBERSHIP_MUTANTS, *HOARDED_MUTANTS, *WAY_MUTANTS, *STALE_MUTANTS,
 )  # fmt: skip
@@ -52,7 +52,7 @@ def test_a_mutant_is_one_command_and_leaves_nothing_broken_behind(capsys):
 
 SEEN_SOON = (
     "M4", "M9", "M12", "M13a", "M13b", "M14", "M15", "M16", "M17", "P1", "P2", "P3", "P4", "P5",
-    "P6",
+    "P6", "P7", "P8",
     "N1", "N2", "N3", "N4", "N5", "N6", "N8", "N11", "N12", "N13", "N14", "N15", "N16", "N17",
     "N18", "N19", "N20", "N21", "N22", "N23", "N24", "N25", "N26", "N27", "N28",
     *EXPERT_MUTANTS, *MEMBERSHIP_MUTANTS, *HOARDED_MUTANTS, *WAY_MUTANTS, *STALE_MUTANTS,

@@ -8,10 +8,10 @@ from enumeration import cases, run_case
 
 from swarmtrain.cli.main import main
 from swarmtrain.simulate.faults.troubles import HOSTILE_OWNER
-from swarmtrain.simulate.seeds import run_seed, run_seeds, world_of
+from swarmtrain.simulate.seeds import Training, run_seed, run_seeds, world_of
 from swarmtrain.simulate.world import World
 from swarmtrain_transport.kinds import PAIR
-from swarmtrain_transport.wire.records import Commit, Rewind, bodies_of
+from swarmtrain_transport.wire.records import Commit, Plan, Rewind, Skip, bodies_of
 
 
 def told(results) -> list[str]:
@@ -30,6 +30,25 @@ def test_worlds_in_which_two_that_are_ready_meet_are_clean(peers):
     results = list(run_seeds(range(8), peers=peers, ops=8, kind=PAIR, strategy="gossip"))
     assert not told(results)
     assert sum(result.commits for result in results) > 40
+
+
+def test_of_those_who_meet_nobody_waits_for_another_pair():
+    most, is_early = 0, False
+    for seed in range(8):
+        world = world_of(seed, 8, 12, kind=PAIR, training=Training("gossip"))
+        world.start()
+        world.run()
+        assert not world.scene.violations
+        under_way: list[int] = []
+        for body in bodies_of(world.invariants.decided.log):
+            if isinstance(body, Plan):
+                under_way.append(body.op)
+                most = max(most, len(under_way))
+            elif isinstance(body, Commit | Skip):
+                is_early |= body.op > min(under_way)
+                under_way.remove(body.op)
+    assert most > 2
+    assert is_early  # a younger op has ended first
 
 
 def test_nobody_sums_so_nobody_is_a_hostile_owner():

@@ -23,8 +23,14 @@ the weights alone."""
 
 RING = "ring"
 EXPONENTIAL = "exponential"
-GRAPHS = frozenset({"", RING, EXPONENTIAL})
+CLOCKS = "clocks"
+"""Peers meet by clocks of their own: an op is of two that are ready, and others begin beside it."""
+
+GRAPHS = frozenset({"", RING, EXPONENTIAL, CLOCKS})
 """Graphs along whose edges pairs meet; "" where partners are drawn anew for each op."""
+
+PAIRS_AT_ONCE = 32
+"""Ops that may be under way at once where peers meet by clocks."""
 
 
 def constant_of(kind: str) -> str:

@@ -81,7 +81,8 @@ class StrategyFacts:
             the vector without padding.
         settings: section [strategy.NAME]; also keywords of the maker.
         planned: own settings that the coordinator's plans follow (`RunTerms`): ``buffer``,
-            ``staleness`` and ``max_stale``; the maker gets those that it names.
+            ``staleness``, ``max_stale`` and ``graph``; the maker gets those that it names.
+        graph: who meets whom where no setting says it: ``clocks`` for two that are ready.
         defaults: values, by path, where a run file says nothing, in place of diloco's.
         wants: the only value that a setting may have with it, and the reason, by path.
         misfits: finds numbers that do not fit together.
@@ -112,6 +113,7 @@ class StrategyFacts:
     takes: frozenset[str] = MEANS_TAKE
     settings: type[OwnSettings] = OwnSettings
     planned: frozenset[str] = frozenset()
+    graph: str = ""
     defaults: Mapping[str, Value] = field(default_factory=dict)
     wants: Mapping[str, tuple[Value, str]] = field(default_factory=dict)
     misfits: Callable[[Numbers], Iterable[Misfit]] = lambda number: ()

@@ -104,7 +104,8 @@ class Decided:
             self.skips += 1
             return
         self.commits += 1
-        self.newest = (outcome.op, tuple(piece.root for piece in outcome.slices))
+        if outcome.op > self.newest[0]:  # by clocks a younger one may have ended before
+            self.newest = (outcome.op, tuple(piece.root for piece in outcome.slices))
 
     def rewound(self, index: int, op: int) -> None:
         """Cancel the decisions after `op` (T12); ops begin again with the next one."""

@@ -92,9 +92,9 @@ class GroupChecks:
             self._rewound(record.index, body)
 
     def _planned(self, plan: Plan) -> None:
+        self.work.begun(plan)
         self.rules.planned(plan)
         self.decided.begun(plan)
-        self.work.begun()
         self.lies.begun(plan)
         self._deadline_s = plan.deadline_s
         self._limits[plan.op] = self._late_s()
@@ -119,6 +119,7 @@ class GroupChecks:
             self._committed(outcome, self.decided.plans[outcome.op])
         else:
             self.demands.check_skip(outcome, self.decided)
+            self.work.pairs.skipped(outcome.op)
 
     def _committed(self, commit: Commit, plan: Plan) -> None:
         """I6 and I8: enough contributors, enough live holders of every slice."""

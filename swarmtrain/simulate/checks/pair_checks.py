@@ -19,6 +19,7 @@ from swarmtrain.simulate.processes.swarm import Swarm
 from swarmtrain.simulate.processes.watched_driver import Learner
 from swarmtrain_optimizers.strategies.base import StepsAlone
 from swarmtrain_transport.hashing import content_hash
+from swarmtrain_transport.kinds import CLOCKS
 from swarmtrain_transport.links.link import PeerId
 from swarmtrain_transport.result import OpResult
 from swarmtrain_transport.wire.records import Commit, Plan
@@ -44,10 +45,26 @@ class PairChecks:
         self._seen = decided
         self._demands = demands
         self._sums = sums
-        self._given: dict[tuple[int, PeerId, bytes], Tensor] = {}
+        self._given: dict[tuple[PeerId, bytes], Tensor] = {}
         self._unchanged: dict[PeerId, list[Tensor]] = {}
+        self._due: dict[tuple[PeerId, bytes], int] = {}  # ops that name a process, till it has them
 
     # ---- the coordinator
+
+    def begun(self, plan: Plan) -> None:
+        """Rule 9: who gives to an op has the result of the one that named it last; by clocks it is
+        in no other op under way, either."""
+        for member in plan.members:
+            op = self._due.get((member.peer, member.boot), plan.op)
+            if op < plan.op and member.weight:
+                story = f"gives to op {plan.op}, and has not the result of op {op}"
+                self._violated("rule 9", f"{self._scene.name_of(member.peer)} {story}")
+            if member.weight and plan.graph == CLOCKS:
+                self._due[member.peer, member.boot] = plan.op
+
+    def skipped(self, op: int) -> None:
+        """SKIP: nobody gets anything."""
+        self._due = {process: due for process, due in self._due.items() if due != op}
 
     def check_commit(self, commit: Commit, plan: Plan) -> None:
         """I6 and I8 of a pair op: whole pairs, enough of them, with what FREEZE says."""
@@ -63,8 +80,10 @@ class PairChecks:
             if outcome.contributors != (spec.owner,) * (spec.owner in named):
                 self._violated("I6", f"op {commit.op}: {name}'s slice is not its own")
             if spec.owner not in named:
+                self._due.pop((spec.owner, boots[spec.owner]), None)
                 continue
             roots[spec.owner] = outcome.root
+            self._due[spec.owner, boots[spec.owner]] = commit.op
             if spec.owner not in freeze.roots or freeze.roots[spec.owner].root != outcome.root:
                 self._violated("I6", f"op {commit.op}: {name}'s half is not FREEZE's")
             partner = partners.get(spec.owner)
@@ -90,23 +109,34 @@ class PairChecks:
                 data += roots[first] + roots[second]
                 after[first] = after[second] = hashlib.sha256(data).digest()
         self.chains[plan.op] = after
+        # Ops by clocks that were committed before have none of these peers.
+        new = {peer: chain for peer, chain in after.items() if peer in roots}
+        for later in [op for op in self.chains if op > plan.op]:
+            self.chains[later] |= new
 
     def rewound(self, op: int) -> None:
         """Later ops are cancelled; before op 0, too, nobody has exchanged anything."""
         for later in [key for key in self.chains if key > max(0, op)]:
             del self.chains[later]
+        self._due = {process: due for process, due in self._due.items() if due <= op}
 
     # ---- the peers
 
-    def contributed(self, learner: Learner, op: int) -> None:
+    def loaded(self, learner: Learner) -> None:
+        """A peer took over a state: what its own led to is of no account."""
+        self._due.pop((learner.peer_id, learner.machine.card.boot), None)
+
+    def contributed(self, learner: Learner) -> None:
         """A peer gave its half: the difference in it is what the weights are ahead."""
         ahead = learner.strategy.anchor - learner.trainer.read_weights()
-        self._given[op, learner.peer_id, learner.machine.card.boot] = ahead
+        self._given[learner.peer_id, learner.machine.card.boot] = ahead
 
     def applying(self, learner: Learner, result: OpResult, commit: Commit) -> None:
         """Check that a peer that COMMIT names applies its partner's half, and that nobody else
         applies anything."""
         self._unchanged.pop(learner.peer_id, None)
+        if self._due.get(process := (learner.peer_id, learner.machine.card.boot)) == result.op:
+            del self._due[process]
         name, op = f"peer {learner.number}", result.op
         if not result.slices:
             if learner.peer_id in commit.contributors:
@@ -144,7 +174,7 @@ class PairChecks:
                 self._violated("I7", f"peer {learner.number}: {story}")
             return
         boot = learner.machine.card.boot
-        given = self._given.pop((result.op, learner.peer_id, boot), None)
+        given = self._given.pop((learner.peer_id, boot), None)
         if books is None or given is None:
             return
         size = given.numel()

@@ -40,6 +40,15 @@ class NamedSums:
             self.parts = {key: part for key, part in self.parts.items() if key[0] >= oldest}
             self._decoded = {key: part for key, part in self._decoded.items() if key[0] >= oldest}
 
+    def brought_up(self, plan: Plan) -> None:
+        """An op by clocks takes what each of the two has given last, to an op that it was not named
+        by."""
+        for member in plan.members:
+            given = (member.peer, member.boot)
+            ops = [key[0] for key in self.parts if key[1:] == given and key[0] <= plan.op]
+            if ops:
+                self.parts[plan.op, *given] = self.parts[max(ops), *given]
+
     def rewound(self, op: int) -> None:
         """Later ops are given to again, under other plans."""
         self._decoded = {key: part for key, part in self._decoded.items() if key[0] <= op}

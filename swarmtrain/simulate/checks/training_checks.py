@@ -23,10 +23,10 @@ from swarmtrain_optimizers.strategies.base import KeepsBase
 from swarmtrain_optimizers.strategies.delayed.strategy import Delayed
 from swarmtrain_transport import limits
 from swarmtrain_transport.arithmetic import Buffer
-from swarmtrain_transport.kinds import PAIR
+from swarmtrain_transport.kinds import CLOCKS, PAIR
 from swarmtrain_transport.links.link import PeerId
 from swarmtrain_transport.result import OpResult
-from swarmtrain_transport.wire.records import Commit, Skip
+from swarmtrain_transport.wire.records import Commit, Plan, Skip
 
 
 class TrainingChecks:
@@ -62,8 +62,12 @@ class TrainingChecks:
         self._exclusions: dict[PeerId, Exclusions] = {}
         self._restored: set[PeerId] = set()
 
-    def begun(self) -> None:
+    def begun(self, plan: Plan) -> None:
         """An op begins: what no result can name any more is forgotten."""
+        if plan.graph == CLOCKS:
+            self.sums.brought_up(plan)
+        if plan.kind == PAIR:
+            self.pairs.begun(plan)
         self.sums.forget(self._decided.newest[0] - 2 * limits.RESULT_KEEP_OPS)
 
     def rewound(self, op: int) -> None:
@@ -78,12 +82,13 @@ class TrainingChecks:
         self.sums.parts[(part.op, learner.peer_id, learner.machine.card.boot)] = part
         self._given.add((part.op, learner.peer_id))
         if learner.driver.is_paired:
-            self.pairs.contributed(learner, part.op)
+            self.pairs.contributed(learner)
         self._check_books(learner)
 
     def loaded(self, learner: Learner, *, takes_back: bool) -> None:
         """A peer took over shared state; its books begin anew."""
         self._healed(learner.peer_id)
+        self.pairs.loaded(learner)
         self._given = {given for given in self._given if given[1] != learner.peer_id}
         if not self._keeps_books:
             return

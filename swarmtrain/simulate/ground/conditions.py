@@ -20,7 +20,7 @@ from swarmtrain_optimizers.strategies.noloco.strategy import NoLoCo
 from swarmtrain_optimizers.strategies.sparseloco.strategy import SparseLoCo
 from swarmtrain_optimizers.strategies.streaming.strategy import Streaming
 from swarmtrain_transport.coordinator.ops.planning import RunTerms
-from swarmtrain_transport.kinds import EXPONENTIAL, MEAN, PAIR, PAIR_VECTORS, RING
+from swarmtrain_transport.kinds import CLOCKS, EXPONENTIAL, MEAN, PAIR, PAIR_VECTORS, RING
 from swarmtrain_transport.ledger.sample_weights import STALENESS
 
 SNAPSHOT_ROUNDS = 2
@@ -144,6 +144,11 @@ class Conditions:
         return {"asynchronous": 1 + drawn, "gossip": max(2, drawn)}.get(self.strategy_name, 0)
 
     @property
+    def _graph(self) -> str:
+        drawn = (EXPONENTIAL, RING)[self.seed // 2 % 2]
+        return {"decentralized_adam": drawn, "gossip": CLOCKS}.get(self.strategy_name, "")
+
+    @property
     def keeps_age(self) -> bool:
         """True if work may be older, and then counts less."""
         return self.buffer > 0 and self.kind != PAIR
@@ -256,7 +261,7 @@ class Conditions:
         alone = replace(
             self, kind=MEAN, codec="int8", rule="", fragments=1, min_contributors=1, ops_at_once=1
         )
-        terms = replace(alone.terms(), buffer=0, staleness="", max_stale=0)
+        terms = replace(alone.terms(), buffer=0, staleness="", max_stale=0, graph="")
         return (replace(terms, start_peers=1, group=1, holders=self.stage_holders),)
 
     def terms(self) -> RunTerms:
@@ -289,7 +294,5 @@ class Conditions:
             staleness=STALENESS[self.seed // 8 % len(STALENESS)] if self.keeps_age else "",
             max_stale=_MAX_STALE if self.keeps_age else 0,
             vectors=1 if self.strategy_name in ("gossip", "decentralized_adam") else PAIR_VECTORS,
-            graph=(EXPONENTIAL, RING)[self.seed // 2 % 2]
-            if self.strategy_name == "decentralized_adam"
-            else "",
+            graph=self._graph,
         )

@@ -32,6 +32,7 @@ from swarmtrain_transport.coordinator.ops.reports import Report, check_signed
 from swarmtrain_transport.coordinator.ops.slicing import Detours, Slicing
 from swarmtrain_transport.coordinator.ops.timers import Pace
 from swarmtrain_transport.coordinator.stages.group_keepers import GroupKeepers
+from swarmtrain_transport.kinds import CLOCKS, PAIRS_AT_ONCE
 from swarmtrain_transport.ledger.fold import GroupView, OpDecision
 from swarmtrain_transport.ledger.waits import Waits, add
 from swarmtrain_transport.links.link import PeerId
@@ -154,11 +155,13 @@ class GroupCoordinator:
     def on_ready(self, peer: PeerId, message: Ready, now_s: float, *, may_attest: bool) -> None:
         """A peer has made the inner steps of an op."""
         group_peer = self.group_peers.here[peer]
-        if group_peer.ready is None or group_peer.ready.op != message.op:
+        before, group_peer.ready = group_peer.ready, message
+        group_peer.follow(peer, self.view)
+        if before is None or before.op != group_peer.ready.op:
             group_peer.ready_s = now_s
         if not group_peer.active:
             group_peer.active_s = now_s
-        group_peer.ready, group_peer.active = message, True
+        group_peer.active = True
         state = Applied(message.applied_op, message.state_root, group=self.view.group)
         self._agreement.reported(peer, state, now_s, may_attest=may_attest)
 
@@ -222,7 +225,8 @@ class GroupCoordinator:
             self._agreement.attest(self.view.last_op, now_s)
         if not is_under_way:
             self._begin(now_s)
-        self._plan_next(now_s)
+        while self._plan_next(now_s) and self.view.by_clocks:
+            pass  # as many pairs as there are
 
     def _begin(self, now_s: float) -> None:
         """Take a first state, or pass over those who give one that does not come through."""
@@ -248,7 +252,8 @@ class GroupCoordinator:
                 decision = operation.decide(alive, now_s, lives, detours)
                 if decision is None:
                     break
-                if isinstance(decision, Commit | Skip) and operation is not self.operation:
+                is_in_turn = operation is self.operation or self.view.by_clocks
+                if isinstance(decision, Commit | Skip) and not is_in_turn:
                     break  # asked again in its turn: who holds a result now may be gone then
                 if isinstance(decision, Commit) and self.keepers.lacks(operation, decision, now_s):
                     break
@@ -297,26 +302,28 @@ class GroupCoordinator:
         able = [m.peer for m in plan.members if len(view.groups_of(m.peer)) == len(view.groups)]
         return able[plan.op % len(able)] if able else plan.evaluate_by
 
-    def _plan_next(self, now_s: float) -> None:
-        at_once = min(self.terms.ops_at_once, self.view.most_ops)
-        if len(self.operations) >= at_once or self.has_all_planned:
-            return
+    def _plan_next(self, now_s: float) -> bool:
+        """Log the next PLAN if it falls due; return True if it did."""
+        by_clocks = self.terms.graph == CLOCKS
+        at_once = PAIRS_AT_ONCE if by_clocks else self.terms.ops_at_once
+        if len(self.operations) >= min(at_once, self.view.most_ops) or self.has_all_planned:
+            return False
         givers, here = self.givers, self.group_peers.here
         if givers is not None:
             here = given_by(here, givers)
         if not may_plan(self.terms, self.view, here):
-            return
+            return False
         if givers is None and self.first_state.holds_back(now_s):
-            return
+            return False
         expected = self.group_peers.expected(now_s, None if givers is None else givers.keys())
-        behind = left_behind(self.view, here) if self.terms.buffer else expected
+        behind = left_behind(self.view, here) if self.terms.buffer and not by_clocks else set()
         limit_s = self._pace.deadline_s(self.terms.deadline_floor_s, self.terms.deadline_cap_s)
         plan = next_plan(
             self.terms, self.view, here, expected, limit_s, now_s, self._slicing,
             self._writer.view.join_index, self.keepers.planned(now_s), self._detours(now_s),
         )  # fmt: skip
         if plan is None:
-            return
+            return False
         plan = msgspec.structs.replace(plan, text=self._writer.text)
         if self.givers is not None:
             self.givers = {}
@@ -332,7 +339,10 @@ class GroupCoordinator:
         assert op is not None
         self._ready_waits[op.plan_id] = waits
         self.operations[op.plan_id] = OpDecider(op, now_s)
+        for peer, one in self.group_peers.here.items():
+            one.follow(peer, self.view)
         self._decide(now_s)  # one that stands alone waits for nobody
+        return True
 
     @property
     def has_all_planned(self) -> bool:

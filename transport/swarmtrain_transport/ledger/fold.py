@@ -5,7 +5,7 @@ exactly what was decided, and nothing else is state (protocol.md, COORDINATOR ST
 """
 
 import hashlib
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from functools import lru_cache
 
@@ -13,7 +13,7 @@ from swarmtrain_transport import limits
 from swarmtrain_transport.arithmetic import Window
 from swarmtrain_transport.errors import RemoteFault
 from swarmtrain_transport.hashing import content_hash
-from swarmtrain_transport.kinds import PAIR, WHOLE
+from swarmtrain_transport.kinds import CLOCKS, PAIR, PAIRS_AT_ONCE, WHOLE
 from swarmtrain_transport.ledger.inner_products import check_totals, vectors
 from swarmtrain_transport.ledger.lineage import Lineage
 from swarmtrain_transport.ledger.sample_weights import SampleCount
@@ -265,6 +265,8 @@ class GroupView(Lineage):
     """The fold of one group's records; `Lineage` is what it says of states.
 
     Ops of a group begin in the order of their numbers and have their outcomes in that order too.
+    Where peers meet by clocks outcomes come as they may: no two ops under way have a peer in
+    common, and an op is nothing to whom it does not name.
 
     Attributes:
         group: number of the group.
@@ -280,6 +282,8 @@ class GroupView(Lineage):
         keepers: peers that keep its state and are not in it, with the boot of the newest JOIN.
         passed_over: times that a peer's first state was given up for another's, until an op is
             committed.
+        early: ops by clocks that have an outcome while an older one has none.
+        named: the newest op by clocks to which each peer was to give.
     """
 
     group: int = FIRST_GROUP
@@ -298,6 +302,8 @@ class GroupView(Lineage):
     rewinds: int = 0
     keepers: dict[PeerId, bytes] = field(default_factory=dict, metadata=LATER)
     passed_over: dict[PeerId, int] = field(default_factory=dict, metadata=LATER)
+    early: set[int] = field(default_factory=set, metadata=LATER)
+    named: dict[PeerId, int] = field(default_factory=dict, metadata=LATER)
 
     def text_at(self, op: int) -> TextPlace | None:
         """Place of the run in its text when the op was planned that made the state after `op`;
@@ -330,17 +336,50 @@ class GroupView(Lineage):
     @property
     def next_op(self) -> int:
         """The op that would be planned next."""
-        return self.last_op + len(self.ops) + 1
+        return self.last_op + len(self.ops) + len(self.early) + 1
 
     @property
     def most_ops(self) -> int:
         """Number of ops that may be under way at once: no two of them move the same values (rule
-        9)."""
+        9). Of pairs by clocks no two move the same peer's."""
+        if self.by_clocks:
+            return PAIRS_AT_ONCE
         return max(1, len(self.genesis.fragments)) if self.genesis is not None else 0
+
+    # ---- pairs that meet by clocks
+
+    @property
+    def by_clocks(self) -> bool:
+        """True if peers meet by clocks of their own."""
+        return self.op is not None and self.op.plan.graph == CLOCKS
+
+    def gives_to(self, peer: PeerId, op: int) -> bool:
+        """Return True if an op by clocks may concern a peer: its PLAN names it, or is forgotten. A
+        skipped one has changed nothing."""
+        known = self.commits.get(op)
+        if known is None:
+            known = next((one for one in self.ops.values() if one.plan.op == op), None)
+        return peer in known.weights if known is not None else op not in self.skips
+
+    def passed(self, peer: PeerId, op: int) -> int:
+        """Return the place of a peer that was at `op` when it last said so: where peers meet by
+        clocks it passes every op that has no part for it as soon as that is planned."""
+        newest = self.next_op - 1
+        if not self.by_clocks or not 0 <= op < newest or self.named.get(peer, 0) > op:
+            return op
+        return newest
+
+    def _are_free(self, peers: Iterable[PeerId]) -> bool:
+        busy = {peer for one in self.ops.values() for peer in one.weights}
+        return busy.isdisjoint(peers)
+
+    # ---- records
 
     def _plan(self, record: Record, body: Plan) -> None:
         if body.op != self.next_op or len(self.ops) >= self.most_ops:
             raise RemoteFault("order", f"PLAN of op {body.op} after op {self.last_op}")
+        if body.graph == CLOCKS and not self._are_free(member.peer for member in body.members):
+            raise RemoteFault("order", f"PLAN of op {body.op} names a peer of one under way")
         if body.previous_outcome != self.last_outcome:
             raise RemoteFault("order", f"PLAN of op {body.op} names another history")
         if not set(body.keepers) <= self.keepers.keys():
@@ -352,12 +391,15 @@ class GroupView(Lineage):
         self.op.bodies.append(record.body)
         self.ops[self.op.plan_id] = self.op
         self.goes_by_pairs = body.kind == PAIR
+        if body.graph == CLOCKS:
+            self.named.update(dict.fromkeys(self.op.weights, body.op))
 
     def _decide(self, record: Record, body: OpDecision) -> None:
         op = next((one for one in self.ops.values() if one.plan.op == body.op), None)
         if op is None:
             raise RemoteFault("order", f"{type(body).__name__} of op {body.op} without its PLAN")
-        if isinstance(body, Commit | Skip) and body.op != self.last_op + 1:
+        is_in_turn = body.op == self.last_op + 1 or op.plan.graph == CLOCKS
+        if isinstance(body, Commit | Skip) and not is_in_turn:
             raise RemoteFault("order", f"outcome of op {body.op} after op {self.last_op}")
         op.apply(body)
         op.bodies.append(record.body)
@@ -373,13 +415,16 @@ class GroupView(Lineage):
             self.skips[body.op] = body
             self.forget_before(body.op)
         if op.outcome is not None:
+            self.standing.ended(op.plan, op.words, op.outcome, self.next_op - 1)
             del self.ops[op.plan_id]
-            self.standing.ended(op.plan, op.words, op.outcome, body.op + len(self.ops))
-            self.last_op = body.op
+            self.early.add(body.op)
+            while self.last_op + 1 in self.early:
+                self.last_op += 1
+                self.early.discard(self.last_op)
             self.last_outcome = op.outcome_hash = record.hash
 
     def _attest(self, record: Record, body: Attest) -> None:
-        if body.op > max(0, self.last_op):
+        if body.op > max(0, self.last_op) and body.op not in self.commits:
             raise RemoteFault("order", f"ATTEST of op {body.op} before its COMMIT")
         self.attested(body)
         if body.op == 0:
@@ -402,6 +447,7 @@ class GroupView(Lineage):
             self.commits.pop(op, None)
         if self.checkpoint is not None and self.checkpoint.op > body.op:
             self.checkpoint = None
+        self.named = {peer: min(op, max(0, body.op)) for peer, op in self.named.items()}
         self.rewinds += 1
         self.samples.rewound(body.op)
         self.standing.rewound(body.op)

@@ -12,6 +12,8 @@ in turn to one side and the other, or at distances 1, 2, 4 and so on in turn (th
 exponential graph). Places on it are those of one draw for the whole run, so nobody chooses its
 neighbours. Who is left over meets whoever is left over too.
 
+Where peers meet by clocks an op is of two that are ready then, drawn among all who are.
+
 Pure. The draw is a hash of run, op and key: no generator whose bits might change has a part in it.
 """
 
@@ -20,7 +22,7 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from collections.abc import Set as AbstractSet
 
 from swarmtrain_transport.errors import RemoteFault
-from swarmtrain_transport.kinds import PAIR, RING
+from swarmtrain_transport.kinds import CLOCKS, PAIR, RING
 from swarmtrain_transport.links.link import PeerId
 from swarmtrain_transport.wire.records import Commit, Plan
 
@@ -39,7 +41,7 @@ def drawn(run_tag: int, op: int, peers: Iterable[PeerId]) -> list[PeerId]:
 
 def arranged(graph: str, run_tag: int, op: int, peers: Iterable[PeerId]) -> list[PeerId]:
     """The peers as they would stand in an op if nobody else were there, partners two by two."""
-    if not graph:
+    if graph in ("", CLOCKS):
         return drawn(run_tag, op, peers)
     placed = drawn(run_tag, 0, peers)
     if graph == RING:
@@ -90,7 +92,7 @@ def order_of(
         apart: peers that each should not be paired with while others can be.
         graph: see `kinds.GRAPHS`.
     """
-    expected = pairs_in(arranged(graph, run_tag, op, before))
+    expected = pairs_in(arranged(graph, run_tag, op, () if graph == CLOCKS else before))
     standing = [
         peer
         for first, second in expected
@@ -138,7 +140,7 @@ def expected_partner(run_tag: int, op: int, before: Plan | None, peer: PeerId) -
         before: the PLAN before it.
         peer: peer whose partner is asked for.
     """
-    if before is None or before.kind != PAIR:
+    if before is None or before.kind != PAIR or before.graph == CLOCKS:
         return None
     return partner_in(arranged(before.graph, run_tag, op, contributors_of(before)), peer)
 

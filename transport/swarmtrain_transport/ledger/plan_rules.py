@@ -5,7 +5,7 @@ from collections.abc import Sequence
 
 from swarmtrain_transport import limits
 from swarmtrain_transport.errors import RemoteFault
-from swarmtrain_transport.kinds import GRAPHS, KINDS, PAIR, PAIR_VECTORS, WHOLE
+from swarmtrain_transport.kinds import CLOCKS, GRAPHS, KINDS, PAIR, PAIR_VECTORS, WHOLE
 from swarmtrain_transport.ledger.fold import GroupView
 from swarmtrain_transport.ledger.inner_products import CENTRED, SCALARS
 from swarmtrain_transport.ledger.sample_weights import (
@@ -120,6 +120,8 @@ def check_plan(plan: Plan, num_values: int) -> None:
         or (len(weights), plan.min_contributors) == (1, 1),
         "a half is one vector or two": plan.vectors in (1, PAIR_VECTORS),
         "a graph that this version does not know": plan.graph in GRAPHS,
+        "two meet by clocks": plan.graph != CLOCKS
+        or (plan.kind == PAIR and len(weights) == len(peers) == 2),
         "an owner is not a member": all(spec.owner in peers for spec in plan.slices),
         "a keeper gives or owns": not set(plan.keepers)
         & {*(m.peer for m in plan.members if m.weight), *(spec.owner for spec in plan.slices)},

@@ -116,7 +116,10 @@ class SampleCount:
     def committed(self, plan: Plan, commit: Commit) -> None:
         """An op has its result."""
         if plan.samples:
-            self.sums[plan.op] = self.after(plan.op - 1) + in_result(plan, commit)
+            new = in_result(plan, commit)
+            for later in [op for op in self.sums if op > plan.op]:  # ops by clocks may be early
+                self.sums[later] += new
+            self.sums[plan.op] = self.after(plan.op - 1) + new
             while next(iter(self.sums)) <= plan.op - _SUMS_KEPT:
                 del self.sums[next(iter(self.sums))]
 

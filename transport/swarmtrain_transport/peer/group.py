@@ -200,6 +200,7 @@ class GroupPeer(GroupPart):
     def follow(self, body: OfGroup, now_s: float) -> Actions:
         """Heed one new record of the group."""
         if isinstance(body, Plan):
+            self.place.pass_by()
             given = self.place.contribution_to(body.op)
             return self._begin_exchange(given, now_s, self.ahead)
         if isinstance(body, Commit | Skip):

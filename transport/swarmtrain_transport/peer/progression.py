@@ -4,7 +4,7 @@ Outcomes are applied strictly in op order and one at a time, because the trainer
 and answers later; a skip changes nothing and needs no answer.
 """
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from swarmtrain_transport import actions as do
 from swarmtrain_transport import limits
@@ -73,10 +73,27 @@ class Progression:
         are ahead of our state as may be under way at once."""
         newest = max(self.applied_op, self._applying)
         is_loading = self._busy and self._applying < 0
+        if self._view.by_clocks and op <= newest:
+            op = newest + 1  # we have passed ops that were none of ours
         if newest < 0 or is_loading or not newest < op <= newest + self._view.most_ops:
             return False
         self.pending[op] = Pending(op, contribution, samples, steps_per_s, since)
         return True
+
+    def pass_by(self) -> None:
+        """Pass the ops by clocks that have no part for us; what we are to give goes to the next."""
+        view, me = self._view, self._card.peer_id
+        if not view.by_clocks or self._busy or self.applied_op < 0:
+            return
+        op = view.passed(me, self.applied_op)
+        while op < view.next_op - 1 and not view.gives_to(me, op + 1):
+            if op + 1 in self.pending and op + 1 in view.skips:
+                break  # it was ours, and the trainer is to hear of it
+            op += 1
+        for given in [self.pending.pop(old) for old in sorted(self.pending) if old <= op]:
+            self.pending[op + 1] = replace(given, op=op + 1)
+        if op > self.applied_op:
+            self.applied_op, self.chain = op, b""
 
     def contribution_to(self, op: int) -> Contribution | None:
         """Return our contribution to an op, None if we give nothing."""
@@ -141,8 +158,11 @@ class Progression:
         if self.applied_op < 0:
             return self._find_state(connected)
         actions: list[do.PeerAction] = []
-        while self.applied_op < self._view.last_op:
+        while True:
+            self.pass_by()
             op = self.applied_op + 1
+            if op > self._view.last_op and op not in self._view.early:
+                break
             if op not in self._view.skips:
                 return actions + self._collect(op, connected)
             self._close(op)
@@ -228,7 +248,8 @@ class Progression:
     @property
     def _is_far_behind(self) -> bool:
         """Return True if everybody else has forgotten the results that follow our state."""
-        return self._view.commits_since(self.applied_op) > limits.RESULT_KEEP_OPS
+        is_far = self._view.commits_since(self.applied_op) > limits.RESULT_KEEP_OPS
+        return is_far and not self._view.by_clocks  # of which few are ours
 
     def _overtake(self, connected: bool) -> list[do.PeerAction]:
         """Look for a later state and for the results at once; whichever is first here counts."""

@@ -214,7 +214,7 @@ class StateFinder:
 
     def _is_own_good(self, op: int, root: bytes) -> bool:
         """Return True if we may go on from our own state."""
-        if not self._oldest_op <= op <= self._view.last_op:
+        if not self._oldest_op <= op < self._view.next_op:
             return False
         if self._view.commits_since(op) > limits.RESULT_KEEP_OPS and self._donors():
             return False  # the results in between are forgotten, a newer state is not

@@ -20,9 +20,7 @@ class Settings(OwnSettings, frozen=True):
     `reach` are A2CiD2's eta and second alpha; on a ring of 8 they would be 0.29 and 0.99, where
     everybody meets everybody acceleration gains nothing."""
 
-    buffer: Annotated[
-        int, Meta(ge=2, le=64, description="ready peers with which pairs are drawn")
-    ] = 2
+    buffer: Annotated[int, Meta(ge=2, le=64, description="ready peers of whom two are drawn")] = 2
     flow: Annotated[
         float,
         Meta(
@@ -58,6 +56,7 @@ FACTS = StrategyFacts(
     takes=frozenset({"inner_steps"}),
     settings=Settings,
     planned=frozenset({"buffer"}),
+    graph="clocks",
     # Weights travel as they are: what a codec loses of them nothing takes back.
     defaults={
         "exchange.codec": "none",

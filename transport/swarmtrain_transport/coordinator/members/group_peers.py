@@ -8,6 +8,8 @@ from collections.abc import Collection, Iterable, Mapping
 from collections.abc import Set as AbstractSet
 from dataclasses import dataclass, field
 
+import msgspec
+
 from swarmtrain_transport import limits
 from swarmtrain_transport.coordinator.members.roster import LiveRoster, PeerLine
 from swarmtrain_transport.ledger.fold import GroupView
@@ -47,6 +49,14 @@ class GroupPeer:
     stranded_op: int = -1
     chain: bytes = b""
     waits: Score = field(default_factory=Score)
+
+    def follow(self, peer: PeerId, view: GroupView) -> None:
+        """Note what the peer does by itself where pairs meet by clocks: it passes the ops that have
+        no part for it, and what it is ready to give goes to the next one."""
+        self.applied_op = view.passed(peer, self.applied_op)
+        ready = self.ready
+        if ready is not None and (op := view.passed(peer, ready.op - 1) + 1) != ready.op:
+            self.ready = msgspec.structs.replace(ready, op=op)
 
     def stranded(self, op: int) -> None:
         """The peer lacks the result of `op`. A state after it, of which its HELLO told, has turned

@@ -125,6 +125,7 @@ class Agreement:
         group_peer = self._group_peers.here[peer]
         group_peer.applied_op = message.op
         group_peer.state_root, group_peer.in_place = message.state_root, True
+        group_peer.follow(peer, self._view)
         self._check_chain(peer, group_peer, message)
         if may_attest:
             self.attest(message.op, now_s)
@@ -153,7 +154,18 @@ class Agreement:
                 self._check_state(peer, self._group_peers.here[peer])
 
     def _held_at(self, op: int) -> dict[PeerId, bytes]:
-        """State roots that were reported after a committed op, or after skipped ones behind it."""
+        """State roots that were reported after a committed op, or after skipped ones behind it; by
+        clocks of those who were in it, and in none since."""
+        if self._view.by_clocks:
+            here = self._group_peers.here
+            return {
+                peer: here[peer].state_root
+                for peer in self._view.commits[op].weights
+                if self._view.named[peer] == op
+                and peer in here
+                and here[peer].in_place
+                and here[peer].applied_op >= op
+            }
         return {
             peer: one.state_root
             for peer, one in self._group_peers.here.items()

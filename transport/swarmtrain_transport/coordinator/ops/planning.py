@@ -13,10 +13,10 @@ from swarmtrain_transport.coordinator.members.group_peers import GroupPeer
 from swarmtrain_transport.coordinator.members.roster import PeerLine
 from swarmtrain_transport.coordinator.ops.agreement import trusted_root
 from swarmtrain_transport.coordinator.ops.slicing import DIRECT, Detours, Slicing, cut
-from swarmtrain_transport.kinds import MEAN, PAIR, PAIR_VECTORS, WHOLE, constant_of
+from swarmtrain_transport.kinds import CLOCKS, MEAN, PAIR, PAIR_VECTORS, WHOLE, constant_of
 from swarmtrain_transport.ledger.fold import GroupView
 from swarmtrain_transport.ledger.inner_products import CENTRED
-from swarmtrain_transport.ledger.pairing import contributors_of, order_of
+from swarmtrain_transport.ledger.pairing import contributors_of, drawn, order_of, pairs_in
 from swarmtrain_transport.ledger.plan_rules import (
     centre_of,
     least_stale,
@@ -103,6 +103,8 @@ def needed_peers(terms: RunTerms, view: GroupView) -> int:
         return 1
     least = 2 if terms.kind == PAIR else 1
     is_start = view.op is None and view.next_op <= 1
+    if terms.graph == CLOCKS and not is_start:
+        return least
     return max(least, terms.start_peers if is_start else terms.min_contributors)
 
 
@@ -162,9 +164,11 @@ def next_plan(
         unawaited = set()  # without them there might be no op
     awaited = expected - sidelined - unawaited - set(ready)
     if 0 < terms.buffer <= len(ready):
-        awaited &= left_behind(view, peers)
+        awaited &= set[PeerId]() if terms.graph == CLOCKS else left_behind(view, peers)
     if awaited and now_s < first_s + terms.wait_ready_s:
         return None
+    if terms.graph == CLOCKS:
+        ready = present = {peer: ready[peer] for peer in _two_of(view, op, ready.keys())}
     in_turn = _in_turn(op, sorted(ready, key=join_index.__getitem__))
     named = in_turn + sorted(present.keys() - ready.keys(), key=join_index.__getitem__)
     present = {peer: present[peer] for peer in named[: limits.PEERS_MAX]}
@@ -187,6 +191,15 @@ def next_plan(
     )  # fmt: skip
     plan = msgspec.structs.replace(plan, unawaited=tuple(sorted(unawaited & present.keys())))
     return plan if terms.kind == PAIR else with_keepers(plan, keepers, join_index)
+
+
+def _two_of(view: GroupView, op: int, ready: AbstractSet[PeerId]) -> list[PeerId]:
+    """Draw two of those who are ready, in the order in which they stand: not two that should be no
+    pair, where others can be."""
+    apart = view.standing.apart(op)
+    pairs = pairs_in(order_of(view.tag, op, (), ready, apart, CLOCKS))
+    pair = next((one for one in pairs if one[1] not in apart.get(one[0], ())), pairs[0])
+    return drawn(view.tag, op, pair)
 
 
 def left_behind(view: GroupView, peers: Peers) -> set[PeerId]:
@@ -263,6 +276,8 @@ def _known_to_all(join_index: Mapping[PeerId, int], present: Peers) -> dict[Peer
 def is_synced(view: GroupView, root: bytes | None, one: GroupPeer) -> bool:
     """Return True if the peer holds the newest state, which ops start from; under dispute nobody
     does. Where ops go by pairs that is its own."""
+    if view.by_clocks:  # who has no part in what is under way has passed it
+        return one.applied_op == view.next_op - 1
     is_own = view.goes_by_pairs and view.commit_at(view.last_op) > 0
     return one.applied_op == view.last_op and (is_own or one.state_root == root)
 
