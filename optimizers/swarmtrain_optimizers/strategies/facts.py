@@ -82,7 +82,8 @@ class StrategyFacts:
         settings: section [strategy.NAME]; also keywords of the maker.
         planned: own settings that the coordinator's plans follow (`RunTerms`): ``buffer``,
             ``staleness``, ``max_stale`` and ``graph``; the maker gets those that it names.
-        graph: who meets whom where no setting says it: ``clocks`` for two that are ready.
+        graph: edges along which pairs meet, where no setting says it: ``clocks``: two that are
+            ready.
         defaults: values, by path, where a run file says nothing, in place of diloco's.
         wants: the only value that a setting may have with it, and the reason, by path.
         misfits: finds numbers that do not fit together.

@@ -5,7 +5,9 @@ import itertools
 
 import pytest
 
+from swarmtrain_transport.coordinator.ops.op_decider import OpDecider
 from swarmtrain_transport.errors import RemoteFault
+from swarmtrain_transport.kinds import CLOCKS
 from swarmtrain_transport.ledger.fold import slice_root
 from swarmtrain_transport.ledger.pairing import contributors_of, order_of, partner_in
 from swarmtrain_transport.ledger.transfers import content_name
@@ -35,9 +37,9 @@ class PairHall:
             self.hall.say(peer, m.Ready(op, 8, op - 1, own(peer, op - 1)))
         return self.hall.plan()
 
-    def cross(self, *peers: PeerId) -> None:
+    def cross(self, *peers: PeerId, operation: OpDecider | None = None) -> None:
         """These publish, and hold what their partners give."""
-        operation = self.hall.machine.first.operation
+        operation = operation or self.hall.machine.first.operation
         view = operation.view
         for peer in peers:
             self.hall.say(peer, published_by(view, peer))
@@ -219,3 +221,53 @@ def test_when_all_are_stranded_the_run_goes_back_to_the_newest_state_that_somebo
     (rewind,) = again.bodies(Rewind)
     assert rewind.op == 2
     assert again.machine.view.first.last_op == 2
+
+
+def by_clocks(**terms) -> PairHall:
+    return PairHall(A, B, C, D, graph=CLOCKS, buffer=2, start_peers=4, rounds=9, **terms)
+
+
+def plans(hall: PairHall) -> list[tuple[PeerId, ...]]:
+    return [contributors_of(plan) for plan in hall.hall.bodies(Plan)]
+
+
+def of_pair(hall: PairHall, op: int) -> None:
+    """The two of this op publish, hold each other's half and go on from it."""
+    machine = hall.hall.machine
+    operation = next(one for one in machine.first.operations.values() if one.view.plan.op == op)
+    hall.cross(*contributors_of(operation.view.plan), operation=operation)
+    hall.apply(op, *contributors_of(operation.view.plan))
+
+
+def test_by_clocks_as_many_pairs_begin_as_are_ready():
+    hall = by_clocks()
+    hall.ready(1, A, B, C, D)
+    assert sorted(peer for pair in plans(hall) for peer in pair) == sorted((A, B, C, D))
+    assert [plan.op for plan in hall.hall.bodies(Plan)] == [1, 2]
+
+
+def test_by_clocks_nobody_waits_for_another_pair():
+    hall = by_clocks()
+    hall.ready(1, A, B, C, D)
+    of_pair(hall, 2)
+    assert [body.op for body in hall.hall.bodies(Commit)] == [2]
+    second = plans(hall)[1]
+    for peer in second:
+        hall.hall.say(peer, m.Ready(3, 8, 2, own(peer, 2)))
+    assert set(plans(hall)[2]) == set(second)  # they meet again, and op 1 is still under way
+    of_pair(hall, 3)
+    of_pair(hall, 1)
+    assert [body.op for body in hall.hall.bodies(Commit)] == [2, 3, 1]
+    assert hall.hall.machine.view.first.last_op == 3
+
+
+def test_by_clocks_a_word_of_before_a_plan_counts_for_the_next_op():
+    hall = by_clocks()
+    hall.ready(1, A, B, C, D)
+    of_pair(hall, 1), of_pair(hall, 2)
+    first, second = plans(hall)[0]
+    hall.hall.say(first, m.Ready(2, 8, 1, own(first, 1)))  # it has not heard of op 2 yet
+    hall.hall.say(second, m.Ready(3, 8, 2, own(second, 1)))
+    assert set(plans(hall)[2]) == {first, second}
+    hall.hall.say(first, m.Ready(3, 8, 2, own(first, 1)))  # as after a reconnection: of op 3 itself
+    assert len(plans(hall)) == 3
