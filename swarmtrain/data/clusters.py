@@ -2,9 +2,11 @@
 
 Each piece is a point: how often it has each triple of bytes, letters as small ones, in a table of
 fixed size by a hash, weighted by how few pieces have it (tf-idf), scaled to length 1. k-means
-finds the centres; a piece is of the nearest one. A context is routed by the same distance:
-p(k | context) is as exp(-|x - c_k|^2 / T). Nothing is trained for it, and whoever has the centres
-parts a text alike.
+finds the centres; a piece is of the nearest one in angle. A context x is routed likewise, by the
+centres at length 1: p(k | context) is as exp(-|x - c_k|^2 / T). So one that says nothing yet is of
+each alike. (The means themselves are the longer the more alike their texts are: a short context is
+far from all of them, and would be of the shortest.) Nothing is trained for it, and whoever has the
+centres parts a text alike.
 
 Finding centres takes scikit-learn, which only the organiser needs; all else is numpy.
 
@@ -31,8 +33,8 @@ Floats: TypeAlias = npt.NDArray[np.float32]
 BUCKETS = 4096
 """Size of the table. Byte triples of plain text are some ten thousand, few of which count."""
 
-TEMPERATURE = 0.1
-"""T, as in the paper."""
+TEMPERATURE = 0.05
+"""T: half of the paper's, which measures to the means themselves."""
 
 EXPERTS_MAX = 64
 
@@ -82,7 +84,8 @@ class Router:
 
     def chances(self, text: bytes) -> Floats:
         """(K,) probability of each cluster, given a whole text."""
-        return _chances(_distances(self._point(text), self.centres))
+        point = self._point(text)
+        return _chances(_distances(point, self.centres) if point.any() else np.zeros(self.count))
 
     def cluster(self, text: bytes) -> int:
         """The likeliest cluster of a text."""
@@ -104,7 +107,7 @@ class Router:
                 counts[place] += 1
                 along += weight * self.centres[:, place]
             length = max(squares, 1e-12) ** 0.5
-            found[at] = (1.0 if squares else 0.0) - 2 * along / length + sizes
+            found[at] = 1.0 - 2 * along / length + sizes if squares else 0.0
         return _chances(found)
 
     def without(self, missing: Collection[int]) -> "Router":
@@ -172,7 +175,8 @@ def found_router(pieces: Sequence[bytes], count: int, seed: int) -> Router:
     rarity = _rarity(pieces)
     points = np.stack([_point(piece, rarity) for piece in pieces])
     kmeans = KMeans(count, n_init=4, random_state=seed % 2**32).fit(points)
-    return Router(rarity, kmeans.cluster_centers_.astype(np.float32))
+    centres = kmeans.cluster_centers_.astype(np.float32)
+    return Router(rarity, centres / np.linalg.norm(centres, axis=1, keepdims=True))
 
 
 def parted(

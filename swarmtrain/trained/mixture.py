@@ -1,8 +1,8 @@
 """Experts as one model: the next token's chances are those of the likeliest experts, mixed.
 
 p(next | context) = sum over k of p(k | context) p_k(next | context), of the two likeliest k alone,
-whose shares are scaled to 1 (c-BTM, arXiv 2303.14177, section 2.4). Experts that no place of a text
-needs are not asked.
+whose shares are scaled to 1 (c-BTM, arXiv 2303.14177, section 2.4); of all where the context says
+nothing yet, as its first two bytes do. Experts are asked no farther than a place needs them.
 
 Legend of shapes: B texts, T tokens, V vocabulary, K experts.
 """
@@ -16,6 +16,9 @@ from swarmtrain.data.clusters import Router
 
 MIXED = 2
 """Experts that answer for a place."""
+
+_OPEN = 2
+"""First places of a text, at which the router knows nothing: it goes by triples."""
 
 
 class Mixture(nn.Module):
@@ -38,14 +41,15 @@ class Mixture(nn.Module):
         shares_BTK = self._shares(tokens_BT)
         mixed_BTV: Tensor | None = None
         for index, expert in enumerate(self.experts):
-            asked_B = shares_BTK[..., index].any(dim=1)
-            if not asked_B.any():
-                continue
-            chances = torch.softmax(expert(tokens_BT[asked_B]).float(), dim=-1)
-            chances *= shares_BTK[asked_B, :, index, None]
-            if mixed_BTV is None:
-                mixed_BTV = chances.new_zeros((*tokens_BT.shape, chances.shape[-1]))
-            mixed_BTV[asked_B] += chances
+            share_BT = shares_BTK[..., index]
+            is_whole_B = share_BT[:, _OPEN:].any(dim=1)
+            for length, rows_B in ((tokens_BT.shape[1], is_whole_B), (_OPEN, ~is_whole_B)):
+                if not share_BT[rows_B, :length].any():
+                    continue
+                chances = torch.softmax(expert(tokens_BT[rows_B, :length]).float(), dim=-1)
+                if mixed_BTV is None:
+                    mixed_BTV = chances.new_zeros((*tokens_BT.shape, chances.shape[-1]))
+                mixed_BTV[rows_B, :length] += chances * share_BT[rows_B, :length, None]
         assert mixed_BTV is not None
         return mixed_BTV.log()
 
@@ -58,4 +62,5 @@ class Mixture(nn.Module):
         kept, places = chances_BTK.topk(self._mixed, dim=-1)
         kept /= kept.sum(dim=-1, keepdim=True)
         shares = torch.zeros_like(chances_BTK).scatter_(-1, places, kept)
+        shares[:, :_OPEN] = chances_BTK[:, :_OPEN]
         return shares.to(tokens_BT.device)

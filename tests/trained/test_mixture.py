@@ -18,7 +18,7 @@ class Says(nn.Module):
         self.asked = 0
 
     def forward(self, tokens_BT):
-        self.asked += len(tokens_BT)
+        self.asked += tokens_BT.numel()
         return self.logits_V.expand(*tokens_BT.shape, 256)
 
 
@@ -46,13 +46,14 @@ def test_chances_sum_to_one_and_at_most_two_experts_answer_for_a_place():
     chances = mixture(tokens(TEXTS[0], TEXTS[1])).exp()
     assert torch.allclose(chances.sum(-1), torch.ones(2, len(TEXTS[0])), atol=1e-5)
     sure = (chances[..., 65:68] > 1e-6).sum(-1)
-    assert int(sure.max()) <= 2
+    assert int(sure[:, 2:].max()) <= 2
+    assert (sure[:, :2] == 3).all()  # which kind of text it is nobody can tell yet
 
 
-def test_an_expert_that_no_place_needs_is_not_asked():
+def test_an_expert_is_asked_no_farther_than_it_is_needed():
     experts = [Says(65), Says(66)]
-    Mixture(experts, router_of(*TEXTS[:2]), mixed=1)(tokens(TEXTS[0][4:]))
-    assert min(expert.asked for expert in experts) == 0 or max(e.asked for e in experts) == 1
+    Mixture(experts, router_of(*TEXTS[:2]), mixed=1)(tokens(TEXTS[0]))
+    assert [expert.asked for expert in experts] == [len(TEXTS[0]), 2]
 
 
 def test_text_of_a_lost_expert_goes_to_those_that_are_left():
@@ -64,4 +65,4 @@ def test_text_of_a_lost_expert_goes_to_those_that_are_left():
 @pytest.mark.parametrize("text", [b"", b"a", b"ab"])
 def test_a_context_without_a_triple_is_everybodys(text):
     chances = router_of(*TEXTS).chances(text)
-    assert np.allclose(chances, 1 / 3, atol=0.05)
+    assert np.allclose(chances, 1 / 3)
