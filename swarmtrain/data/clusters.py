@@ -85,7 +85,9 @@ class Router:
     def chances(self, text: bytes) -> Floats:
         """(K,) probability of each cluster, given a whole text."""
         point = self._point(text)
-        return _chances(_distances(point, self.centres) if point.any() else np.zeros(self.count))
+        return _chances(
+            _distances(point, self.centres) if point.any() else np.zeros(self.count, np.float32)
+        )
 
     def cluster(self, text: bytes) -> int:
         """The likeliest cluster of a text."""
