@@ -33,8 +33,8 @@ Floats: TypeAlias = npt.NDArray[np.float32]
 BUCKETS = 4096
 """Size of the table. Byte triples of plain text are some ten thousand, few of which count."""
 
-TEMPERATURE = 0.05
-"""T: half of the paper's, which measures to the means themselves."""
+TEMPERATURE = 0.1
+"""T, as in the paper."""
 
 EXPERTS_MAX = 64
 

@@ -80,4 +80,6 @@ def test_plan_offers_what_the_last_search_of_this_machine_found(
     assert told["settings"]["outer.strategy"] == "diloco" and told["link"] == "dsl"
     (dirs.compared_dir() / frontier.FILE).unlink()
     assert main([*asked, "--json"]) == 0
-    assert ("suggestion" in json.loads(capsys.readouterr().out)) == (MEASURED is not None)
+    assert (
+        json.loads(capsys.readouterr().out)["suggestion"]["settings"] == MEASURED.points[1].settings
+    )
