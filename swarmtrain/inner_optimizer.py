@@ -20,6 +20,7 @@ from swarmtrain.foundation.errors import UserError
 from swarmtrain.foundation.installed import CODE, installed, said
 from swarmtrain_optimizers.inner.accum_adamw import AccumAdamW
 from swarmtrain_optimizers.inner.muon import MatrixScale, Muon, muon_groups
+from swarmtrain_optimizers.inner.uncompiled import AdamW
 
 _TRIAL_STEPS = 10
 """Steps of each part of a trial: a slow copy of weights is mixed in every fifth step or so."""
@@ -55,7 +56,7 @@ def make_optimizer(
         return AccumAdamW(_decaying(model, inner), every=inner.moments_every, **rates)
     # The fused kernel takes a third of the time of the others on one CPU thread. Its bits may
     # differ between machines, which is of no account: inner steps differ between peers anyway.
-    return torch.optim.AdamW(_decaying(model, inner), fused=True, **rates)
+    return AdamW(_decaying(model, inner), fused=True, **rates)
 
 
 def ramp_steps(inner: InnerSection) -> int:

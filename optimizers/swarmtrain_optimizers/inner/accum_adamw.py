@@ -26,8 +26,10 @@ import torch
 from torch import Tensor
 from torch.optim.optimizer import ParamsT
 
+from swarmtrain_optimizers.inner.uncompiled import Uncompiled
 
-class AccumAdamW(torch.optim.Optimizer):
+
+class AccumAdamW(Uncompiled):
     """AdamW with accumulated moments.
 
     Args:

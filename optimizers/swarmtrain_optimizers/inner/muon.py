@@ -32,6 +32,8 @@ import torch
 from torch import Tensor, nn
 from torch.optim.optimizer import ParamsT
 
+from swarmtrain_optimizers.inner.uncompiled import Uncompiled
+
 NEWTON_SCHULZ = (3.4445, -4.775, 2.0315)
 """Coefficients of the quintic a x + b x^3 + c x^5. Chosen for a steep slope at zero: five steps
 bring singular values between 0.7 and 1.2 rather than exactly to 1."""
@@ -138,7 +140,7 @@ def muon_groups(
     return [group for group in groups if group["params"]]
 
 
-class Muon(torch.optim.Optimizer):
+class Muon(Uncompiled):
     """Muon where a group's ``orthogonalize`` is true, AdamW where it is not.
 
     Args:
