@@ -16,36 +16,36 @@ PIP := trap 'exit 130' INT TERM; \
   PIP_REQUIRE_VIRTUALENV=1 $(BIN)/python -m pip --disable-pip-version-check install
 OR_STAY := || { rm -f $(UNFINISHED); exit 1; }
 
-.PHONY: demo test tests-of-processes tests-of-chaos tests-of-protocol tests-of-parts test-no-torch setup lint \
-  clean distclean
+.PHONY: demo test test-no-torch setup lint clean distclean
 
 demo: setup
 	@$(BIN)/swarmtrain demo $(ARGS)
 
-test: lint
-	@echo "== house test"
-	@$(BIN)/python -m pytest -q tests/house
-	@echo "== tests, in four lanes at once"
-	@$(MAKE) --no-print-directory -j4 \
-	  tests-of-processes tests-of-chaos tests-of-protocol tests-of-parts
+test: setup
+	@$(MAKE) --no-print-directory -j2 lint tests-of-house
+	@echo "== tests, in lanes, four at once"
+	@$(MAKE) --no-print-directory -j4 $(addprefix tests-of-,$(LANES))
 
-# Who starts processes waits for them most of the time: two other lanes keep two cores busy.
-PROCESSES := tests/e2e tests/demo tests/cli
-CHAOS := tests/chaos
-PROTOCOL := tests/simulate tests/transport tests/coordinator
+# The longest first: whoever is done takes the next one, and both cores are busy to the end. Who
+# starts processes waits for them most of the time: other lanes keep two cores busy meanwhile.
+LANES := early-runs late-runs early-worlds late-worlds parts chaos protocol commands
 
-tests-of-processes: setup
-	@$(BIN)/python -m pytest -q $(PROCESSES) --durations=12
+EARLY_RUNS := $(wildcard tests/e2e/test_[a-l]*.py)
+EARLY_WORLDS := $(wildcard tests/simulate/test_[a-m]*.py)
 
-tests-of-chaos: setup
-	@$(BIN)/python -m pytest -q $(CHAOS) --durations=12
+TESTS_OF_house := tests/house
+TESTS_OF_early-runs := $(EARLY_RUNS)
+TESTS_OF_late-runs := $(filter-out $(EARLY_RUNS),$(wildcard tests/e2e/test_*.py))
+TESTS_OF_early-worlds := $(EARLY_WORLDS)
+TESTS_OF_late-worlds := $(filter-out $(EARLY_WORLDS),$(wildcard tests/simulate/test_*.py))
+TESTS_OF_chaos := tests/chaos
+TESTS_OF_protocol := tests/transport tests/coordinator
+TESTS_OF_commands := tests/demo tests/cli
+TESTS_OF_parts := tests $(addprefix --ignore=,tests/house tests/e2e tests/simulate $(TESTS_OF_chaos) \
+  $(TESTS_OF_protocol) $(TESTS_OF_commands))
 
-tests-of-protocol: setup
-	@$(BIN)/python -m pytest -q $(PROTOCOL) --durations=12
-
-tests-of-parts: setup
-	@$(BIN)/python -m pytest -q tests --durations=12 \
-	  $(addprefix --ignore=,tests/house $(PROCESSES) $(CHAOS) $(PROTOCOL))
+tests-of-%: setup
+	@$(BIN)/python -m pytest -q $(TESTS_OF_$*) --durations=12
 
 # What needs no torch holds on every Python from 3.11 on: transport, coordinator, settings, ledger
 # and its stories. An environment of its own, made anew each time, without torch and numpy.

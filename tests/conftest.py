@@ -1,5 +1,6 @@
 """Conditions that every test may count on."""
 
+import gc
 import os
 import signal
 
@@ -7,7 +8,17 @@ import signal
 # the others sleeps. It would spin, and on cores that other tests share that is most of the time.
 os.environ.setdefault("OMP_WAIT_POLICY", "passive")
 
+# Hundreds of processes that tests start share what the first of them has compiled.
+os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
+
 
 def pytest_configure() -> None:
     # Started with nohup, all tests and the processes that they start would ignore closed terminals.
     signal.signal(signal.SIGHUP, signal.SIG_DFL)
+
+
+def pytest_collection_finish() -> None:
+    # All modules, torch's above all, and all tests stay to the end: nobody needs to look through
+    # them for garbage again and again.
+    gc.collect()
+    gc.freeze()

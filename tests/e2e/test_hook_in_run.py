@@ -78,8 +78,9 @@ class Loop(threading.Thread):
         self.chance = torch.Generator().manual_seed(seed)
         self.swarm = swarmtrain.Swarm()
         self.joined = threading.Event()
-        self.begin = threading.Event()
+        self.begin, self.leave = threading.Event(), threading.Event()
         self.begin.set()
+        self.leave.set()
         self.failure: BaseException | None = None
 
     def run(self) -> None:
@@ -93,6 +94,7 @@ class Loop(threading.Thread):
                     self.step()
                     if self.swarm.should_stop:
                         break
+                self.leave.wait()
         except BaseException as error:
             self.failure = error
         finally:
@@ -165,6 +167,7 @@ def test_a_latecomer_of_a_finished_run_is_told_so(tmp_path):
         up = here.up(run_file(here, "over", rounds=1, start=1))
         slow = Loop(up.invite, tmp_path / "slow", seed=1)
         slow.begin.clear()  # it is in, and does not get to the last round's result
+        slow.leave.clear()
         quick = Loop(up.invite, tmp_path / "quick", seed=2)
         slow.start()
         assert slow.joined.wait(60.0)
@@ -173,13 +176,14 @@ def test_a_latecomer_of_a_finished_run_is_told_so(tmp_path):
         with pytest.raises(UserError) as told:
             swarmtrain.join(*_small(), up.invite, state_dir=tmp_path / "late")
         assert (told.value.code, told.value.exit_status) == ("SWT-E705", 75)
+        slow.begin.set()  # somebody else holds the result, and quick may go
         root = quick.ended().swarm.state_root
         with pytest.raises(UserError, match="finished"):
             swarmtrain.join(*_small(), up.invite, state_dir=tmp_path / "quick")
         told_again = ask(tmp_path / "quick")
         assert (told_again["process"], told_again["state"]) == ("has ended", "finished")
         assert "1 round, the model is in the newest folder of" in told_again["result"]
-        slow.begin.set()
+        slow.leave.set()
         assert slow.ended().swarm.state_root == root
         assert up.running.end() == 0
 

@@ -3,12 +3,10 @@
 import json
 
 import pytest
-from enumeration import Case, cases, deaths, main, run_all, run_case, troubles
+from enumeration import Case, cases, deaths, main, run_case, troubles
 
 from swarmtrain.simulate.faults.plan import COORDINATOR, Fault
 from swarmtrain_transport import limits
-
-PROCESSES = 2
 
 LONGEST_OP_S = {
     "death": limits.FETCH_TIMEOUT_S + limits.SUSPECT_CLOSED_S,
@@ -60,13 +58,13 @@ def check(findings) -> dict[str, int]:
 @pytest.mark.timeout(600)
 def test_three_peers_survive_every_death_at_every_3rd_message_with_equal_roots():
     # At every message: python tests/simulate/enumeration.py --peers 3
-    seen = check(run_all(deaths(3, stride=3), PROCESSES))
+    seen = check(map(run_case, deaths(3, stride=3)))
     assert seen["cases"] > 150
 
 
 @pytest.mark.timeout(600)
 def test_three_peers_survive_troubles_at_every_5th_message_with_equal_roots():
-    seen = check(run_all(troubles(3, stride=5), PROCESSES))
+    seen = check(map(run_case, troubles(3, stride=5)))
     assert seen["cases"] > 100
     assert seen["skips"] > 5, "everybody was needed, so deaths must have forced skips"
     assert seen["exclusions"] > 5, "silent links must have left peers out"
@@ -75,7 +73,7 @@ def test_three_peers_survive_troubles_at_every_5th_message_with_equal_roots():
 @pytest.mark.timeout(600)
 def test_four_peers_survive_troubles_at_every_37th_message_with_equal_roots():
     # All boundaries: python tests/simulate/enumeration.py --peers 4
-    seen = check(run_all(cases(4, stride=37), PROCESSES))
+    seen = check(map(run_case, cases(4, stride=37)))
     assert seen["cases"] > 55
 
 

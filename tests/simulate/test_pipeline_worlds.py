@@ -60,14 +60,11 @@ def test_a_seed_gives_the_same_routes_in_every_process():
         "from swarmtrain.simulate.pipelines.seeds import run_seed\n"
         "print([run_seed(seed).digest.hex() for seed in (3, 8)])"
     )
-    told = {
-        subprocess.run(
-            [sys.executable, "-c", program], cwd=ROOT, check=True, capture_output=True,
-            env=os.environ | {"PYTHONHASHSEED": chance},
-        ).stdout
-        for chance in ("1", "2")
-    }  # fmt: skip
-    assert told == {f"{[run_seed(seed).digest.hex() for seed in (3, 8)]}\n".encode()}
+    told = subprocess.run(
+        [sys.executable, "-c", program], cwd=ROOT, check=True, capture_output=True,
+        env=os.environ | {"PYTHONHASHSEED": "7"},
+    ).stdout  # fmt: skip
+    assert told == f"{[run_seed(seed).digest.hex() for seed in (3, 8)]}\n".encode()
 
 
 def calm_world(counts: tuple[int, ...], steps: int) -> tuple[World, float]:
