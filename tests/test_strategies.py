@@ -25,6 +25,7 @@ from swarmtrain_optimizers.strategies.base import Exchange, OpKind
 from swarmtrain_optimizers.strategies.delayed_nesterov.strategy import DelayedNesterov
 from swarmtrain_optimizers.strategies.facts import StrategyFacts
 from tests.brought import install_example
+from tests.config.run_files import loaded
 
 torch.set_num_threads(1)
 LAYOUT = Layout.from_parameters(
@@ -41,12 +42,6 @@ def config_of(own: dict[str, Any] | None = None, **outer: Any) -> RunConfig:
         exchange=ExchangeSection(block=16),
         strategy={section.strategy: own} if own else {},
     )
-
-
-def loaded(directory: Path, text: str) -> RunConfig:
-    path = directory / "run.toml"
-    path.write_text(f'[run]\nname = "t"\n{text}', encoding="utf-8")
-    return config_file.load(path)
 
 
 PLAIN = StrategyFacts("theirs", "swarmtrain_optimizers.strategies.noloco.strategy:NoLoCo", "one")

@@ -47,7 +47,6 @@ WITHIN = 1.02
 BYTES = "bytes"
 
 _FACTORS = (1.0, 2.0, 0.5, 4.0, 0.25)
-TRIES_MAX = len(_FACTORS)
 
 
 class Found(msgspec.Struct, frozen=True):

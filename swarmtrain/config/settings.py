@@ -541,11 +541,6 @@ class RunConfig(_Section, frozen=True, dict=True):
         return facts.merging() if self.outer.last_merge else facts
 
     @property
-    def num_groups(self) -> int:
-        """Number of groups that exchange apart: stages of a model, or experts."""
-        return max(self.pipeline.num_stages, self.experts.count)
-
-    @property
     def budget(self) -> Budget | None:
         """Places of the exchanges; None where every round ends with one."""
         outer = self.outer

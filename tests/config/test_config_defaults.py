@@ -11,22 +11,17 @@ from swarmtrain.compare.request import plans
 from swarmtrain.config import file as config_file
 from swarmtrain.config import limits as config_limits
 from swarmtrain.config.built_in import built_in_parameters
-from swarmtrain.config.settings import ModelSection, RunConfig
+from swarmtrain.config.settings import ModelSection
 from swarmtrain.foundation.errors import UserError
 from swarmtrain.models.byte_transformer import build_model
 from swarmtrain.models.tensors import Layout
 from swarmtrain.strategies import check, strategy_of
 from swarmtrain_optimizers.strategies.registry import BUILT_IN, maker_of
+from tests.config.run_files import loaded
 
 torch.set_num_threads(1)
 BASE = Plan("", "", "", size="demo")
 STRATEGIES = [facts.name for facts in BUILT_IN.values() if facts.kind]
-
-
-def loaded(directory: Path, text: str) -> RunConfig:
-    path = directory / "run.toml"
-    path.write_text(f'[run]\nname = "t"\n{text}', encoding="utf-8")
-    return config_file.load(path)
 
 
 def named(strategy: str, more: str = "") -> str:

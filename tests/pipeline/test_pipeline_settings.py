@@ -9,18 +9,13 @@ import pytest
 from swarmtrain.config import file as config_file
 from swarmtrain.config import limits as config_limits
 from swarmtrain.config.pipeline import refuse_stages
-from swarmtrain.config.settings import PipelineSection, RunConfig
+from swarmtrain.config.settings import PipelineSection
 from swarmtrain.foundation.errors import UserError
 from swarmtrain.pipeline.costs import stage_needs
 from swarmtrain_optimizers.strategies.registry import BUILT_IN
 from swarmtrain_transport.errors import RemoteFault
 from swarmtrain_transport.pipeline.coordinator.assignment import StageNeed, flops_of
-
-
-def loaded(directory: Path, text: str) -> RunConfig:
-    path = directory / "run.toml"
-    path.write_text(f'[run]\nname = "t"\n{text}', encoding="utf-8")
-    return config_file.load(path)
+from tests.config.run_files import loaded
 
 
 def refusal(directory: Path, text: str) -> UserError:

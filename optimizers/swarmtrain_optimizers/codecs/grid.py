@@ -37,6 +37,7 @@ from swarmtrain_optimizers.codecs.base import (
 from swarmtrain_optimizers.codecs.dither import random_words
 from swarmtrain_optimizers.codecs.packing import level_table, looked_up, pack
 from swarmtrain_optimizers.codecs.scales import (
+    Chunk,
     Codes,
     Doubles,
     Floats,
@@ -65,25 +66,6 @@ class Grid:
     scales_wanted: Callable[[Floats], Floats]
     codes_of: Callable[[Floats], Codes]
     codes_dithered: Callable[[Floats, Words], Codes] | None = None
-
-
-class _Chunk:
-    """A chunk in the making.
-
-    Attributes:
-        bits: (num_blocks,) uint32, the scales' bits, to be filled.
-        codes: packed codes, to be filled.
-    """
-
-    def __init__(self, num_blocks: int, code_bytes: int) -> None:
-        self.bits: Words = np.empty(num_blocks, dtype=np.uint32)
-        self._payload = np.empty(2 * num_blocks + code_bytes, dtype=np.uint8)
-        self.codes: Codes = self._payload[2 * num_blocks :]
-
-    def payload(self) -> bytes:
-        """Return the chunk's bytes, once all is filled."""
-        self._payload[: 2 * self.bits.size].view("<u2")[:] = self.bits
-        return self._payload.tobytes()
 
 
 class GridCodec:
@@ -234,11 +216,11 @@ class GridCodec:
             self._fill(chunk, rows, blocks, bits, scratch, codes_of)
         return chunk.payload()
 
-    def _chunk(self, num_values: int, block: int) -> _Chunk:
+    def _chunk(self, num_values: int, block: int) -> Chunk:
         num_blocks = num_values // block
-        return _Chunk(num_blocks, self.payload_bytes(num_values, block) - 2 * num_blocks)
+        return Chunk(num_blocks, self.payload_bytes(num_values, block) - 2 * num_blocks)
 
-    def _scratch(self, chunk: _Chunk, block: int) -> Floats:
+    def _scratch(self, chunk: Chunk, block: int) -> Floats:
         """Memory for the rows of one of `row_slices`."""
         return np.empty((min(rows_at_once(block), chunk.bits.size), block), dtype=np.float32)
 
@@ -250,7 +232,7 @@ class GridCodec:
         return scales, codes.reshape(num_blocks, -1)
 
     def _fill(
-        self, chunk: _Chunk, rows: slice, blocks: Floats, bits: Words, ratio: Floats,
+        self, chunk: Chunk, rows: slice, blocks: Floats, bits: Words, ratio: Floats,
         codes_of: _CodesOfRows,
     ) -> None:  # fmt: skip
         """Scales and codes of these rows; `ratio` is overwritten, and may be `blocks`."""
@@ -263,7 +245,7 @@ class GridCodec:
         pack(codes_of(ratio.reshape(-1), rows.start), self._grid.bits, packed)
 
     def _finish(
-        self, chunk: _Chunk, rows: slice, sums: Doubles, total_weight: int, window: ScaleWindow,
+        self, chunk: Chunk, rows: slice, sums: Doubles, total_weight: int, window: ScaleWindow,
         scratch: Floats,
     ) -> None:  # fmt: skip
         """Encode the mean of these rows."""

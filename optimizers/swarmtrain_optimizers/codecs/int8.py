@@ -31,8 +31,8 @@ from swarmtrain_optimizers.codecs.int8_kernels import compiled
 from swarmtrain_optimizers.codecs.int8_loops import NUMPY_LOOPS, VALUE_MAX, encode_stochastic
 from swarmtrain_optimizers.codecs.scales import (
     Bytes,
+    Chunk,
     Floats,
-    Words,
     check_scales,
     highest_bits,
     lowest_bits,
@@ -42,24 +42,12 @@ from swarmtrain_optimizers.codecs.scales import (
 __all__ = ["VALUE_MAX", "Int8"]
 
 
-class _Chunk:
-    """A chunk in the making.
-
-    Attributes:
-        bits: (num_blocks,) uint32, the scales' bits, to be filled.
-        values: (num_values,) int8, to be filled.
-    """
+class _Chunk(Chunk):
+    """A chunk in the making; `values` are its codes as they are here, (num_values,) int8."""
 
     def __init__(self, num_values: int, block: int) -> None:
-        num_blocks = num_values // block
-        self.bits: Words = np.empty(num_blocks, dtype=np.uint32)
-        self._payload = np.empty(2 * num_blocks + num_values, dtype=np.uint8)
-        self.values: Bytes = self._payload[2 * num_blocks :].view(np.int8)
-
-    def payload(self) -> bytes:
-        """Return the chunk's bytes, once all is filled."""
-        self._payload[: 2 * self.bits.size].view("<u2")[:] = self.bits
-        return self._payload.tobytes()
+        super().__init__(num_values // block, num_values)
+        self.values: Bytes = self.codes.view(np.int8)
 
 
 def _opened(payload: Payload, num_values: int, block: int) -> tuple[Floats, Bytes]:

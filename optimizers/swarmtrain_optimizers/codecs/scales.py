@@ -23,6 +23,25 @@ _BIAS = 127
 _ROUND_UP = 0xFFFF
 
 
+class Chunk:
+    """A chunk in the making: all scales, then all codes.
+
+    Attributes:
+        bits: (num_blocks,) uint32, the scales' bits, to be filled.
+        codes: (code_bytes,) packed codes, to be filled.
+    """
+
+    def __init__(self, num_blocks: int, code_bytes: int) -> None:
+        self.bits: Words = np.empty(num_blocks, dtype=np.uint32)
+        self._payload = np.empty(2 * num_blocks + code_bytes, dtype=np.uint8)
+        self.codes: Codes = self._payload[2 * num_blocks :]
+
+    def payload(self) -> bytes:
+        """Return the chunk's bytes, once all is filled."""
+        self._payload[: 2 * self.bits.size].view("<u2")[:] = self.bits
+        return self._payload.tobytes()
+
+
 def lowest_bits(window: ScaleWindow) -> int:
     """Bits of the smallest legal scale, 2^e_min."""
     return (window.e_min + _BIAS) << 7

@@ -48,18 +48,11 @@ class Hostile:
         self._checks = checks
         self._rng = rng
 
-    def _members(self) -> tuple[SimPeer, SimPeer] | None:
-        peers = self._swarm.survivors
-        if len(peers) < 2:
-            return None
-        sender, target = self._rng.sample(peers, 2)
-        return sender, target
-
     # ---- the data lane
 
     def frame(self) -> str | None:
         """Bad bytes on the data lane."""
-        ends = self._members()
+        ends = self._swarm.two(self._rng)
         if ends is None:
             return None
         sender, target = ends
@@ -123,7 +116,7 @@ class Hostile:
 
     def control(self) -> str | None:
         """Bad bytes, or claims that cannot be true, on a member's control connection."""
-        ends = self._members()
+        ends = self._swarm.two(self._rng)
         coordinator = self._swarm.coordinator
         if ends is None or coordinator.machine is None or not self._swarm.is_connected(ends[0]):
             return None

@@ -153,7 +153,7 @@ class Troubles:
 
     def _block(self) -> str | None:
         """Have one no longer reach another plainly, in one direction."""
-        ends, routers = self._ends(), self._swarm.network.routers
+        ends, routers = self._swarm.two(self._rng), self._swarm.network.routers
         if ends is None or routers is None:
             return None
         pair = (ends[0].peer_id, ends[1].peer_id)
@@ -240,13 +240,6 @@ class Troubles:
             or (peer.applied_op == newest - 1 and roots and all(holds(peer, r) for r in roots))
             for peer in left
         )
-
-    def _ends(self) -> tuple[SimPeer, SimPeer] | None:
-        peers = self._swarm.survivors
-        if len(peers) < 2:
-            return None
-        source, target = self._rng.sample(peers, 2)
-        return source, target
 
     def _seconds(self, low: float, high: float) -> float:
         """Short and long times are equally likely on a logarithmic scale."""
@@ -407,7 +400,7 @@ class Troubles:
         return f"nothing {way} the coordinator passes for {seconds:.2f} s at peer {peer.number}"
 
     def _drop(self) -> str | None:
-        ends = self._ends()
+        ends = self._swarm.two(self._rng)
         if ends is None:
             return None
         self._swarm.network.drop(ends[0].peer_id, ends[1].peer_id)
@@ -415,7 +408,7 @@ class Troubles:
         return f"frames of peer {ends[0].number} to peer {ends[1].number} are lost"
 
     def _cut(self) -> str | None:
-        ends = self._ends()
+        ends = self._swarm.two(self._rng)
         if ends is None:
             return None
         source, target = ends
@@ -497,7 +490,7 @@ class Troubles:
             peer.flip()
 
     def _late(self) -> str | None:
-        ends = self._ends()
+        ends = self._swarm.two(self._rng)
         if ends is None:
             return None
         source, target = ends

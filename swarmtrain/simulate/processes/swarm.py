@@ -108,6 +108,13 @@ class Swarm:
     def _count(self) -> None:
         self.survivors = [one for one in self.peers.values() if one.is_alive]
 
+    def two(self, rng: random.Random) -> tuple[SimPeer, SimPeer] | None:
+        """Draw two live peers, if there are so many."""
+        if len(self.survivors) < 2:
+            return None
+        one, other = rng.sample(self.survivors, 2)
+        return one, other
+
     def replace(self) -> None:
         """Somebody comes soon for one who was thrown out."""
         if len(self.survivors) < self.scene.conditions.all_peers:
