@@ -159,12 +159,14 @@ class Invariants(GroupChecks):
         for number, group in leaver.machine.groups.items():
             view = group.view
             # In place, or on the disk of who has just come back.
-            held = [
-                s.op for one in staying for s in one.machine.hello().states if s.group == number
+            states = [
+                view.age(s.op, s.state_root)
+                for one in staying
+                for s in one.machine.hello().states
+                if s.group == number
             ]
-            held += [-1 for one in staying if number in one.machine.groups]
-            states = [view.commit_at(op) for op in held]
-            own = view.commit_at(group.place.applied_op)
+            states += [-1 for one in staying if number in one.machine.groups]
+            own = view.age(group.place.applied_op, group.place.state_root)
             if states and max(states) < own and own > 0:
                 story = f"peer {leaver.number} may go, which alone holds the state after op {own}"
                 self._violated("RELEASED", story if not number else f"group {number}: {story}")

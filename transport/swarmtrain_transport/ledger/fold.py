@@ -369,6 +369,13 @@ class GroupView(Lineage):
             return op
         return newest
 
+    def age(self, op: int, root: bytes) -> int:
+        """Return the op that a state which is told as that after `op` is of. By clocks an op is
+        passed without a change: there a state that was trained is as good as any other, so 1."""
+        if not self.by_clocks or op < 0:
+            return self.commit_at(op)
+        return int(self.genesis is not None and root != self.genesis.state_root)
+
     def _are_free(self, peers: Iterable[PeerId]) -> bool:
         busy = {peer for one in self.ops.values() for peer in one.weights}
         return busy.isdisjoint(peers)

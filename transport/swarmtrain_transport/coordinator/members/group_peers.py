@@ -246,9 +246,10 @@ class GroupPeers:
             kept: newest op of each keeper that stays, -1 for one that has no state yet.
         """
         staying = [one for one in self.connected().values() if not one.line.is_leaving]
-        at_op = self._view.commit_at(self.here[peer].applied_op) if peer in self.here else -1
+        own, age = self.here.get(peer), self._view.age
+        at_op = age(own.applied_op, own.state_root) if own is not None else -1
         held = [
-            self._view.commit_at(one.applied_op)
+            age(one.applied_op, one.state_root)
             for one in staying
             if self._view.may_hold(one.applied_op, one.state_root)
         ]
