@@ -99,13 +99,13 @@ def test_peers_that_began_on_one_stage_spread_until_the_run_is_as_fast_as_it_can
 
 
 FIRST_FOUND = {
-    "two-permissions": 15, "no-sign-of-life": 5, "no-void": 6, "gradient-counted-twice": 16,
-    "closed-round-counts": 96, "gradient-of-the-slot-before": 7, "moved-but-in-its-old-group": 5,
-    "moved-before-its-part": 5, "two-moves": 50, "order-does-not-wait": 25,
+    "two-permissions": 15, "no-sign-of-life": 34, "no-void": 6, "gradient-counted-twice": 19,
+    "closed-round-counts": 96, "gradient-of-the-slot-before": 19, "moved-but-in-its-old-group": 5,
+    "moved-before-its-part": 5, "two-moves": 69, "order-does-not-wait": 28,
     "next-step-counted-early": 10, "secret-not-asked-for": 48, "name-counts-for-each-slot": 96,
-    "receivers-believed": 40, "one-step-too-old": 45, "skip-ends-no-round": 21,
+    "receivers-believed": 44, "one-step-too-old": 48, "skip-ends-no-round": 21,
     "drained-without-what-was-dealt": 43,
-    "share-of-the-dead-lost": 40,
+    "share-of-the-dead-lost": 40, "share-dealt-twice": 40, "begins-without-permission": 20,
 }  # fmt: skip
 """Seeds at which a hunt begins that found nothing in the worlds before."""
 
