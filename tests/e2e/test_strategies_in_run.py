@@ -13,6 +13,8 @@ DYNAMIC = (
     '[exchange]\ncodec = "two_bit"\nblock = 256\n'
 )
 SCAFFOLD = 'strategy = "scaffold_m"\n[exchange]\n'
+WAVES = 'strategy = "decoupled_momentum"\n[exchange]\nmin_contributors = 1\n'
+MERGED = 'strategy = "local"\nlast_merge = true\nbudget = 12\n[exchange]\nmin_contributors = 1\n'
 ONE_BYTE = 'strategy = "one_byte"\n[exchange]\nstart_peers = 2\nmin_contributors = 1\n'
 
 
@@ -49,6 +51,23 @@ def test_two_partners_end_with_the_same_chain_and_can_prove_their_exchanges(tmp_
             assert proof.end() == 0, proof
             found = json.loads(proof.lines[0])
             assert found["chain"] == ends[0]["chain"] and found["ops"] == 6
+
+
+@pytest.mark.parametrize(("name", "text"), [("waves", WAVES), ("merged", MERGED)])
+def test_a_run_goes_on_through_a_death_and_a_newcomer(tmp_path, name, text):
+    run = f'[run]\nname = "{name}"\nrounds = 24\n{SMALL_MODEL}{text}start_peers = 2\n'
+    with place(tmp_path) as here:
+        up = here.up(here.run_file(run))
+        ann, bob = (here.join(up.invite, one) for one in ("ann", "bob"))
+        ann.event("round", round=2)
+        bob.kill()
+        cleo = here.join(up.invite, "cleo")
+        left = [peer.event("left") for peer in (ann, cleo)]
+        assert [peer.end() for peer in (ann, cleo)] == [0, 0]
+        assert len({event["root"] for event in left}) == 1  # also where only the last op merges all
+        up.stop()
+        proof = here.command("verify", here.folder / "ann")
+        assert proof.end() == 0, proof
 
 
 def test_forward_passes_go_on_from_trained_weights_through_a_death_and_a_newcomer(tmp_path):
