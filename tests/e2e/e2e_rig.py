@@ -1,6 +1,7 @@
 """Real processes of the real commands, heard through their events. Nothing here waits by the clock:
 the deadlines only end a test that would hang, with everything that the processes have said."""
 
+import io
 import json
 import os
 import signal
@@ -10,12 +11,13 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, redirect_stdout
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from swarmtrain.cli.main import main
 from swarmtrain.foundation.errors import UserError
 from swarmtrain.status import ask
 
@@ -221,6 +223,15 @@ def place(folder: Path) -> Iterator[Place]:
         yield made
     finally:
         made.close()
+
+
+def answer(*words: object) -> str:
+    """Stdout of a command that starts no process. It runs in this one: another would load torch."""
+    told = io.StringIO()
+    with redirect_stdout(told):
+        status = main([str(word) for word in words])
+    assert status == 0, told.getvalue()
+    return told.getvalue()
 
 
 def outcomes(state_dir: Path) -> dict[int, str]:

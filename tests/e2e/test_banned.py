@@ -4,7 +4,7 @@ restarts, and the others train on. One story, because every process takes second
 import json
 
 import pytest
-from e2e_rig import SMALL_MODEL, Place, place
+from e2e_rig import SMALL_MODEL, Place, answer, place
 from test_life import merged_after
 
 pytestmark = pytest.mark.timeout(400)
@@ -25,9 +25,7 @@ deadline_cap_s = 20.0
 
 def told(here: Place, *words: object) -> dict:
     """Return the JSON answer to one of the organiser's commands."""
-    running = here.command(*words, "--json", "--state-dir", here.folder / "coordinator")
-    assert running.end() == 0, str(running)
-    return json.loads("".join(running.lines))
+    return json.loads(answer(*words, "--json", "--state-dir", here.folder / "coordinator"))
 
 
 def test_the_organiser_has_the_last_word(tmp_path):

@@ -4,7 +4,7 @@ export of all answers."""
 import json
 
 import pytest
-from e2e_rig import SMALL_MODEL, place
+from e2e_rig import SMALL_MODEL, answer, place
 
 pytestmark = pytest.mark.timeout(240)
 
@@ -31,12 +31,11 @@ def test_experts_train_apart_through_a_death_and_a_newcomer_and_answer_as_one(tm
         up.stop()
         model = here.folder / "model"
         peers = [here.folder / name for name in ("ann", "bob", "cleo")]
-        assert here.command("export", *peers, "--to", model).end() == 0
+        answer("export", *peers, "--to", model)
         facts = json.loads((model / "swarmtrain.json").read_text())
         assert facts["experts"] == 2 and (model / "router.bin").is_file()
-        written = here.command("generate", model, "def ", "--tokens", "8", "--json")
-        assert written.end() == 0, written
-        assert json.loads(written.lines[0])["tokens"] == 8
+        written = answer("generate", model, "def ", "--tokens", "8", "--json")
+        assert json.loads(written)["tokens"] == 8
         (model / "router.bin").write_bytes(b"another")
         refused = here.command("generate", model, "def ")
         assert refused.end() != 0 and "router.bin" in refused.said

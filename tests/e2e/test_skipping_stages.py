@@ -1,11 +1,9 @@
 """Routes leave stages out in real processes: a death, a newcomer, and a model without a stage."""
 
 import json
-import subprocess
-import sys
 
 import pytest
-from e2e_rig import SMALL_MODEL, place
+from e2e_rig import SMALL_MODEL, answer, place
 
 from swarmtrain.verify.coordinator_state import read_records
 from swarmtrain_transport.wire.records import Books, body_of, outline_of, tag_of
@@ -50,14 +48,10 @@ def test_a_peer_dies_another_comes_and_the_model_writes_without_a_stage(tmp_path
             assert not any(member.doubted for member in books.members)
             assert max(second, third) < max(first, last) <= books.made
             assert second + third <= books.made
-        words = (sys.executable, "-m", "swarmtrain", "generate")
         for gone in ("cat", "gus", "bob"):  # all that have stage 1, or keep it
             (tmp_path / gone).rename(tmp_path.parent / f"{tmp_path.name} {gone}")
         has_stage = [one for one in tmp_path.glob("*/groups/1") if one.exists()]
         for kept in has_stage:
             kept.rename(tmp_path.parent / f"{tmp_path.name} {kept.parent.parent.name} kept")
-        said = subprocess.run(
-            (*words, str(tmp_path), "def ", "--tokens", "5", "--json"),
-            capture_output=True, text=True, check=True,
-        )  # fmt: skip
-        assert json.loads(said.stdout)["model"].endswith("without stage 1, which nobody here has")
+        said = json.loads(answer("generate", tmp_path, "def ", "--tokens", "5", "--json"))
+        assert said["model"].endswith("without stage 1, which nobody here has")

@@ -5,9 +5,8 @@ import json
 import pytest
 import safetensors.torch
 import torch
-from e2e_rig import SMALL_MODEL, place
+from e2e_rig import SMALL_MODEL, answer, place
 
-from swarmtrain.cli.main import main
 from swarmtrain.console.lines import harmless
 
 pytestmark = pytest.mark.timeout(300)
@@ -20,20 +19,8 @@ rounds = 2
 """
 
 
-@pytest.fixture
-def ask(tmp_path, monkeypatch, capsys):
-    """A command that starts no process of its own; what it says on stdout."""
+def test_a_run_is_exported_used_extended_and_another_one_begins_with_it(tmp_path, monkeypatch):
     monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "state-home"))
-
-    def asked(*words):
-        capsys.readouterr()
-        assert main([str(word) for word in words]) == 0, capsys.readouterr().err
-        return capsys.readouterr().out
-
-    return asked
-
-
-def test_a_run_is_exported_used_extended_and_another_one_begins_with_it(tmp_path, ask):
     with place(tmp_path) as here:
         run_file = here.run_file(RUN)
         up = here.up(run_file)
@@ -42,7 +29,7 @@ def test_a_run_is_exported_used_extended_and_another_one_begins_with_it(tmp_path
         assert ann.end() == 0 and up.running.end() == 0
 
         model = tmp_path / "model"
-        made = json.loads(ask("export", "tiny", "--to", model, "--json"))
+        made = json.loads(answer("export", "tiny", "--to", model, "--json"))
         assert [part["op"] for part in made["stages"]] == [2]
         card = (model / "README.md").read_text()
         assert made["stages"][0]["state_root"] in card
@@ -50,15 +37,15 @@ def test_a_run_is_exported_used_extended_and_another_one_begins_with_it(tmp_path
         assert "| 1 contributed, 1 were let in |" in card
 
         words = ("def ", "--tokens", 40, "--temperature", 0)
-        text = ask("generate", model, *words)
+        text = answer("generate", model, *words)
         assert text.startswith("def ") and len(text) > 30
-        again = json.loads(ask("generate", "tiny", *words, "--json"))
+        again = json.loads(answer("generate", "tiny", *words, "--json"))
         # For people, what a terminal would obey is shown as pictures.
         assert text == harmless(again["prompt"] + again["text"]) + "\n"
 
         (tmp_path / "text").mkdir()
         (tmp_path / "text" / "some.txt").write_text("def f(x):\n    return x\n" * 9)
-        found = json.loads(ask("evaluate", "tiny", "--data", tmp_path / "text", "--json"))
+        found = json.loads(answer("evaluate", "tiny", "--data", tmp_path / "text", "--json"))
         assert found["tokens"] == 9 * 23 - 1 and found["windows"] == -(-found["tokens"] // 32)
         assert 2.0 < found["loss"] < 5.6  # ln 256 is 5.55
 
@@ -68,10 +55,10 @@ def test_a_run_is_exported_used_extended_and_another_one_begins_with_it(tmp_path
         assert ann.end() == 0 and up.running.end() == 0
         assert "3 rounds" in up.running.event("finished")["result"]
         assert "stays at 0.0001" in up.running.said
-        proof = ask("verify", next(tmp_path.glob("**/peers/ann")), "--json")
+        proof = answer("verify", next(tmp_path.glob("**/peers/ann")), "--json")
         assert json.loads(proof)["to_op"] == 3
 
-        ask("export", "tiny", "--to", tmp_path / "later")
+        answer("export", "tiny", "--to", tmp_path / "later")
         card = (tmp_path / "later" / "README.md").read_text()
         assert "| rounds | 3 of 3 committed, 1 of them added later |" in card
 
