@@ -91,7 +91,7 @@ def the_coordinator_draws_partners_where_a_graph_says_them():
 def who_is_in_an_op_is_planned_for_another() -> Iterator[None]:
     with (
         replaced(GroupView, "passed", lambda _: lambda self, peer, op: self.next_op - 1),
-        replaced(GroupView, "_are_free", lambda _: lambda self, peers: True),
+        replaced(GroupView, "busy", lambda _: property(lambda self: set())),
     ):
         yield
 

@@ -271,3 +271,14 @@ def test_by_clocks_a_word_of_before_a_plan_counts_for_the_next_op():
     assert set(plans(hall)[2]) == {first, second}
     hall.hall.say(first, m.Ready(3, 8, 2, own(first, 1)))  # as after a reconnection: of op 3 itself
     assert len(plans(hall)) == 3
+
+
+@pytest.mark.parametrize("op", [1, 2, 3, 7])
+def test_by_clocks_nobody_talks_itself_into_a_second_op(op: int):
+    hall = by_clocks()
+    hall.ready(1, A, B, C, D)
+    of_pair(hall, 2)
+    liar, honest = plans(hall)[0][0], plans(hall)[1][0]
+    hall.hall.say(liar, m.Applied(op - 1, own(liar, 1)), m.Ready(op, 8, op - 1, own(liar, 1)))
+    hall.hall.say(honest, m.Ready(3, 8, 2, own(honest, 2)))
+    assert len(plans(hall)) == 2  # the liar's op is under way, and one alone is no pair

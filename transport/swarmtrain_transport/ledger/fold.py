@@ -5,7 +5,7 @@ exactly what was decided, and nothing else is state (protocol.md, COORDINATOR ST
 """
 
 import hashlib
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from functools import lru_cache
 
@@ -376,16 +376,17 @@ class GroupView(Lineage):
             return self.commit_at(op)
         return int(self.genesis is not None and root != self.genesis.state_root)
 
-    def _are_free(self, peers: Iterable[PeerId]) -> bool:
-        busy = {peer for one in self.ops.values() for peer in one.weights}
-        return busy.isdisjoint(peers)
+    @property
+    def busy(self) -> set[PeerId]:
+        """Peers that are to give to an op under way."""
+        return {peer for one in self.ops.values() for peer in one.weights}
 
     # ---- records
 
     def _plan(self, record: Record, body: Plan) -> None:
         if body.op != self.next_op or len(self.ops) >= self.most_ops:
             raise RemoteFault("order", f"PLAN of op {body.op} after op {self.last_op}")
-        if body.graph == CLOCKS and not self._are_free(member.peer for member in body.members):
+        if body.graph == CLOCKS and not self.busy.isdisjoint(m.peer for m in body.members):
             raise RemoteFault("order", f"PLAN of op {body.op} names a peer of one under way")
         if body.previous_outcome != self.last_outcome:
             raise RemoteFault("order", f"PLAN of op {body.op} names another history")

@@ -139,7 +139,7 @@ def next_plan(
         {
             peer: one
             for peer, one in connected.items()
-            if one.line.life.is_alive(now_s) and is_synced(view, root, one)
+            if one.line.life.is_alive(now_s) and is_synced(view, root, peer, one)
         },
     )
     ready = {
@@ -273,11 +273,11 @@ def _known_to_all(join_index: Mapping[PeerId, int], present: Peers) -> dict[Peer
     return {peer: one for peer, one in settled.items() if joined[peer] <= acked}
 
 
-def is_synced(view: GroupView, root: bytes | None, one: GroupPeer) -> bool:
+def is_synced(view: GroupView, root: bytes | None, peer: PeerId, one: GroupPeer) -> bool:
     """Return True if the peer holds the newest state, which ops start from; under dispute nobody
     does. Where ops go by pairs that is its own."""
     if view.by_clocks:  # who has no part in what is under way has passed it
-        return one.applied_op == view.next_op - 1
+        return one.applied_op == view.next_op - 1 and peer not in view.busy
     is_own = view.goes_by_pairs and view.commit_at(view.last_op) > 0
     return one.applied_op == view.last_op and (is_own or one.state_root == root)
 
