@@ -28,7 +28,7 @@ test: setup
 
 # The longest first: whoever is done takes the next one, and both cores are busy to the end. Who
 # starts processes waits for them most of the time: other lanes keep two cores busy meanwhile.
-LANES := early-runs late-runs early-worlds late-worlds parts chaos protocol commands
+LANES := parts late-runs early-runs early-worlds late-worlds chaos protocol commands
 
 EARLY_RUNS := $(wildcard tests/e2e/test_[a-l]*.py)
 EARLY_WORLDS := $(wildcard tests/simulate/test_[a-m]*.py)
