@@ -35,9 +35,15 @@ class NamedSums:
         self._results: dict[int, Tensor] = {}
 
     def forget(self, oldest: int) -> None:
-        """Parts that no result can still name are many, and large."""
+        """Parts that no result can still name are many, and large. By clocks a process may wait for
+        long with its newest."""
         if oldest > 0:
-            self.parts = {key: part for key, part in self.parts.items() if key[0] >= oldest}
+            newest = {key[1:]: key for key in sorted(self.parts)}
+            self.parts = {
+                key: part
+                for key, part in self.parts.items()
+                if key[0] >= oldest or newest[key[1:]] == key
+            }
             self._decoded = {key: part for key, part in self._decoded.items() if key[0] >= oldest}
 
     def brought_up(self, plan: Plan) -> None:
