@@ -15,7 +15,7 @@ DYNAMIC = (
 SCAFFOLD = 'strategy = "scaffold_m"\n[exchange]\n'
 WAVES = 'strategy = "decoupled_momentum"\n[exchange]\nmin_contributors = 2\n'
 MERGED = 'strategy = "local"\nlast_merge = true\nbudget = 12\n[exchange]\nmin_contributors = 2\n'
-ONE_BYTE = 'strategy = "one_byte"\n[exchange]\nstart_peers = 2\nmin_contributors = 1\n'
+ONE_BYTE = 'strategy = "one_byte"\n[exchange]\nstart_peers = 2\nmin_contributors = 2\n'
 
 
 @pytest.mark.parametrize(("name", "text"), [("ddp", DDP), ("dynamic", DYNAMIC), ("own", SCAFFOLD)])
