@@ -582,6 +582,12 @@ class RunConfig(_Section, frozen=True, dict=True):
         sources = max(1, self.exchange.start_peers // self.pipeline.num_stages)
         return sources * self.inner.batch * self.model.context
 
+    def step_at(self, op: int) -> int:
+        """Return the step of the learning-rate schedule at which op `op` of the run ends. A peer
+        that takes part in some of the run's ops alone makes fewer steps of its own."""
+        rounds = op if self.budget is None else self.budget.round_of(op)
+        return rounds * self.steps_per_round
+
     @property
     def schedule_steps(self) -> int:
         """Steps of the whole learning-rate schedule."""

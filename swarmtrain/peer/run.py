@@ -265,16 +265,16 @@ class _Peer:
         self.membership.thread.run_coroutine(lambda shell: self.reader.fill(shell, grant))
 
     def _on_state(self, op: int) -> None:
-        self.trainer.continue_at(op * self.membership.config.steps_per_round)
+        self.trainer.continue_at(self.membership.config.step_at(op))
         text = f"has the run's weights after round {op}" if op else "has the run's first weights"
         self._events.tell(StateInPlace(op), f"{text}, and trains")
 
     def _on_round(self, report: RoundReport) -> None:
         ended = report.event(self.session.driver.root, loss=self._loss or None)
         self._events.tell(ended, in_words(report) + self._training_loss())
-        if self.session.driver.round_steps < self.membership.config.steps_per_round:
-            # A peer that makes fewer steps is where the run is, not where its own steps would be.
-            self.trainer.step = report.round * self.membership.config.steps_per_round
+        # A peer with shorter rounds, or with a part in some of the run's ops alone, is where the
+        # run is, not where its own steps would be.
+        self.trainer.step = max(self.trainer.step, self.membership.config.step_at(report.round))
 
     def _training_loss(self) -> str:
         return f"; training loss {self._loss:.3f}" if self._loss else ""

@@ -36,7 +36,7 @@ class Suggestion:
     source: str
 
 
-def suggested(config: RunConfig, links: Sequence[str], found: Search | None) -> Suggestion | None:
+def suggested(config: RunConfig, links: Sequence[str], found: Search) -> Suggestion | None:
     """Return a point to try; None where nothing beats ddp, or the run has it already.
 
     Args:
@@ -45,8 +45,8 @@ def suggested(config: RunConfig, links: Sequence[str], found: Search | None) -> 
         found: points to choose from.
     """
     link = min(links, key=lambda name: NETS[name].up_bytes_s)
-    base = None if found is None else found.baseline
-    if found is None or base is None or base.loss is None or link not in base.costs:
+    base = found.baseline
+    if base is None or base.loss is None or link not in base.costs:
         return None
     fitting = [one for one in found.as_good() if one.costs[BYTES] and _fits(one, config)]
     best = min(fitting, key=lambda one: (one.costs[link], one.costs[BYTES]), default=base)

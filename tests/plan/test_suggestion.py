@@ -56,7 +56,6 @@ def test_nothing_is_offered_that_the_run_has_or_cannot_have() -> None:
         exchange=ExchangeSection(codec="two_bit"),
     )  # fmt: skip
     assert suggested(has, ["dsl"], FOUND) is None
-    assert suggested(RUN, ["dsl"], None) is None
     assert suggested(RUN, ["dsl"], Search("sweep", 4, 2000, 3, 1, (DDP, WORSE))) is None
     assert suggested(RUN, ["dsl"], Search("sweep", 4, 2000, 3, 1, (SMALL,))) is None
     staged = RunConfig(run=RunSection(name="tests"), pipeline=PipelineSection(stages=2))

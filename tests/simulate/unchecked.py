@@ -76,9 +76,7 @@ def nobody_compares_states() -> Iterator[None]:
     """Neither the coordinator, in HELLO or later, nor the peer itself."""
     blind = replaced(Agreement, "_check_state", lambda check: lambda self, peer, one: None)
     synced = replaced(
-        planning,
-        "is_synced",
-        lambda _: lambda view, root, peer, one: one.applied_op == view.last_op,
+        planning, "is_synced", lambda _: lambda view, root, one: one.applied_op == view.last_op
     )
     with a_differing_state_is_kept(), blind, synced:
         yield

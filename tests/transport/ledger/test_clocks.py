@@ -4,7 +4,7 @@ import msgspec
 import pytest
 
 from swarmtrain_transport.errors import RemoteFault
-from swarmtrain_transport.kinds import CLOCKS
+from swarmtrain_transport.kinds import CLOCKS, PAIRS_AT_ONCE
 from swarmtrain_transport.ledger.plan_rules import check_plan
 from swarmtrain_transport.ledger.snapshots import from_image, image_of
 from swarmtrain_transport.links.link import PeerId
@@ -43,6 +43,15 @@ def test_no_two_ops_under_way_have_a_peer_in_common():
     chain = two_pairs()
     with pytest.raises(RemoteFault, match="under way") as caught:
         met(chain, B, b"e" * 32, op=3)
+    assert caught.value.reason == "order"
+
+
+def test_no_more_ops_are_under_way_than_the_rules_say():
+    chain = begun_chain()
+    for op in range(1, PAIRS_AT_ONCE + 1):
+        met(chain, bytes([2 * op]) * 32, bytes([2 * op + 1]) * 32, op=op)
+    with pytest.raises(RemoteFault) as caught:
+        met(chain, b"y" * 32, b"z" * 32, op=PAIRS_AT_ONCE + 1)
     assert caught.value.reason == "order"
 
 

@@ -370,8 +370,9 @@ class GroupView(Lineage):
         return newest
 
     def age(self, op: int, root: bytes) -> int:
-        """Return the op that a state which is told as that after `op` is of. By clocks an op is
-        passed without a change: there a state that was trained is as good as any other, so 1."""
+        """Return the newest op that changed a state: of a peer that has told `root` as its root
+        after `op`. By clocks a peer passes ops without a change, so `op` says nothing there, and
+        all states but the run's first are as good: 1, and 0 for the first one."""
         if not self.by_clocks or op < 0:
             return self.commit_at(op)
         return int(self.genesis is not None and root != self.genesis.state_root)

@@ -134,12 +134,13 @@ def next_plan(
         return None
     connected = {peer: one for peer, one in peers.items() if one.line.connected}
     root = trusted_root(view, connected, view.last_op)
+    busy = view.busy if view.by_clocks else frozenset[PeerId]()
     present = _known_to_all(
         join_index,
         {
             peer: one
             for peer, one in connected.items()
-            if one.line.life.is_alive(now_s) and is_synced(view, root, peer, one)
+            if one.line.life.is_alive(now_s) and is_synced(view, root, one) and peer not in busy
         },
     )
     ready = {
@@ -275,11 +276,11 @@ def _known_to_all(join_index: Mapping[PeerId, int], present: Peers) -> dict[Peer
     return {peer: one for peer, one in settled.items() if joined[peer] <= acked}
 
 
-def is_synced(view: GroupView, root: bytes | None, peer: PeerId, one: GroupPeer) -> bool:
+def is_synced(view: GroupView, root: bytes | None, one: GroupPeer) -> bool:
     """Return True if the peer holds the newest state, which ops start from; under dispute nobody
     does. Where ops go by pairs that is its own."""
     if view.by_clocks:  # who has no part in what is under way has passed it
-        return one.applied_op == view.next_op - 1 and peer not in view.busy
+        return one.applied_op == view.next_op - 1
     is_own = view.goes_by_pairs and view.commit_at(view.last_op) > 0
     return one.applied_op == view.last_op and (is_own or one.state_root == root)
 

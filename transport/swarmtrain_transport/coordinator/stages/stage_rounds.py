@@ -261,7 +261,7 @@ class StageRounds:
             if group is None or one is None or group.view.genesis is None or not one.in_place:
                 return False
             root = trusted_root(group.view, group.group_peers.connected(), group.view.last_op)
-            if not is_synced(group.view, root, peer, one):
+            if not is_synced(group.view, root, one):
                 return False
         return True
 
