@@ -34,14 +34,14 @@ def the_last_peer_of_an_expert_is_sent_to_one_that_has_nobody():
     sent = set()
 
     def make(stand_in):
-        def ruthless(self, done, now_s):
+        def ruthless(self, done, is_needed, now_s):
             groups = self.view.groups
             empty = [n for n in groups if not groups[n].members and n not in done]
             alone = [n for n in groups if len(groups[n].members) == 1 and n not in done]
             if not (empty and alone) or id(self) in sent:
-                return stand_in(self, done, now_s)
+                return stand_in(self, done, is_needed, now_s)
             sent.add(id(self))  # else the two would change places for ever
-            return min(groups[alone[0]].members), empty[0]
+            return min(groups[alone[0]].members), empty[0], "nobody trained it"
 
         return ruthless
 

@@ -146,6 +146,14 @@ class Decided:
         return self.commits >= self.rounds
 
     @property
+    def is_lost(self) -> bool:
+        """True if it has trained, and nobody who is left holds a state of it."""
+        left = [peer.machine for peer in self.swarm.survivors]
+        held = [one.groups[self.group].place.applied_op for one in left if self.group in one.groups]
+        held += [one.keepers[self.group].op for one in left if self.group in one.keepers]
+        return self.commits > 0 and all(op < 0 for op in held)
+
+    @property
     def late(self) -> dict[int, int]:
         """Applied ops of those who have not reached the group's end, by the peers' numbers; who
         was told that the run is over may have been moved here after that."""

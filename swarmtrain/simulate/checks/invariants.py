@@ -402,7 +402,8 @@ class Invariants(GroupChecks):
         nobody else can make it."""
         survivors = self._swarm.survivors
         stuck = {number for number, group in self.later.items() if group.is_stuck}
-        if self.rules.is_undecided or self.decided.newest[0] in self._overruled:
+        is_lost = self._scene.conditions.are_experts and self.decided.is_lost
+        if is_lost or self.rules.is_undecided or self.decided.newest[0] in self._overruled:
             stuck.add(self.decided.group)
         for decided in self._all_decided:
             if decided.group not in stuck and (late := decided.late):

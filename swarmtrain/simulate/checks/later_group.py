@@ -47,15 +47,8 @@ class LaterGroup(GroupChecks):
     @property
     def is_stuck(self) -> bool:
         """True if it waits for ever, as it must: its states are at odds, or it has trained and
-        nobody is left who holds one. (Of the first group faults leave somebody.)"""
-        places = [peer.machine.groups[self._group].place.applied_op for peer in self._members]
-        kept = [peer.machine.keepers.get(self._group) for peer in self._swarm.survivors]
-        is_lost = all(op < 0 for op in (*places, *(keeper.op for keeper in kept if keeper)))
-        if self.rules.is_undecided or not is_lost or not self.decided.outcomes:
+        nobody is left who holds one. (Where the first group is a stage, faults leave somebody.)"""
+        if self.rules.is_undecided or not self.decided.is_lost:
             return self.rules.is_undecided
         self._keeping.rewound(-1)
         return True
-
-    @property
-    def _members(self) -> list[SimPeer]:
-        return [peer for peer in self._swarm.survivors if self._group in peer.machine.groups]

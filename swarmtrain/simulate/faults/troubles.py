@@ -385,6 +385,7 @@ class Troubles:
         if peer is None or not self._swarm.is_connected(peer):
             return None
         self._trouble(peer, 1.0)
+        self._checks.demands.lost(peer.peer_id)
         self._swarm.blink(peer)
         return f"broken control connection of peer {peer.number}"
 
@@ -548,6 +549,8 @@ class Troubles:
         coordinator = self._swarm.coordinator
         coordinator.sync_s = sync_s
         self._scene.clock.after(seconds, self._quick_disk)
+        if self._scene.conditions.are_experts:  # records of all groups stand in one line
+            self._checks.demands.trouble_all(seconds)
         return f"a record takes {1000 * sync_s:.0f} ms to become durable, for {seconds:.2f} s"
 
     def _quick_disk(self) -> None:

@@ -379,6 +379,19 @@ def test_a_run_in_which_nobody_has_trained_waits_for_start_peers_after_a_rewind(
     assert not hall.bodies(Plan)
 
 
+def test_a_first_state_that_is_gone_after_skipped_rounds_alone_is_given_anew() -> None:
+    hall = opened(A, B, deadline_floor_s=10.0, deadline_cap_s=10.0)
+    hall.ready(1, A, B)
+    hall.alive(hall.now_s + 21.0, A, B)
+    assert hall.bodies(Skip)
+    for peer in (A, B):
+        hall.say(peer, m.Leave())
+    hall.join(C)
+    hall.ack(C)
+    hall.say(C, m.Stranded(0))
+    assert [body.op for body in hall.bodies(Rewind)] == [-1]
+
+
 def test_another_process_of_a_peer_is_one_too_many_while_the_first_is_heard() -> None:
     hall = opened(A, B)
     machine = hall.machine

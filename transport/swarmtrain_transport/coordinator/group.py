@@ -168,7 +168,8 @@ class GroupCoordinator:
     def on_hello(self, peer: PeerId, state: Applied, now_s: float) -> None:
         """A peer has come with a state, which may be on its disk only."""
         self._agreement.reported(peer, state, now_s, may_attest=False)
-        self.group_peers.here[peer].in_place = False
+        here = self.group_peers.here[peer]
+        here.in_place = here.ready is not None  # a process that only reconnects trains from it
 
     def on_applied(self, peer: PeerId, message: Applied, now_s: float, *, may_attest: bool) -> None:
         """A peer has put a state in place."""

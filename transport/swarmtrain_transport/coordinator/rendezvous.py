@@ -651,10 +651,10 @@ class Rendezvous:
         head = self.writer.head
         if isinstance(self._stages, Experts):
             done = {number for number, group in self.groups.items() if group.is_finished}
-            while (found := self._stages.stand_in(done, self._now_s)) is not None:
-                peer, expert = found
-                self._move(peer, (expert,), "nobody trained it")
-                self.note(peer, "moved", f"to expert {expert}: nobody trained it")
+            while moved := self._stages.stand_in(done, self._is_needed, self._now_s):
+                peer, expert, why = moved
+                self._move(peer, (expert,), why)
+                self.note(peer, "moved", f"to expert {expert}: {why}")
             return self.writer.head != head
         if self.stage_rounds is None:
             return False
@@ -666,6 +666,10 @@ class Rendezvous:
         if moving is not None:
             self._send_to(moving.peer, moving.stage, moving.why)
         return self.writer.head != head
+
+    def _is_needed(self, peer: PeerId) -> bool:
+        groups = self.groups.values()
+        return any(group.group_peers.needs(peer, group.keepers.staying()) for group in groups)
 
     def _send_to(self, peer: PeerId, stage: int, why: str) -> None:
         self._move(peer, (stage,), why)
@@ -703,10 +707,9 @@ class Rendezvous:
     def _release(self) -> None:
         """Tell leaving peers that they may go, once somebody who stays holds what they hold and no
         op under way has their part."""
-        groups = self.groups.values()
         for peer, line in self.lines.items():
             waits = line.is_leaving and not line.is_released and not self.recovery.is_open
-            if waits and not any(group.needs(peer) for group in groups):
+            if waits and not any(group.needs(peer) for group in self.groups.values()):
                 line.is_released = True
                 self.writer.send(peer, Released())
 

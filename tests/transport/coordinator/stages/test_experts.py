@@ -1,9 +1,10 @@
 """Experts at the coordinator: who trains which, and who takes the place of nobody."""
 
 from swarmtrain_transport import limits
+from swarmtrain_transport.wire import messages as m
 from swarmtrain_transport.wire.records import Gone, Group, Move, Run
-from tests.transport.hall import Hall
-from tests.transport.rig import A, B, C, D
+from tests.transport.hall import Hall, held, root_of
+from tests.transport.rig import LAYOUT, A, B, C, D
 
 
 def hall(count: int = 2) -> Hall:
@@ -54,3 +55,51 @@ def test_who_was_in_before_keeps_its_expert_unless_another_has_nobody():
     one.alive(limits.SUSPECT_S + limits.EVICT_S + 5.0, A, B, C)
     one.join(D)
     assert trained(one)[D] == (1,)
+
+
+def with_a_round(one: Hall, *peers: bytes) -> None:
+    """The first expert makes its first round."""
+    one.say(peers[0], m.Offer(root_of(0), 24, LAYOUT))
+    for peer in peers:
+        one.say(peer, m.Applied(0, root_of(0)))
+        one.ack(peer)
+    one.run_op(1, peers[0])
+    for peer in peers[1:]:
+        one.say(peer, m.Applied(1, root_of(1)))
+    assert one.machine.first.view.committed == 1
+
+
+def test_who_brings_its_experts_state_keeps_it_where_another_has_nobody():
+    one = hall()
+    for peer in (A, B, C):
+        one.join(peer)
+    with_a_round(one, A, C)
+    one.take(one.machine.disconnected(C, one.now_s))
+    one.alive(limits.SUSPECT_S + limits.EVICT_S + 5.0, A, B)
+    one.say(B, m.Leave("enough"))
+    one.join(C, **held(1))
+    assert trained(one) == {A: (0,), C: (0,)}
+
+
+def test_an_expert_whose_only_peer_leaves_gets_one_of_another_while_it_is_here():
+    one = hall()
+    for peer in (A, B, C, D):
+        one.join(peer)
+    with_a_round(one, A, C)
+    one.say(A, m.Leaving())
+    one.say(C, m.Leaving())
+    one.tick(one.now_s + 1.0)
+    assert trained(one)[D] == (0,) and "leave" in one.bodies(Move)[-1].why
+    released = [peer for peer in (A, C) if any(isinstance(x, m.Released) for x in one.sent[peer])]
+    assert len(released) < 2  # somebody keeps its state until the newcomer has it
+
+
+def test_who_alone_holds_its_experts_newest_state_takes_nobodys_place():
+    one = hall()
+    for peer in (A, B, C):
+        one.join(peer)
+    with_a_round(one, A, C)
+    one.say(A, m.Leaving())
+    one.say(B, m.Leave("enough"))
+    one.alive(one.now_s + limits.STAGE_EMPTY_S + 5.0, A, C)
+    assert trained(one)[C] == (0,)

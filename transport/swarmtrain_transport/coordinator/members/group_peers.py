@@ -239,13 +239,14 @@ class GroupPeers:
         return sorted(holders)[: limits.STAYING]
 
     def needs(self, peer: PeerId, kept: Collection[int] = ()) -> bool:
-        """Return True if none of those who stay holds a state as new as this peer's, who leaves.
+        """Return True if none of the others who stay holds a state as new as this peer's.
 
         Args:
-            peer: peer that leaves.
+            peer: peer that leaves, or would.
             kept: newest op of each keeper that stays, -1 for one that has no state yet.
         """
-        staying = [one for one in self.connected().values() if not one.line.is_leaving]
+        others = (one for other, one in self.connected().items() if other != peer)
+        staying = [one for one in others if not one.line.is_leaving]
         own, age = self.here.get(peer), self._view.age
         at_op = age(own.applied_op, own.state_root) if own is not None else -1
         held = [

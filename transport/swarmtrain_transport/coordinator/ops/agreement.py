@@ -72,7 +72,7 @@ def rewind_due(view: GroupView, peers: Peers, *, all_heard: bool) -> Rewind | No
     here = [one for one in peers.values() if one.applied_op >= 0]
     if not here:
         # Nothing was trained yet, so nothing is lost if the run begins with another first state.
-        is_empty = view.last_op == 0 and all(one.stranded_op >= 0 for one in peers.values())
+        is_empty = view.committed == 0 and all(one.stranded_op >= 0 for one in peers.values())
         why = "nobody who is here holds the first state"
         return Rewind(-1, why, view.group) if is_empty else None
     if any(one.stranded_op <= one.applied_op for one in here):
