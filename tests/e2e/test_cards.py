@@ -2,7 +2,7 @@
 
 import pytest
 import torch
-from e2e_rig import SMALL_MODEL, place, saved_root
+from e2e_rig import SMALL_MODEL, answer, place, saved_root
 
 pytestmark = [
     pytest.mark.timeout(400),
@@ -38,9 +38,12 @@ def test_peers_on_cards_and_on_processors_have_one_state(tmp_path, precision):
         assert roots.pop()[0] == ROUNDS
 
 
-def test_stages_on_cards_and_on_processors_have_one_state(tmp_path):
+@pytest.mark.parametrize("form", ["int8", "subspace-8"])
+def test_stages_on_cards_and_on_processors_have_one_state(tmp_path, form):
     with place(tmp_path) as here:
-        up = here.up(here.run_file(RUN + "[pipeline]\nstages = 2\n"))
+        pipeline = f'[pipeline]\nstages = 2\nactivations = "{form}"\n'
+        run = RUN.replace("layers = 1", "layers = 2")
+        up = here.up(here.run_file(run + pipeline))
         spans = {"ann": "0", "bob": "1", "cat": "0-1"}
         peers = [
             here.join(up.invite, name, "--span", span, "--device", DEVICES[name])
@@ -51,3 +54,21 @@ def test_stages_on_cards_and_on_processors_have_one_state(tmp_path):
         assert up.running.end() == 0
         first, second, both = (peer.event("left")["roots"] for peer in peers)
         assert first | second == both
+
+
+@pytest.mark.parametrize("strategy", ["asynchronous", "co2", "decoupled_momentum", "one_byte"])
+def test_other_strategies_on_cards_and_on_processors_have_one_state(tmp_path, strategy):
+    rule = f'strategy = "{strategy}"\n[exchange]'
+    with place(tmp_path) as here:
+        given = []
+        if strategy == "one_byte":
+            up = here.up(here.run_file(RUN, "first"), state="first")
+            first = [here.join(up.invite, name) for name in ("one", "two", "three")]
+            assert [peer.end() for peer in first] == [0, 0, 0]
+            answer("export", here.folder / "one", "--to", here.folder / "trained")
+            given = ["--from", here.folder / "trained"]
+        up = here.up(here.run_file(RUN.replace("[exchange]", rule)), *given)
+        peers = [here.join(up.invite, name, "--device", kind) for name, kind in DEVICES.items()]
+        for peer in peers:
+            assert peer.end() == 0, str(peer)
+        assert len({peer.event("left")["root"] for peer in peers}) == 1

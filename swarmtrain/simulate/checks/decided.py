@@ -130,10 +130,10 @@ class Decided:
         return {member.peer: member.weight for member in self.plans[op].members if member.weight}
 
     def is_planned(self, learner: Learner, op: int) -> bool:
-        """Return True if this very process is named by the op's PLAN and still in the group."""
+        """Return True if this very process is named by the op's PLAN. It may have been moved out of
+        the group since the outcome, which it applies before it hears of that."""
         boots = {member.peer: member.boot for member in self.plans[op].members}
-        is_named = boots.get(learner.peer_id) == learner.machine.card.boot
-        return is_named and learner.peer_id not in self.elsewhere
+        return boots.get(learner.peer_id) == learner.machine.card.boot
 
     @property
     def rounds(self) -> int:
