@@ -14,8 +14,8 @@ moments by value leaves it by its decay of the fixed part alone; along another U
 Parameters keep their names and shapes, and what is trained is an ordinary model.
 
 It needs norms before the parts, not after them, and positions that are not added to the stream: so
-it is with both built-in kinds. U stays where it is: the paper also moves it now and then, which wins
-nothing (`benchmarks/pipelines/moving.py`).
+it is with both built-in kinds. U stays where it is: the paper also moves it now and then, and that
+wins nothing (`benchmarks/pipelines/moving.py`).
 
 Not here: bytes (`activations`).
 """
