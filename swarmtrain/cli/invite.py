@@ -34,6 +34,17 @@ def parse_hours(text: str) -> float:
     return hours
 
 
+def parse_role(text: str) -> str:
+    """What an invite opens.
+
+    Raises:
+        UserError: SWT-E610, there is no such role.
+    """
+    if text not in ("peer", "observer"):
+        raise misuse(f"{cleaned(text)!r} is no role.", "Give peer or observer.")
+    return text
+
+
 @invite_app.command()
 def create(
     context: typer.Context,
@@ -52,6 +63,13 @@ def create(
         ),
     ] = None,
     name: Annotated[str, typer.Option(help="Your word for it; it stays on this machine.")] = "",
+    role: Annotated[
+        str,
+        typer.Option(
+            metavar="peer|observer", parser=read_by(parse_role),
+            help="Who has it may train along, or only look at the run's page.",
+        ),
+    ] = "peer",
     state_dir: StateDir = None,
     as_json: AsJson = False,
     verbose: Verbose = False,
@@ -59,10 +77,15 @@ def create(
     """Make an invite and print it, this once: only a hash of it is kept."""
     made = obeyed(
         context, state_dir, verbose=verbose, order="invite-create", uses=uses, hours=expires,
-        name=name,
+        name=name, role=role,
     )  # fmt: skip
     if as_json:
         show_json(made)
+        return
+    if role != "peer":
+        until = f" until {moment(made['expires_at'])}" if made["expires_at"] else ""
+        say(f"Link {made['id']} shows the run{until}. It is shown this once; who has it can look:")
+        show(made["invite"])
         return
     many = "any number of peers" if not made["uses_max"] else counted(made["uses_max"], "new peer")
     until = f" until {moment(made['expires_at'])}" if made["expires_at"] else ""
@@ -84,14 +107,22 @@ def list_invites(
         return
     from swarmtrain.console.table import plain_lines, table_of
 
-    titles = ("id", "name", "state", "used", "made", "expires")
+    titles = ("id", "name", "role", "state", "used", "made", "expires")
     show("\n".join(plain_lines(table_of(titles, [_row(one) for one in answer["invites"]]))))
 
 
 def _row(one: dict[str, Any]) -> list[str]:
     used = f"{one['uses']} of {one['uses_max']}" if one["uses_max"] else str(one["uses"])
     expires = moment(one["expires_at"]) if one["expires_at"] else "never"
-    return [one["id"], one["name"], one["state"], used, moment(one["created_at"]), expires]
+    return [
+        one["id"],
+        one["name"],
+        one["role"],
+        one["state"],
+        used,
+        moment(one["created_at"]),
+        expires,
+    ]
 
 
 @invite_app.command()

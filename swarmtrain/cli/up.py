@@ -164,17 +164,19 @@ def _serve(options: UpOptions, situation: Situation) -> None:
 
         part = partial(parted, config.experts.count, config.run.seed)
 
+    pages: list[str] = []
+
     async def main(stop: asyncio.Event) -> None:
         nonlocal result
         result = await serve(
             config, directory, options.listen.host, options.listen.port, options.public_host,
-            on_ready=lambda invite: _announce(options, directory, invite), stop=stop,
+            on_ready=lambda invite: _announce(options, directory, invite, *pages), stop=stop,
             tell=lambda text: say(stamped(text, sys.stderr)),
             watched=None if options.json_events else watched,
             places=places, takes_changed_text=options.takes_changed_text, rounds=options.rounds,
             initial=initial, linger_s=options.linger_s,
             public_port=options.public_port, maps=maps,
-            relay_bytes_per_s=options.relay_bytes_per_s, part=part,
+            relay_bytes_per_s=options.relay_bytes_per_s, part=part, on_page=pages.append,
         )  # fmt: skip
 
     run_until_stopped(main, first_words="Stopping; Ctrl+C again to leave at once.")
@@ -264,10 +266,11 @@ def from_elsewhere(options: UpOptions, invite: Invite) -> str:
     )
 
 
-def _announce(options: UpOptions, directory: Path, invite: Invite) -> None:
+def _announce(options: UpOptions, directory: Path, invite: Invite, page: str = "") -> None:
     """The invite alone on stdout, so that a script can take it; everything else on stderr."""
     if options.json_events:
-        ready = events.Ready(str(invite), invite.host, invite.port, invite.run, str(directory))
+        where = invite.host, invite.port, invite.run, str(directory)
+        ready = events.Ready(str(invite), *where, page)
         events.write(ready)
         return
     say(f"Coordinator of {invite.run} on {invite.host}:{invite.port}, state in {directory}")
@@ -276,6 +279,8 @@ def _announce(options: UpOptions, directory: Path, invite: Invite) -> None:
         say(for_others(options, invite))
     elif is_private(invite.host):
         say(from_elsewhere(options, invite))
+    if page:
+        say(f"Watch it: {page}")
     if sys.stdout.isatty():
         say(
             "Send this invite to those who shall join; whoever has it can come in. They run "

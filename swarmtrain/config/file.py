@@ -36,6 +36,7 @@ FILE_BYTES_MAX = 65_536
 """A run file is sent to every peer inside one control message, and nobody writes a longer one."""
 
 _LATER_KEYS: tuple[tuple[str, str, object], ...] = (
+    ("admission", "page", "link"),
     ("exchange", "slices", "measured"),
     ("exchange", "rounding", "nearest"),
     ("outer", "fragments", 1),

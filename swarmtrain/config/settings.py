@@ -477,6 +477,10 @@ class AdmissionSection(_Section, frozen=True):
             "Peers exchange directly with each other; above that, groups are due.",
         ),
     ] = 64  # fmt: skip
+    page: Annotated[
+        Literal["link", "public", "off"],
+        _said("who sees the run's page: who has a viewing link, everybody, or nobody"),
+    ] = "link"
 
 
 class CheckpointSection(_Section, frozen=True):

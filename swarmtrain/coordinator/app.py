@@ -4,6 +4,7 @@
     GET /piece/{hex}    a piece of text for members, lz4-compressed
     GET /check          would this peer be let in, and be reached? (door/checkup.py)
     GET /livez /readyz  for whoever supervises the process
+    GET / and others    the run for who may look (page/server.py)
 
 It translates between bytes and the shell's events and decides nothing. All of it is behind TLS
 with the run's own certificate, which peers pin.
@@ -41,6 +42,7 @@ from swarmtrain.foundation.control_lane import (
     piece_payload,
 )
 from swarmtrain.foundation.errors import UserError, cleaned
+from swarmtrain.page.server import Page
 from swarmtrain_transport import limits
 from swarmtrain_transport.credentials.identity import verify
 from swarmtrain_transport.errors import RemoteFault
@@ -114,6 +116,7 @@ class CoordinatorApp:
     Args:
         cert_sha256: SHA-256 of the certificate that peers see.
         complain: hears what people should know of a member: what it does, and with what.
+        page: shows the run; None where nobody may look.
     """
 
     def __init__(
@@ -123,13 +126,17 @@ class CoordinatorApp:
         texts: CorpusService,
         cert_sha256: bytes,
         complain: Callable[[PeerId, str, str], None] = lambda peer, event, reason: None,
+        page: Page | None = None,
     ) -> None:
         self._shell = shell
         self._door = door
         self._texts = texts
         self._cert_sha256 = cert_sha256
         self._complain = complain
-        self._budgets = Budgets()
+        self._budgets, self._viewing = Budgets(), Budgets()
+        self._page = page
+        if page is not None:
+            page.opened_by(_show, self._charge_viewer)
         self._dialler = Dialler(shell.now_s)
         self._dialling = set[asyncio.Task[None]]()
         self._checkup = Checkup(door, shell.now_s, lambda *who: shell.machine.near(*who))
@@ -147,6 +154,8 @@ class CoordinatorApp:
         app.router.add_get(CHECK_PATH, self._check)
         app.router.add_get("/livez", self._livez)
         app.router.add_get("/readyz", self._readyz)
+        if self._page is not None:
+            self._page.add_to(app)
         return web.AppRunner(
             app, access_log=None, shutdown_timeout=2 * CLOSE_TIMEOUT_S,
             logger=ServerLog(self._repeats), auto_decompress=False,
@@ -160,7 +169,8 @@ class CoordinatorApp:
         line = line_of(request.transport)
         if line is not None and line.member is not None:
             line.heard()
-            await self._charge(line.member, REQUEST_COST)
+            charge = self._charge_viewer if line.is_viewer else self._charge
+            await charge(line.member, REQUEST_COST)
             return await handler(request)
         try:
             answer = await handler(request)
@@ -175,6 +185,11 @@ class CoordinatorApp:
         """Have a member wait that reads much."""
         now_s = self._shell.now_s()
         await asyncio.sleep(self._budgets.of(peer, now_s).answer(num_bytes, now_s))
+
+    async def _charge_viewer(self, viewer: bytes, num_bytes: int) -> None:
+        """The same for who only looks: as there may be many, they have books of their own."""
+        now_s = self._shell.now_s()
+        await asyncio.sleep(self._viewing.of(viewer, now_s).answer(num_bytes, now_s))
 
     # ---- health
 
@@ -454,6 +469,13 @@ async def _send_all(socket: web.WebSocketResponse, outlet: Outlet) -> None:
         while (data := await outlet.next()) is not None:
             await socket.send_bytes(data)
     await socket.close()
+
+
+def _show(request: web.Request, viewer: bytes) -> None:
+    line = line_of(request.transport)
+    if line is not None:
+        line.is_viewer = line.is_viewer or line.member is None
+        line.welcome(viewer)
 
 
 def _welcome(request: web.Request, peer: PeerId) -> None:

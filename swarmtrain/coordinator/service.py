@@ -11,8 +11,8 @@ import errno
 import logging
 import secrets
 import time
-from collections.abc import Callable, Coroutine, Sequence
-from dataclasses import replace
+from collections.abc import Callable, Coroutine, Iterator, Sequence
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -42,6 +42,7 @@ from swarmtrain.coordinator.disk.store_errors import damaged
 from swarmtrain.coordinator.door.admission import Door, standing_invite
 from swarmtrain.coordinator.door.compatibility import misfit, no_place
 from swarmtrain.coordinator.door.listener import Porch
+from swarmtrain.coordinator.door.viewing import Viewers, page_link, standing_link
 from swarmtrain.coordinator.initial import Initial, keep
 from swarmtrain.coordinator.meeting_place import MeetingPlace
 from swarmtrain.coordinator.organiser import notices
@@ -55,6 +56,9 @@ from swarmtrain.data.tokenizer import FILE as TOKENIZER_FILE
 from swarmtrain.foundation import atomic_file
 from swarmtrain.foundation import file_descriptors as descriptors
 from swarmtrain.foundation.errors import UserError, misuse, port_in_use, translate
+from swarmtrain.page.history import History
+from swarmtrain.page.server import Page
+from swarmtrain.page.view import Viewed
 from swarmtrain.pipeline.costs import stage_needs
 from swarmtrain.status import StatusServer
 from swarmtrain.why.story import story_of
@@ -66,12 +70,15 @@ from swarmtrain_transport.coordinator.members.validation import shown
 from swarmtrain_transport.coordinator.ops.planning import RunTerms
 from swarmtrain_transport.coordinator.rendezvous import Rendezvous
 from swarmtrain_transport.coordinator.stages.stage_rounds import PipelineTerms
+from swarmtrain_transport.coordinator.status import CoordinatorStatus
 from swarmtrain_transport.credentials.identity import verify
 from swarmtrain_transport.credentials.invite import Invite
 from swarmtrain_transport.errors import RemoteFault
 from swarmtrain_transport.kinds import PAIR, WHOLE, constant_of
+from swarmtrain_transport.ledger.chain import Ledger
 from swarmtrain_transport.links.ways import TOKEN_BYTES
 from swarmtrain_transport.wire.messages import FIRST_GROUP, Brings
+from swarmtrain_transport.wire.records import Record
 
 logger = logging.getLogger(__name__)
 
@@ -100,6 +107,7 @@ async def serve(
     maps: bool = False,
     relay_bytes_per_s: int = 0,
     part: Part | None = None,
+    on_page: Callable[[str], None] = lambda link: None,
     clock: Callable[[], float] = time.monotonic,
     wall_clock: Callable[[], float] = time.time,
 ) -> str:
@@ -109,7 +117,7 @@ async def serve(
     slept as the run ended is waited for until it has been away for `linger_s`. Invites name
     `public_host` and `public_port`; with `maps` the router is asked for what is left out. For
     peers that cannot dial each other bytes are passed on, at `relay_bytes_per_s` at most. `part`
-    parts the text of a run of experts."""
+    parts the text of a run of experts. `on_page` hears the address of the run's page first."""
     with contextlib.closing(Store.open(state_dir)) as store:
         groups = group_terms(config)
         if initial is not None:
@@ -133,17 +141,19 @@ async def serve(
             assert part is not None, "a run of experts needs its text parted"
             parted = await asyncio.to_thread(part, text, state_dir, tell)
         texts = _texts(config, text, places.tokenizer, initial, store, parted, machine)
-        app = CoordinatorApp(shell, door, texts, keys.cert_sha256, machine.note)
-        runner = app.runner()
-        porch = await _porch(runner, keys)
-        meetings = MeetingPlace(shell, relay_bytes_per_s)
-        porch.greet = meetings.greet
         outside = Outside(host, public_host, public_port, tell, maps=maps)
         invite_with = _invites(outside, config, keys)
         desk = Desk(
             machine, shell, store, config.admission, invite_with, wall_clock,
             lambda: texts.progress,
         )  # fmt: skip
+        is_shown = config.admission.page != "off"
+        page = _page(store, keys, config, machine, desk, clock, wall_clock) if is_shown else None
+        app = CoordinatorApp(shell, door, texts, keys.cert_sha256, machine.note, page)
+        runner = app.runner()
+        porch = await _porch(runner, keys)
+        meetings = MeetingPlace(shell, relay_bytes_per_s)
+        porch.greet = meetings.greet
         status = _status(state_dir, machine, desk)
         try:
             await _listen(porch, host, port)
@@ -158,12 +168,16 @@ async def serve(
             await outside.settle(stop)
             if app.is_ready and not machine.is_finished:
                 secret = standing_invite(store, keys, config.admission, wall_clock())
+                if is_shown:
+                    on_page(_link(outside, store, keys, config, wall_clock))
                 on_ready(invite_with(secret))
             life = _until_over(shell, machine, store, stop, tell)
             return await _told_of(watched, life, machine, shell, tell)
         finally:
             app.is_ready = False
             shell.stop()
+            if page is not None:
+                await page.close()
             await outside.close()
             await status.close(keeps_answering=machine.is_finished)
             await porch.close()
@@ -245,7 +259,59 @@ def _invites(outside: Outside, config: RunConfig, keys: RunKeys) -> Callable[[by
     return lambda secret: Invite(*outside.address, config.run.name, keys.cert_sha256, secret)
 
 
+def _link(
+    outside: Outside,
+    store: Store,
+    keys: RunKeys,
+    config: RunConfig,
+    wall_clock: Callable[[], float],
+) -> str:
+    """The address of the run's page, with the viewing link's secret where it takes one."""
+    is_public = config.admission.page == "public"
+    secret = "" if is_public else standing_link(store, keys, wall_clock()).hex()
+    return page_link(*outside.address, secret)
+
+
 # ---- the parts
+
+
+@dataclass(frozen=True, slots=True)
+class _Run:
+    """The run as its page reads it."""
+
+    desk: Desk
+    ledger: Ledger
+
+    def status(self) -> CoordinatorStatus:
+        return self.desk.status()
+
+    def num_records(self) -> int:
+        return len(self.ledger)
+
+    def records(self, first: int) -> Iterator[Record]:
+        return self.ledger.since(first)
+
+
+def _page(
+    store: Store,
+    keys: RunKeys,
+    config: RunConfig,
+    machine: Rendezvous,
+    desk: Desk,
+    clock: Callable[[], float],
+    wall_clock: Callable[[], float],
+) -> Page:
+    is_public = config.admission.page == "public"
+    per_round = config.steps_per_round * config.inner.batch
+    is_counted = config.counted_unit == "tokens"
+    return Page(
+        _Run(desk, machine.writer.ledger),
+        History(per_round * (config.model.context if is_counted else 1), config.num_ops),
+        Viewed(config.steps_per_round, machine.terms.value_bytes),
+        Viewers(store, keys, is_public=is_public, wall_clock=wall_clock),
+        clock,
+        wall_clock,
+    )
 
 
 def _shell(machine: Rendezvous, store: Store, clock: Callable[[], float], adopt: Adoption) -> Shell:

@@ -17,13 +17,14 @@ class _Event(msgspec.Struct, frozen=True, tag_field="event", omit_defaults=True)
 
 
 class Ready(_Event, frozen=True, tag="ready"):
-    """The coordinator takes peers; the invite lets them in."""
+    """The coordinator takes peers; the invite lets them in, and the page shows the run."""
 
     invite: str
     host: str = ""
     port: int = 0
     run: str = ""
     state_dir: str = ""
+    page: str = ""
 
 
 class Finished(_Event, frozen=True, tag="finished"):

@@ -33,11 +33,11 @@ class News:
 
     Args:
         rounds: committed rounds after which the run is over.
-        term: this life of the coordinator; of earlier ones nothing is told again.
+        term: this life of the coordinator; of earlier ones nothing is told again. None tells all.
         losses: validation losses by round that earlier ones knew.
     """
 
-    def __init__(self, rounds: int, term: int, losses: Iterable[str] = ()) -> None:
+    def __init__(self, rounds: int, term: int | None, losses: Iterable[str] = ()) -> None:
         self._rounds = rounds
         self._term = term
         self._next = 0
@@ -60,7 +60,7 @@ class News:
         for record in records:
             self._next = record.index + 1
             said = list(self._sentences(self._reader.read(record)))
-            if record.term == self._term:
+            if self._term in (None, record.term):
                 told += said
         return told
 

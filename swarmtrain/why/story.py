@@ -100,42 +100,64 @@ def story_of(
         group: group of the round; None for the whole run's.
         known: fold of the records before these, and what reads these; None if there are none.
     """
-    view, reader = known or (LedgerView(), BodyReader())
-    names: dict[bytes, str] = {}
-    for peer, name in view.names.items():
-        names[peer] = name_of(peer, name, names)
-    wanted = {FIRST_GROUP if group is None else group: number}
-    exchanges = _Exchanges(view, names, wanted)
-    booked: list[stages.BookedRound] = []
-    since: list[Gone | Move] = []
+    teller = Teller(number, group, known)
     for record in records:
-        body = reader.read(record)
+        teller.take(record)
+    return teller.story()
+
+
+class Teller:
+    """Tells a round from records that come one at a time. Arguments are those of `story_of`."""
+
+    def __init__(
+        self,
+        number: int,
+        group: int | None = None,
+        known: tuple[LedgerView, BodyReader] | None = None,
+    ) -> None:
+        self._number, self._is_whole = number, group is None
+        self._view, self._reader = known or (LedgerView(), BodyReader())
+        self._names: dict[bytes, str] = {}
+        for peer, name in self._view.names.items():
+            self._names[peer] = name_of(peer, name, self._names)
+        wanted = {FIRST_GROUP if group is None else group: number}
+        self._exchanges = _Exchanges(self._view, self._names, wanted)
+        self._booked: list[stages.BookedRound] = []
+        self._since: list[Gone | Move] = []
+
+    def take(self, record: Record) -> None:
+        """The next record of the ledger."""
+        view, body = self._view, self._reader.read(record)
         if isinstance(body, Join):
-            names[body.peer] = name_of(body.peer, body.name, names)
+            self._names[body.peer] = name_of(body.peer, body.name, self._names)
         elif (isinstance(body, Gone) and body.peer in view.roster) or (
             isinstance(body, Move) and body.why
         ):
-            since.append(body)
-        elif isinstance(body, Books) and group is None:
-            found = stages.BookedRound.of(body, view, since)
-            exchanges.booked(found, is_it=view.first.next_op == number)
-            if view.first.next_op == number:
-                booked.append(found)
-            since = []
-        exchanges.take(body)
+            self._since.append(body)
+        elif isinstance(body, Books) and self._is_whole:
+            found = stages.BookedRound.of(body, view, self._since)
+            is_it = view.first.next_op == self._number
+            self._exchanges.booked(found, is_it=is_it)
+            if is_it:
+                self._booked.append(found)
+            self._since = []
+        self._exchanges.take(body)
         view.apply(record, body)
-    lines: list[str] = []
-    for one in booked:
-        lines += stages.told(one, number, names)
-    for stage in exchanges.told:
-        of_it = exchanges.lines_of(stage)
-        if booked and of_it:
-            lines += [f"Exchange of stage {stage}:", *(f"  {line}" for line in of_it)]
-        elif booked:
-            lines.append(f"Stage {stage} exchanged nothing.")
-        else:
-            lines += of_it
-    return Story(lines, [stages.fields(one, names) for one in booked])
+
+    def story(self) -> Story:
+        """The round as far as it was told."""
+        lines: list[str] = []
+        for one in self._booked:
+            lines += stages.told(one, self._number, self._names)
+        for stage in self._exchanges.told:
+            of_it = self._exchanges.lines_of(stage)
+            if self._booked and of_it:
+                lines += [f"Exchange of stage {stage}:", *(f"  {line}" for line in of_it)]
+            elif self._booked:
+                lines.append(f"Stage {stage} exchanged nothing.")
+            else:
+                lines += of_it
+        return Story(lines, [stages.fields(one, self._names) for one in self._booked])
 
 
 class _Exchanges:

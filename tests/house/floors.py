@@ -37,6 +37,7 @@ SWARMTRAIN = (
     "pipeline",
     "strategies why",
     "status",
+    "page",
     "coordinator peer",
     "simulate verify",
     "compare",

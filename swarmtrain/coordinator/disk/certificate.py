@@ -80,7 +80,13 @@ class RunKeys:
         Derived from the run key, so that a restart can print the same invite although the store
         keeps only its hash.
         """
-        label = b"swarmtrain invite secret 1:%d" % number
+        return self._secret(b"swarmtrain invite secret 1:%d" % number)
+
+    def viewing_secret(self, number: int) -> bytes:
+        """The secret of the run's own viewing link `number`, 16 bytes."""
+        return self._secret(b"swarmtrain viewing secret 1:%d" % number)
+
+    def _secret(self, label: bytes) -> bytes:
         return hmac.digest(self.run_key.private_bytes_raw(), label, "sha256")[:SECRET_BYTES]
 
     def server_context(self) -> ssl.SSLContext:

@@ -21,10 +21,14 @@ CREATE TABLE IF NOT EXISTS invites (
     revoked INTEGER NOT NULL) STRICT;
 CREATE TABLE IF NOT EXISTS admitted (peer_id BLOB PRIMARY KEY, invite_id TEXT NOT NULL) STRICT;
 CREATE TABLE IF NOT EXISTS invite_names (id TEXT PRIMARY KEY, name TEXT NOT NULL) STRICT;
+CREATE TABLE IF NOT EXISTS invite_roles (id TEXT PRIMARY KEY, role TEXT NOT NULL) STRICT;
 CREATE TABLE IF NOT EXISTS bans (peer_id BLOB PRIMARY KEY, reason TEXT NOT NULL) STRICT;
 """
 
-_INVITES = "SELECT invites.*, coalesce(name, '') FROM invites LEFT JOIN invite_names USING (id)"
+_INVITES = (
+    "SELECT invites.*, coalesce(name, ''), coalesce(role, '') FROM invites"
+    " LEFT JOIN invite_names USING (id) LEFT JOIN invite_roles USING (id)"
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,6 +40,7 @@ class InviteRow:
         created_at: seconds since 1970.
         expires_at: seconds since 1970; 0 for never.
         name: the organiser's word for it; it never leaves this machine.
+        role: "" for one that lets peers in; else what it opens instead.
     """
 
     invite_id: str
@@ -46,6 +51,7 @@ class InviteRow:
     expires_at: float
     revoked: bool
     name: str = ""
+    role: str = ""
 
     def is_used_up(self, promised: int = 0) -> bool:
         """Return True if no new peer may come in with it after `promised` more have."""
@@ -106,6 +112,10 @@ class Register:
             if row.name:
                 self._db.execute(
                     "INSERT INTO invite_names VALUES (?, ?)", (row.invite_id, row.name)
+                )
+            if row.role:
+                self._db.execute(
+                    "INSERT INTO invite_roles VALUES (?, ?)", (row.invite_id, row.role)
                 )
 
     def invites(self) -> tuple[InviteRow, ...]:
@@ -177,5 +187,5 @@ class Register:
                 raise
 
 
-def _invite_row(row: tuple[str, bytes, int, int, float, float, int, str]) -> InviteRow:
-    return InviteRow(*row[:6], revoked=bool(row[6]), name=row[7])
+def _invite_row(row: tuple[str, bytes, int, int, float, float, int, str, str]) -> InviteRow:
+    return InviteRow(*row[:6], revoked=bool(row[6]), name=row[7], role=row[8])

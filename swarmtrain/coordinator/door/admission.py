@@ -295,6 +295,8 @@ class Door:
             row = self._store.invite_of_secret(hashlib.sha256(secret).digest())
         if row is None:
             raise DoorClosed("SWT-E313", "This coordinator never gave out that invite.")
+        if row.role:
+            raise DoorClosed("SWT-E313", "That invite shows the run and lets no peer in.")
         if row.revoked:
             raise DoorClosed("SWT-E315", "The organiser has withdrawn this invite.")
         if row.has_expired(self._wall_clock()):
@@ -324,6 +326,7 @@ def add_invite(
     expires_at: float,
     wall_s: float,
     name: str = "",
+    role: str = "",
 ) -> InviteRow:
     """Make the secret open the door. Only its hash is kept.
 
@@ -331,10 +334,11 @@ def add_invite(
         uses_max: new keys that it lets in, 0 for no limit.
         expires_at: seconds since 1970, 0 for never.
         name: the organiser's word for it, "" for none.
+        role: see InviteRow.
     """
     digest = hashlib.sha256(secret).digest()
     invite_id = digest.hex()[:INVITE_ID_CHARS]
-    row = InviteRow(invite_id, digest, 0, uses_max, wall_s, expires_at, revoked=False, name=name)
+    row = InviteRow(invite_id, digest, 0, uses_max, wall_s, expires_at, False, name, role)
     store.add_invite(row)
     return row
 

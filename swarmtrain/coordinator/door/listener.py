@@ -75,6 +75,7 @@ class Line(asyncio.Protocol):
         member: member whose connection it is, None before it has proved that.
         settled: set when it is a member's, or gone.
         is_wordless: True once it was ended for bytes of a member that became no message.
+        is_viewer: True if its member only looks at the run's page.
     """
 
     def __init__(
@@ -86,7 +87,7 @@ class Line(asyncio.Protocol):
     ) -> None:
         self.member: PeerId | None = None
         self.settled = asyncio.Event()
-        self.is_wordless = False
+        self.is_wordless = self.is_viewer = False
         self._stream = stream
         self._server = server
         self._welcomed, self._ended = welcomed, ended

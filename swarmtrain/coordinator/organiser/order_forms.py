@@ -1,6 +1,6 @@
 """Orders that the organiser may give over the local socket, and their answers: typed JSON."""
 
-from typing import Annotated
+from typing import Annotated, Literal
 
 import msgspec
 
@@ -24,6 +24,7 @@ class CreateInvite(_Said, frozen=True, tag="invite-create"):
     uses: _Uses | None = None
     hours: _Hours | None = None
     name: str = ""
+    role: Literal["peer", "observer"] = "peer"
 
 
 class ListInvites(_Said, frozen=True, tag="invite-ls"):
@@ -89,7 +90,8 @@ AnySaid = (
 
 class InviteView(msgspec.Struct, frozen=True, omit_defaults=True):
     """One invite as people see it; times are seconds since 1970, `uses_max` and `expires_at` 0 for
-    no limit. `invite` is the text itself, in the answer to who has made it."""
+    no limit. `invite` is the text itself, in the answer to who has made it; of an observer's the
+    address of the page."""
 
     id: str
     name: str
@@ -98,6 +100,7 @@ class InviteView(msgspec.Struct, frozen=True, omit_defaults=True):
     uses_max: int
     created_at: float
     expires_at: float
+    role: str = "peer"
     invite: str = ""
 
 

@@ -18,6 +18,7 @@ from swarmtrain.coordinator.disk.certificate import SECRET_BYTES
 from swarmtrain.coordinator.disk.register import InviteRow
 from swarmtrain.coordinator.disk.store import Store
 from swarmtrain.coordinator.door.admission import SECONDS_PER_HOUR, add_invite, ban_words
+from swarmtrain.coordinator.door.viewing import page_link
 from swarmtrain.coordinator.organiser.order_forms import (
     AnySaid,
     BanPeer,
@@ -158,12 +159,21 @@ class Desk:
                 "Choose another name, or none.",
             )  # fmt: skip
         secret = secrets.token_bytes(SECRET_BYTES)
+        is_peers = said.role == "peer"
+        if not is_peers and self._settings.page == "off":
+            raise misuse(
+                "The run file shows the run to nobody: admission.page is off.",
+                'A run whose page is "link" has viewing links.',
+            )
         row = add_invite(
-            self._store, secret, uses_max=uses, wall_s=wall_s, name=name,
+            self._store, secret, uses_max=uses if is_peers else 0, wall_s=wall_s, name=name,
+            role="" if is_peers else said.role,
             expires_at=wall_s + hours * SECONDS_PER_HOUR if hours > 0 else 0.0,
         )  # fmt: skip
         view = _invite_view(row, wall_s)
-        return msgspec.structs.replace(view, invite=str(self._invite_with(secret)))
+        invite = self._invite_with(secret)
+        link = page_link(invite.host, invite.port, secret.hex())
+        return msgspec.structs.replace(view, invite=str(invite) if is_peers else link)
 
     async def _revoke(self, said: RevokeInvite) -> Any:
         rows = [
@@ -343,8 +353,9 @@ def _invite_view(row: InviteRow, wall_s: float) -> InviteView:
     elif row.is_used_up():
         state = "used up"
     return InviteView(
-        row.invite_id, row.name, state, row.uses, row.uses_max, row.created_at, row.expires_at
-    )
+        row.invite_id, row.name, state, row.uses, row.uses_max, row.created_at, row.expires_at,
+        row.role or "peer",
+    )  # fmt: skip
 
 
 def _not_one(kind: str, text: str, found: list[str]) -> UserError:

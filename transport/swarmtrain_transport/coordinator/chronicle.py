@@ -1,23 +1,26 @@
 """Chronicle of a run: bounded memory of what people ask about."""
 
 from collections import Counter
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Generic, TypeVar
 
 import msgspec
 
 from swarmtrain_transport.collective.gauges import Gauges
-from swarmtrain_transport.coordinator.status import Exclusion, RoundEvent
+from swarmtrain_transport.coordinator.status import Exclusion, RoundEvent, RoundTimes
 from swarmtrain_transport.ledger.exclusion_rule import in_words
-from swarmtrain_transport.ledger.fold import GroupView
+from swarmtrain_transport.ledger.fold import GroupView, OpDecision
 from swarmtrain_transport.links.link import PeerId
 from swarmtrain_transport.wire.messages import Evaluated
-from swarmtrain_transport.wire.records import Reassign
+from swarmtrain_transport.wire.records import Commit, Freeze, Reassign, Skip
 
 _KEPT = 1000
 """Entries of each list that people may still ask for."""
 
+
+_TIMES_KEPT = 30
+"""Rounds of which it is remembered when each part was over."""
 
 E = TypeVar("E", Exclusion, RoundEvent)
 
@@ -63,13 +66,15 @@ class Shared(Generic[E]):
 
 @dataclass(slots=True)
 class Chronicle:
-    """Bounded memory of what people ask about: losses, exclusions, comings and goings, and what
-    owners say of contributions."""
+    """Bounded memory of what people ask about: losses, exclusions, comings and goings, when rounds
+    were where, and what owners say of contributions."""
 
     losses: dict[int, float] = field(default_factory=dict)
     exclusions: Shared[Exclusion] = field(default_factory=Shared)
     events: Shared[RoundEvent] = field(default_factory=Shared)
     gauges: Gauges = field(default_factory=Gauges)
+    times: dict[int, RoundTimes] = field(default_factory=dict)
+    _begun_s: dict[int, float] = field(default_factory=dict)
 
     def excluded(self, op: int, peer: PeerId, reason: str, by: Iterable[PeerId] = ()) -> None:
         """Remember an exclusion."""
@@ -93,6 +98,31 @@ class Chronicle:
             self.events.change(msgspec.structs.replace(last, times=last.times + 1))
         else:
             self.events.add(RoundEvent(op, peer.hex(), event, reason))
+
+    def planned(
+        self, op: int, begun_s: float, ready_s: Mapping[PeerId, float], now_s: float
+    ) -> None:
+        """A round was planned that began with the outcome before it, at `begun_s`."""
+        since = {peer.hex(): max(0.0, at_s - begun_s) for peer, at_s in ready_s.items()}
+        ready = {peer: round(seconds, 3) for peer, seconds in since.items()}
+        self.times.pop(op, None)  # it was planned before a REWIND
+        self.times[op] = RoundTimes(op, ready, round(now_s - begun_s, 3))
+        self._begun_s[op] = begun_s
+        if len(self.times) > _TIMES_KEPT:
+            oldest = next(iter(self.times))
+            del self.times[oldest], self._begun_s[oldest]
+
+    def decided(self, body: OpDecision, now_s: float) -> None:
+        """A planned round went on, or ended."""
+        known = self.times.get(body.op)
+        if known is None:
+            return
+        at_s = round(now_s - self._begun_s[body.op], 3)
+        if isinstance(body, Freeze):
+            self.times[body.op] = msgspec.structs.replace(known, frozen=at_s)
+        elif isinstance(body, Commit | Skip):
+            outcome = "merged" if isinstance(body, Commit) else "skipped"
+            self.times[body.op] = msgspec.structs.replace(known, ended=at_s, outcome=outcome)
 
     def evaluated(self, view: GroupView, peer: PeerId, message: Evaluated) -> None:
         """Remember a validation loss, if PLAN named the peer for it; the first report stands."""

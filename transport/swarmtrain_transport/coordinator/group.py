@@ -285,6 +285,7 @@ class GroupCoordinator:
         if isinstance(decision, Reassign):
             self.chronicle.moved(decision, operation.view.owners)
         self._writer.append(decision)
+        self.chronicle.decided(decision, now_s)
         if isinstance(decision, Freeze):
             self.unheard |= operation.unheard()
             for peer, reason in decision.excluded.items():
@@ -332,6 +333,9 @@ class GroupCoordinator:
         if self.terms.buffer:  # whoever is at work is late for nothing
             expected &= behind
             givers = dict.fromkeys(expected, 0)
+        gives = {member.peer for member in plan.members if member.weight}
+        at = {peer: one.ready_s for peer, one in self.group_peers.here.items() if peer in gives}
+        self.chronicle.planned(plan.op, self._ended_s, at, now_s)
         waits = self.group_peers.planned(
             plan, expected, now_s, self.terms.wait_ready_s, None if givers is None else {*givers}
         )

@@ -74,6 +74,19 @@ class RoundEvent(msgspec.Struct, frozen=True):
     group: int | msgspec.UnsetType = msgspec.UNSET
 
 
+class RoundTimes(msgspec.Struct, frozen=True):
+    """When each part of a round was over, in seconds since the outcome before it: each peer's work
+    (`ready`), the wait for all (`planned`), what contributors sent (`frozen`), and the result
+    (`ended`). None for what was not yet; `outcome` is "" until then, else "merged" or "skipped"."""
+
+    round: int
+    ready: dict[str, float]
+    planned: float
+    frozen: float | None = None
+    ended: float | None = None
+    outcome: str = ""
+
+
 class GroupPeerStatus(msgspec.Struct, frozen=True):
     """One peer of a group beside the first: `round` and `state_root` are its newest state of that
     group, -1 and "" where none is known; the rest is as in PeerStatus."""
@@ -146,6 +159,7 @@ class CoordinatorStatus(msgspec.Struct, frozen=True):
     `unit` is what `tokens_per_s` of peers counts: "samples" where programs bring the model.
     `groups` are those beside the first, of which all else is told; left out where there are none.
     `pipeline` is left out where the model is not cut into stages; group s is stage s.
+    `timeline` are the newest rounds of the first group in this term, the oldest first.
     `text` is left out where peers bring their own. `relayed` are bytes that the coordinator itself
     has passed on from peer to peer, `relays` who else does.
     """
@@ -170,6 +184,7 @@ class CoordinatorStatus(msgspec.Struct, frozen=True):
     unit: str = "tokens"
     relayed: int = 0
     relays: tuple[RelayStatus, ...] = ()
+    timeline: tuple[RoundTimes, ...] = ()
     groups: tuple[GroupStatus, ...] | msgspec.UnsetType = msgspec.UNSET
     pipeline: PipelineStatus | msgspec.UnsetType = msgspec.UNSET
     text: TextStatus | msgspec.UnsetType = msgspec.UNSET

@@ -106,6 +106,7 @@ def describe(coordinator: Coordinator, now_s: float) -> CoordinatorStatus:
         unit=coordinator.terms.unit,
         relayed=coordinator.meetings.own_carried,
         relays=tuple(_relays(coordinator.meetings)),
+        timeline=tuple(chronicle.times.values()),
         groups=tuple(_group(coordinator, group, now_s) for group in later)
         if later
         else msgspec.UNSET,

@@ -1,0 +1,188 @@
+"""The run's rounds, contributions and events, read from the ledger as it grows. Pure.
+
+Nothing here is decided by, and nothing of it is told by peers: it is what the ledger says.
+"""
+
+from collections import deque
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
+
+from swarmtrain.why.news import News
+from swarmtrain_transport.links.link import PeerId
+from swarmtrain_transport.wire.messages import FIRST_GROUP
+from swarmtrain_transport.wire.records import (
+    AnyBody,
+    BodyReader,
+    Commit,
+    Freeze,
+    Gone,
+    Join,
+    Plan,
+    Record,
+    Rewind,
+    Skip,
+)
+
+MERGED, SKIPPED = "merged", "skipped"
+
+ROUNDS_MAX = 20_000
+"""Rounds that are kept; beyond that every second one of the older half goes."""
+
+EVENTS_MAX = 2_000
+"""Events that are kept, the newest."""
+
+PEERS_MAX = 4_096
+"""Keys whose contributions are kept; who gave least goes first."""
+
+
+@dataclass(slots=True)
+class Round:
+    """One round of the first group that has ended.
+
+    Attributes:
+        number: number of the round.
+        outcome: MERGED or SKIPPED.
+        peers: peers whose work is in the result.
+        left_out: peers that were planned for and left out.
+        seconds: time of all rounds up to this one.
+        tokens: tokens that are in all results up to this one.
+        num_bytes: bytes that peers had sent by then, as far as that was seen; -1 if it was not.
+        low, high: least and largest training loss of a peer, as far as that was seen.
+    """
+
+    number: int
+    outcome: str
+    peers: int
+    left_out: int
+    seconds: float
+    tokens: int
+    num_bytes: int = -1
+    low: float | None = None
+    high: float | None = None
+
+
+@dataclass(slots=True)
+class Contribution:
+    """What a key has given to the run, in whichever group.
+
+    Attributes:
+        name: name that it gave itself when it came last.
+        is_in: True if it is in the roster.
+        rounds: committed rounds that have its part.
+        left_out: rounds that it was left out of.
+        streak: committed rounds of its group in a row that have its part, up to the newest.
+    """
+
+    name: str = ""
+    is_in: bool = False
+    rounds: int = 0
+    left_out: int = 0
+    streak: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Event:
+    """Something that happened, in a sentence.
+
+    Attributes:
+        index: index of the ledger's record.
+        round: newest round with an outcome then.
+        text: the sentence.
+    """
+
+    index: int
+    round: int
+    text: str
+
+
+@dataclass(slots=True)
+class History:
+    """Folds records in order.
+
+    Attributes:
+        round_tokens: tokens that a peer trains on in a round.
+        rounds_wanted: rounds after which the run is over.
+        rounds: ended rounds, the oldest first.
+        contributions: by peer.
+        events: the newest.
+        plan: the newest PLAN of the first group.
+        num_read: records that were read.
+    """
+
+    round_tokens: int
+    rounds_wanted: int
+    rounds: list[Round] = field(default_factory=list)
+    contributions: dict[PeerId, Contribution] = field(default_factory=dict)
+    events: deque[Event] = field(default_factory=lambda: deque(maxlen=EVENTS_MAX))
+    plan: Plan | None = None
+    num_read: int = 0
+    _reader: BodyReader = field(default_factory=BodyReader)
+    _news: News | None = None
+    _left_out: dict[int, int] = field(default_factory=dict)
+
+    def read(self, records: Iterable[Record]) -> None:
+        """The next records."""
+        if self._news is None:
+            self._news = News(self.rounds_wanted, None)
+        for record in records:
+            self.num_read = record.index + 1
+            self._fold(self._reader.read(record))
+            for text in self._news.of_records((record,)):
+                self.events.append(Event(record.index, self._newest, text))
+
+    def saw(self, num_bytes: int, losses: Sequence[float]) -> None:
+        """By now peers have sent so many bytes in all, and say these training losses."""
+        if self.rounds and self.rounds[-1].num_bytes < 0:
+            newest = self.rounds[-1]
+            newest.num_bytes = num_bytes
+            newest.low, newest.high = min(losses, default=None), max(losses, default=None)
+
+    @property
+    def _newest(self) -> int:
+        return self.rounds[-1].number if self.rounds else 0
+
+    def _fold(self, body: AnyBody) -> None:
+        match body:
+            case Join():
+                known = self._of(body.peer)
+                known.name, known.is_in = body.name, True
+            case Gone():
+                self._of(body.peer).is_in = False
+            case Freeze():
+                out = [peer for peer, reason in body.excluded.items() if reason != "alone"]
+                for peer in out:
+                    self._of(peer).left_out += 1
+                    self._of(peer).streak = 0
+                if body.group == FIRST_GROUP:
+                    self._left_out[body.op] = len(out)
+            case Plan() if body.group == FIRST_GROUP:
+                self.plan = body
+            case Commit():
+                for peer in body.contributors:
+                    known = self._of(peer)
+                    known.rounds, known.streak = known.rounds + 1, known.streak + 1
+                self._ended(body, MERGED, len(body.contributors))
+            case Skip():
+                self._ended(body, SKIPPED, 0)
+            case Rewind() if body.group == FIRST_GROUP:
+                while self.rounds and self.rounds[-1].number > body.op:
+                    self.rounds.pop()
+
+    def _ended(self, body: Commit | Skip, outcome: str, peers: int) -> None:
+        if body.group != FIRST_GROUP:
+            return
+        last = self.rounds[-1] if self.rounds else Round(0, MERGED, 0, 0, 0.0, 0)
+        seconds = last.seconds + body.took / 1000
+        tokens = last.tokens + peers * self.round_tokens
+        left_out = self._left_out.pop(body.op, 0)
+        self.rounds.append(Round(body.op, outcome, peers, left_out, seconds, tokens))
+        if len(self.rounds) > ROUNDS_MAX:
+            self.rounds[: ROUNDS_MAX // 2] = self.rounds[: ROUNDS_MAX // 2 : 2]
+
+    def _of(self, peer: PeerId) -> Contribution:
+        if peer not in self.contributions and len(self.contributions) >= PEERS_MAX:
+            away = (key for key, one in self.contributions.items() if not one.is_in)
+            least = min(away, key=lambda key: self.contributions[key].rounds, default=None)
+            if least is not None:
+                del self.contributions[least]
+        return self.contributions.setdefault(peer, Contribution())

@@ -1,0 +1,461 @@
+"""The page and its data over HTTP: for whoever may look, and read-only.
+
+    GET  /, /page.js, /page.css, /icon.svg          the page itself; it holds no secret
+    GET  /plots.js                                  plotly's own script, from its wheel
+    POST /api/v1/look                               a link's secret for a cookie
+    GET  /api/v1/run, peers, rounds, rounds/N, events, openapi.json, qr.svg
+    GET  /api/v1/stream                             the run once a second (server-sent events)
+    GET  /metrics                                   the same numbers for Prometheus
+
+One view is computed for all who look, and only while somebody does. Whoever may not look costs a
+file or a refusal. What peers say of themselves, their names first, is text and never markup: the
+page builds no HTML of it, and no script but its own runs there.
+
+Not here: who may look (`coordinator.door.viewing`), and connections (`door.listener`).
+"""
+
+import asyncio
+import contextlib
+import csv
+import gzip
+import io
+import re
+from collections.abc import Awaitable, Callable, Iterable, Iterator, Sequence
+from functools import cache
+from importlib.util import find_spec
+from itertools import islice
+from pathlib import Path
+from typing import Any, Protocol
+
+import msgspec
+from aiohttp import web
+from aiohttp.typedefs import Handler
+
+from swarmtrain.page.api import OPENAPI
+from swarmtrain.page.history import History
+from swarmtrain.page.view import POINTS_MAX, RunView, Viewed, event_rows, round_columns, run_view
+from swarmtrain.why.story import Teller
+from swarmtrain_transport.coordinator.status import CoordinatorStatus
+from swarmtrain_transport.wire.records import Record
+
+COOKIE = "swarmtrain_viewer"
+COOKIE_S = 30 * 24 * 3600
+
+STREAMS_MAX = 128
+"""Pages that are live at once; each is a connection, and a task that waits."""
+
+STREAMS_PER_VIEWER = 4
+
+TICK_S = 1.0
+"""Pause between two views of the run."""
+
+SEND_S = 10.0
+"""A page that takes nothing for so long is let go."""
+
+RECORDS_AT_ONCE = 200
+"""Records that are read before the loop has its turn: a few milliseconds."""
+
+STORIES_MAX = 64
+"""Stories of ended rounds that are kept, as each is read from the whole ledger."""
+
+STORIES_WAITING_MAX = 8
+LOOK_BYTES_MAX = 1024
+
+_FILES = Path(__file__).parent / "files"
+_KINDS = {".html": "text/html", ".js": "text/javascript", ".css": "text/css",
+          ".svg": "image/svg+xml"}  # fmt: skip
+_HEADERS = {
+    # plotly sets styles of what it draws; script stays our own alone.
+    "Content-Security-Policy": (
+        "default-src 'none'; script-src 'self'; style-src 'self' 'unsafe-inline';"
+        " img-src 'self' data: blob:; connect-src 'self'; base-uri 'none'; form-action 'none';"
+        " frame-ancestors 'none'"
+    ),
+    "X-Content-Type-Options": "nosniff",
+    "Referrer-Policy": "no-referrer",
+    "Cross-Origin-Resource-Policy": "same-origin",
+    "Cache-Control": "no-store",
+}
+_FORMULA = re.compile(r"^[=+\-@\t\r]")
+
+
+class Source(Protocol):
+    """Where the run is read from."""
+
+    def status(self) -> CoordinatorStatus:
+        """The run now."""
+
+    def num_records(self) -> int:
+        """Length of the ledger."""
+
+    def records(self, first: int) -> Iterator[Record]:
+        """Records from this one on."""
+
+
+class Guard(Protocol):
+    """Who may look."""
+
+    is_public: bool
+
+    def enter(self, secret: str, address: str, now_s: float) -> str | None:
+        """Return a cookie for a link's secret."""
+
+    def judge(self, cookie: str) -> bytes | None:
+        """Return the viewer's id, None for whom the cookie shows nothing."""
+
+
+class Page:
+    """Serves one run.
+
+    Args:
+        source: the run.
+        history: an empty one.
+        facts: settings of the run that views need.
+        guard: who may look.
+        clock, wall_clock: monotonic seconds, and seconds since 1970.
+    """
+
+    def __init__(
+        self,
+        source: Source,
+        history: History,
+        facts: Viewed,
+        guard: Guard,
+        clock: Callable[[], float],
+        wall_clock: Callable[[], float],
+    ) -> None:
+        self._source, self._history, self._facts, self._guard = source, history, facts, guard
+        self._welcome: Callable[[web.Request, bytes], None] = lambda request, viewer: None
+        self._charge: Callable[[bytes, int], Awaitable[None]] = _charge_nothing
+        self._clock, self._wall_clock = clock, wall_clock
+        self._view: tuple[float, RunView] | None = None
+        self._streams: dict[asyncio.Queue[bytes], bytes] = {}
+        self._ticking: asyncio.Task[None] | None = None
+        self._stories: dict[tuple[int, int | None], dict[str, Any]] = {}
+        self._telling = asyncio.Lock()
+        self._waiting = 0
+
+    def opened_by(
+        self,
+        welcome: Callable[[web.Request, bytes], None],
+        charge: Callable[[bytes, int], Awaitable[None]],
+    ) -> None:
+        """Take what knows the connections.
+
+        Args:
+            welcome: hears whose connection a request came by, before it is answered.
+            charge: waits as long as a viewer has to who has asked for so many bytes.
+        """
+        self._welcome, self._charge = welcome, charge
+
+    def add_to(self, app: web.Application) -> None:
+        """Add the routes, and headers to their answers."""
+        router = app.router
+        for path, name in (("/", "index.html"), ("/page.js", ""), ("/page.css", ""),
+                           ("/icon.svg", "")):  # fmt: skip
+            router.add_get(path, _file(name or path[1:]))
+        router.add_get("/plots.js", self._plots)
+        router.add_post("/api/v1/look", self._look)
+        for path, answer in (
+            ("run", self._run), ("peers", self._peers), ("rounds", self._rounds),
+            ("rounds/{number:[0-9]{1,9}}", self._round), ("events", self._events),
+            ("stream", self._stream), ("qr.svg", self._qr),
+        ):  # fmt: skip
+            router.add_get(f"/api/v1/{path}", self._for_viewers(answer))
+        router.add_get("/api/v1/openapi.json", self._openapi)
+        router.add_get("/metrics", self._for_viewers(self._metrics))
+        app.on_response_prepare.append(_with_headers)
+
+    async def close(self) -> None:
+        """Let all pages go."""
+        if self._ticking is not None:
+            self._ticking.cancel()
+            await asyncio.gather(self._ticking, return_exceptions=True)
+        for queue in self._streams:
+            queue.put_nowait(b"")
+
+    # ---- who may look
+
+    def _viewer(self, request: web.Request) -> bytes | None:
+        scheme, _, secret = request.headers.get("Authorization", "").partition(" ")
+        if scheme == "Bearer":
+            address = request.remote or ""
+            cookie = self._guard.enter(secret.strip(), address, self._clock())
+        else:
+            cookie = request.cookies.get(COOKIE, "")
+        return self._guard.judge(cookie) if cookie else None
+
+    def _for_viewers(self, answer: Handler) -> Handler:
+        async def guarded(request: web.Request) -> web.StreamResponse:
+            if not _is_own(request):
+                return _refusal(403, "Requests from other sites are not answered.")
+            viewer = self._viewer(request)
+            if viewer is None:
+                return _refusal(
+                    401, "Open the viewing link that the organiser has given you, or send its"
+                    " secret as a bearer token.",
+                )  # fmt: skip
+            self._welcome(request, viewer)
+            request["viewer"] = viewer
+            response = await answer(request)
+            await self._charge(viewer, response.content_length or 0)
+            return response
+
+        return guarded
+
+    async def _look(self, request: web.Request) -> web.Response:
+        if not _is_own(request):
+            return _refusal(403, "Requests from other sites are not answered.")
+        data = await request.content.read(LOOK_BYTES_MAX + 1)
+        try:
+            secret = msgspec.json.decode(data, type=_Look).secret
+        except msgspec.DecodeError:
+            return _refusal(400, 'Send {"secret": "..."}.')
+        cookie = self._guard.enter(secret, request.remote or "", self._clock())
+        if cookie is None:
+            return _refusal(
+                401, "This link shows nothing: it was withdrawn, has expired, or was never given"
+                " out. After ten tries wait a minute.",
+            )  # fmt: skip
+        response = _json({"ok": True})
+        response.set_cookie(
+            COOKIE, cookie, max_age=COOKIE_S, httponly=True, secure=request.secure or True,
+            samesite="Strict", path="/",
+        )  # fmt: skip
+        return response
+
+    # ---- the run
+
+    async def _read(self) -> None:
+        """Bring the history up to date, in portions: a ledger may have a million records."""
+        history = self._history
+        while history.num_read < self._source.num_records():
+            history.read(islice(self._source.records(history.num_read), RECORDS_AT_ONCE))
+            await asyncio.sleep(0)
+
+    async def _now(self) -> RunView:
+        """The run, no older than half a tick."""
+        now_s = self._clock()
+        if self._view is None or now_s - self._view[0] >= TICK_S / 2:
+            await self._read()
+            status = self._source.status()
+            losses = [peer.loss for peer in status.peers if peer.loss > 0]
+            self._history.saw(sum(peer.bytes_up for peer in status.peers), losses)
+            view = run_view(status, self._history, self._facts, self._wall_clock())
+            self._view = now_s, view
+        return self._view[1]
+
+    async def _run(self, request: web.Request) -> web.Response:
+        return _json(await self._now())
+
+    async def _peers(self, request: web.Request) -> web.Response:
+        view = await self._now()
+        return _table(request, view.peers)
+
+    async def _rounds(self, request: web.Request) -> web.Response:
+        first, points = _count(request, "first", 0), _count(request, "points", POINTS_MAX)
+        if first is None or points is None:
+            return _refusal(400, "first and points are whole numbers.")
+        await self._read()
+        columns = round_columns(self._history, self._source.status().losses, first, points)
+        if request.query.get("format") != "csv":
+            return _json(columns)
+        told = msgspec.to_builtins(columns)
+        rows = [dict(zip(told, values, strict=True)) for values in zip(*told.values(), strict=True)]
+        return _csv(list(told), rows)
+
+    async def _round(self, request: web.Request) -> web.Response:
+        number, group = int(request.match_info["number"]), _count(request, "group", None)
+        key = number, group
+        if key in self._stories:
+            return _json(self._stories[key])
+        if self._waiting >= STORIES_WAITING_MAX:
+            return _refusal(503, "Too many rounds are being told; ask again in a second.")
+        self._waiting += 1
+        try:
+            async with self._telling:
+                told = await self._tell(number, group)
+        finally:
+            self._waiting -= 1
+        if not told["story"]:
+            return _refusal(404, f"The ledger has no round {number}.")
+        return _json(told)
+
+    async def _tell(self, number: int, group: int | None) -> dict[str, Any]:
+        key = number, group
+        if key in self._stories:
+            return self._stories[key]
+        teller, read, stop = Teller(number, group), 0, self._source.num_records()
+        while read < stop:
+            for record in islice(self._source.records(read), RECORDS_AT_ONCE):
+                teller.take(record)
+                read = record.index + 1
+            await asyncio.sleep(0)
+        told = {"round": number, **teller.story().fields()}
+        # What is behind the newest outcomes changes no more, but for a REWIND or a conviction.
+        if number + 1 < self._source.status().round:
+            self._stories[key] = told
+            if len(self._stories) > STORIES_MAX:
+                del self._stories[next(iter(self._stories))]
+        return told
+
+    async def _events(self, request: web.Request) -> web.Response:
+        after, count = _count(request, "after", -1), _count(request, "count", 200)
+        if after is None or count is None:
+            return _refusal(400, "after and count are whole numbers.")
+        await self._read()
+        return _table(request, event_rows(self._history, after, count))
+
+    async def _metrics(self, request: web.Request) -> web.Response:
+        from swarmtrain.page import metrics  # seldom asked for, and slow to import
+
+        text = metrics.text_of(await self._now())
+        return web.Response(body=text, headers={"Content-Type": metrics.CONTENT_TYPE})
+
+    async def _openapi(self, request: web.Request) -> web.Response:
+        return _json(OPENAPI)
+
+    async def _qr(self, request: web.Request) -> web.Response:
+        import segno
+
+        drawn = io.BytesIO()
+        segno.make(f"https://{request.host}/", error="m").save(
+            drawn, kind="svg", scale=4, border=2, dark="#111", light="#fff"
+        )
+        return web.Response(body=drawn.getvalue(), content_type="image/svg+xml")
+
+    async def _plots(self, request: web.Request) -> web.Response:
+        if self._viewer(request) is None:  # it is large, and strangers are many
+            return _refusal(401, "Open the viewing link first.")
+        script = _plotly()
+        if script is None:
+            return _refusal(404, "plotly is not installed where the coordinator runs.")
+        self._welcome(request, self._viewer(request) or b"")
+        return web.Response(
+            body=script, content_type="text/javascript",
+            headers={"Content-Encoding": "gzip", "Cache-Control": "private, max-age=86400"},
+        )  # fmt: skip
+
+    # ---- live
+
+    async def _stream(self, request: web.Request) -> web.StreamResponse:
+        viewer: bytes = request["viewer"]
+        own = sum(other == viewer for other in self._streams.values())
+        if own >= STREAMS_PER_VIEWER or len(self._streams) >= STREAMS_MAX:
+            return _refusal(503, "Too many pages are open; close one.")
+        response = web.StreamResponse(headers={"Content-Type": "text/event-stream"})
+        await response.prepare(request)
+        queue: asyncio.Queue[bytes] = asyncio.Queue(maxsize=1)
+        queue.put_nowait(_message(await self._now()))
+        self._streams[queue] = viewer
+        if self._ticking is None or self._ticking.done():
+            self._ticking = asyncio.create_task(self._tick())
+        try:
+            with contextlib.suppress(ConnectionError, TimeoutError):
+                while (data := await queue.get()) and self._viewer(request) is not None:
+                    async with asyncio.timeout(SEND_S):
+                        await response.write(data)
+        finally:
+            del self._streams[queue]
+        if request.transport is not None:
+            request.transport.abort()
+        return response
+
+    async def _tick(self) -> None:
+        """Make a view a second for all live pages, until there is none."""
+        while self._streams:
+            await asyncio.sleep(TICK_S)
+            data = _message(await self._now())
+            for queue in self._streams:
+                if not queue.full():  # it takes the next one
+                    queue.put_nowait(data)
+
+
+async def _charge_nothing(viewer: bytes, num_bytes: int) -> None:
+    pass
+
+
+class _Look(msgspec.Struct, forbid_unknown_fields=True):
+    secret: str = ""
+
+
+def _message(view: RunView) -> bytes:
+    return b"event: run\ndata: " + msgspec.json.encode(view) + b"\n\n"
+
+
+def _is_own(request: web.Request) -> bool:
+    """Return True for a request of the page itself, or of a program: browsers name other sites."""
+    origin = request.headers.get("Origin")
+    return origin is None or origin.partition("://")[2] == request.host
+
+
+def _count(request: web.Request, name: str, default: int | None) -> int | None:
+    said = request.query.get(name)
+    if said is None:
+        return default
+    return int(said) if re.fullmatch(r"-?[0-9]{1,9}", said, re.ASCII) else None
+
+
+def _json(value: Any) -> web.Response:
+    return web.Response(body=msgspec.json.encode(value), content_type="application/json")
+
+
+def _refusal(status: int, text: str) -> web.Response:
+    response = _json({"error": text})
+    response.set_status(status)
+    return response
+
+
+def _table(request: web.Request, rows: Sequence[msgspec.Struct]) -> web.Response:
+    if request.query.get("format") != "csv":
+        return _json(rows)
+    told = [msgspec.to_builtins(row) for row in rows]
+    return _csv(list(told[0]) if told else [], told)
+
+
+def _csv(titles: list[str], rows: Iterable[dict[str, Any]]) -> web.Response:
+    out = io.StringIO()
+    writer = csv.DictWriter(out, titles)
+    writer.writeheader()
+    for row in rows:
+        writer.writerow({key: _cell(value) for key, value in row.items()})
+    return web.Response(text=out.getvalue(), content_type="text/csv")
+
+
+def _cell(value: Any) -> Any:
+    """Return a value as a cell that no spreadsheet takes for a formula: names are peers' own."""
+    if isinstance(value, list | tuple):
+        return " ".join(map(str, value))
+    if isinstance(value, dict):
+        return " ".join(f"{key}:{count}" for key, count in value.items())
+    return f"'{value}" if isinstance(value, str) and _FORMULA.match(value) else value
+
+
+def _file(name: str) -> Handler:
+    async def answer(request: web.Request) -> web.Response:
+        return web.Response(
+            body=_content(name), content_type=_KINDS[Path(name).suffix], charset="utf-8"
+        )
+
+    return answer
+
+
+@cache
+def _content(name: str) -> bytes:
+    return (_FILES / name).read_bytes()
+
+
+@cache
+def _plotly() -> bytes | None:
+    """plotly's script as gzip, None where plotly is not installed. Nothing of it is imported."""
+    found = find_spec("plotly")
+    for folder in found.submodule_search_locations or () if found is not None else ():
+        with contextlib.suppress(OSError):
+            script = (Path(folder) / "package_data" / "plotly.min.js").read_bytes()
+            return gzip.compress(script, 6, mtime=0)
+    return None
+
+
+async def _with_headers(request: web.Request, response: web.StreamResponse) -> None:
+    for name, value in _HEADERS.items():
+        response.headers.setdefault(name, value)

@@ -1,0 +1,394 @@
+"""The run as pages and programs see it: one view, made of the coordinator's status and the ledger.
+
+Every number that people are shown is computed here or in `coordinator.status_view`, and nowhere
+twice: the page, /api/v1 and /metrics are the same view in other forms.
+"""
+
+from collections import defaultdict
+from collections.abc import Iterator
+from itertools import pairwise
+
+import msgspec
+
+from swarmtrain.page.history import History, Round
+from swarmtrain_transport.coordinator.status import (
+    CoordinatorStatus,
+    PeerStatus,
+    RoundTimes,
+)
+from swarmtrain_transport.kinds import PAIR
+from swarmtrain_transport.ledger.transfers import transfers_of
+from swarmtrain_transport.wire.records import Plan
+
+POINTS_MAX = 2_000
+"""Rounds in one answer; a plot is not finer."""
+
+CONTRIBUTIONS_MAX = 200
+EVENTS_MAX = 200
+_EDGES_MAX = 400
+"""Edges of a picture that anybody can still read; above that peers are drawn alone."""
+
+_FLOAT_BYTES = 4
+_ID_CHARS = 16
+
+_WORDS = {
+    "training": "Training", "scatter": "Exchanging", "gather": "Exchanging",
+    "finished": "Finished", "disputed": "Stopped: peers hold different states",
+    "ledger missing": "The ledger is missing here",
+}  # fmt: skip
+_STATES = {"scatter": "training", "gather": "training", "ledger missing": "lost"}
+
+
+class PeerRow(msgspec.Struct, frozen=True):
+    """One peer that is in. `merged` is the part of its rounds that have its work, None before the
+    first; `silent_s` is since it was last heard of, which is not yet gone; `reached` is how many of
+    the others it sends to by each way, or by none."""
+
+    peer: str
+    name: str
+    state: str
+    round: int
+    loss: float
+    tokens_per_s: float
+    bytes_up: int
+    bytes_down: int
+    merged: float | None
+    silent_s: float
+    left_out: int
+    waited_s: float
+    norm: float | None
+    cosine: float | None
+    rests: str
+    reached: dict[str, int]
+    stages: tuple[int, ...]
+
+
+class ContributionRow(msgspec.Struct, frozen=True):
+    """What somebody has given: rounds and tokens that are in results, not merely computed."""
+
+    peer: str
+    name: str
+    is_in: bool
+    rounds: int
+    tokens: int
+    left_out: int
+    streak: int
+
+
+class EventRow(msgspec.Struct, frozen=True):
+    """Something that happened; `index` is that of the ledger's record."""
+
+    index: int
+    round: int
+    text: str
+
+
+class Node(msgspec.Struct, frozen=True):
+    """A peer in the picture of the newest exchange; `share` is its part of the sum, 0 to 1."""
+
+    peer: str
+    name: str
+    share: float
+
+
+class Exchange(msgspec.Struct, frozen=True):
+    """The newest round's exchange as planned: edges are (from, to, bytes), numbers of nodes."""
+
+    round: int
+    kind: str
+    nodes: tuple[Node, ...]
+    edges: tuple[tuple[int, int, int], ...]
+    stages: tuple[tuple[str, ...], ...]
+
+
+class Traffic(msgspec.Struct, frozen=True):
+    """Bytes of the peers that are in, all overhead included; `relayed` by the coordinator. `fewer`
+    is how many times more a mean of float32 gradients at every step would have sent for the same
+    steps, None before there is a result."""
+
+    up: int
+    down: int
+    relayed: int
+    fewer: float | None
+
+
+class Notice(msgspec.Struct, frozen=True):
+    """Something that people should look at: `kind` is "skipped", "left out" or what a peer did."""
+
+    round: int
+    name: str
+    kind: str
+    text: str
+
+
+class RunView(msgspec.Struct, frozen=True):
+    """The run now. `state` is one of empty, waiting, training, skipped, disputed, lost, finished;
+    `tokens` are those in results, `left_s` is the time that the rounds left take at the median pace
+    of the newest ones, None before there is one; `at_s` the coordinator's wall clock."""
+
+    run: str
+    headline: str
+    state: str
+    at_s: float
+    term: int
+    round: int
+    committed: int
+    rounds: int
+    unit: str
+    tokens: int
+    tokens_per_s: float
+    left_s: float | None
+    first_loss: float | None
+    loss: float | None
+    waiting_for: str
+    waiting_seen_s: float | None
+    door: str
+    result: str
+    checkpoint: int
+    num_values: int
+    relays: int
+    traffic: Traffic
+    peers: tuple[PeerRow, ...]
+    timeline: tuple[RoundTimes, ...]
+    exchange: Exchange | None
+    contributions: tuple[ContributionRow, ...]
+    notices: tuple[Notice, ...]
+    text: str
+
+
+class RoundColumns(msgspec.Struct, frozen=True):
+    """Rounds as columns of equal length; what is not known is None. `loss` is of validation text,
+    `low` and `high` are the least and largest training loss of a peer."""
+
+    round: list[int]
+    outcome: list[str]
+    peers: list[int]
+    left_out: list[int]
+    seconds: list[float]
+    tokens: list[int]
+    bytes: list[int | None]
+    loss: list[float | None]
+    low: list[float | None]
+    high: list[float | None]
+
+
+class Viewed(msgspec.Struct, frozen=True):
+    """What a view is made of beside status and ledger.
+
+    Attributes:
+        steps_per_round: inner steps of a peer in a round.
+        value_bytes: bytes that a value of a contribution takes on the wire.
+    """
+
+    steps_per_round: int
+    value_bytes: float
+
+
+def run_view(status: CoordinatorStatus, history: History, facts: Viewed, at_s: float) -> RunView:
+    """The run now.
+
+    Args:
+        status: the coordinator's.
+        history: the ledger, read to its end.
+        facts: settings of the run.
+        at_s: seconds since 1970.
+    """
+    losses = {int(op): loss for op, loss in status.losses.items()}
+    newest = history.rounds[-1] if history.rounds else None
+    state = _state(status, newest)
+    return RunView(
+        run=status.run, headline=_headline(status, state), state=state, at_s=round(at_s, 1),
+        term=status.term, round=status.round, committed=status.committed, rounds=status.rounds,
+        unit=status.unit, tokens=newest.tokens if newest else 0,
+        tokens_per_s=round(sum(peer.tokens_per_s for peer in status.peers), 1),
+        left_s=_left_s(status, history.rounds),
+        first_loss=losses[min(losses)] if losses else None,
+        loss=losses[max(losses)] if losses else None,
+        waiting_for=status.waiting_for, waiting_seen_s=status.waiting_seen_s, door=status.door,
+        result=status.result, checkpoint=status.checkpoint_op, num_values=status.num_values,
+        relays=len(status.relays), traffic=_traffic(status, history, facts),
+        peers=tuple(_peer(peer, status, history) for peer in status.peers),
+        timeline=status.timeline, exchange=_exchange(status, history, facts),
+        contributions=_contributions(history),
+        notices=tuple(_notices(status, history)), text=_text(status),
+    )  # fmt: skip
+
+
+def round_columns(
+    history: History, losses: dict[str, float], first: int = 0, points: int = POINTS_MAX
+) -> RoundColumns:
+    """Ended rounds from number `first` on, thinned evenly to so many at most; the newest is always
+    among them. Round 0 is the time before training, where its loss is known."""
+    begun = [Round(0, "", 0, 0, 0.0, 0, 0)] if "0" in losses and first <= 0 else []
+    found = [*begun, *(one for one in history.rounds if one.number >= first)]
+    known = {int(op): loss for op, loss in losses.items()}
+    every = max(1, -(-len(found) // max(1, min(points, POINTS_MAX))))
+    kept = found[::-1][::every][::-1]
+    return RoundColumns(
+        round=[one.number for one in kept],
+        outcome=[one.outcome for one in kept],
+        peers=[one.peers for one in kept],
+        left_out=[one.left_out for one in kept],
+        seconds=[round(one.seconds, 3) for one in kept],
+        tokens=[one.tokens for one in kept],
+        bytes=[one.num_bytes if one.num_bytes >= 0 else None for one in kept],
+        loss=[known.get(one.number) for one in kept],
+        low=[one.low for one in kept],
+        high=[one.high for one in kept],
+    )
+
+
+def event_rows(history: History, after: int = -1, count: int = EVENTS_MAX) -> list[EventRow]:
+    """The newest events behind record `after`, at most so many, the oldest first."""
+    found = [one for one in history.events if one.index > after]
+    kept = found[-max(0, min(count, EVENTS_MAX)) :] if count > 0 else []
+    return [EventRow(one.index, one.round, one.text) for one in kept]
+
+
+def _state(status: CoordinatorStatus, newest: Round | None) -> str:
+    if status.phase in ("finished", "disputed", "ledger missing"):
+        return _STATES.get(status.phase, status.phase)
+    if not status.peers and not status.committed:
+        return "empty"
+    if status.waiting_for or not status.peers or status.phase not in _WORDS:
+        return "waiting"
+    is_skipped = (
+        newest is not None and newest.outcome == "skipped" and newest.number == status.round
+    )
+    return "skipped" if is_skipped else "training"
+
+
+def _headline(status: CoordinatorStatus, state: str) -> str:
+    count = len(status.peers)
+    peers = "1 peer" if count == 1 else f"{count} peers"
+    if state == "empty":
+        return "Nobody is here yet"
+    if state == "finished":
+        return f"Finished after {status.round} rounds"
+    if state in ("disputed", "lost"):
+        return _WORDS[status.phase]
+    at = f"round {min(status.round + 1, status.rounds)} of {status.rounds}, {peers}"
+    if state == "waiting":
+        return f"Waiting, {at}"
+    return f"{_WORDS.get(status.phase, 'Training')}, {at}"
+
+
+def _left_s(status: CoordinatorStatus, rounds: list[Round]) -> float | None:
+    newest = rounds[-21:]
+    took = sorted(b.seconds - a.seconds for a, b in pairwise(newest))
+    if not took or status.result:
+        return None
+    return round((status.rounds - status.committed) * took[len(took) // 2], 1)
+
+
+def _traffic(status: CoordinatorStatus, history: History, facts: Viewed) -> Traffic:
+    up = sum(peer.bytes_up for peer in status.peers)
+    given = sum(one.rounds for one in history.contributions.values())
+    # Each gradient goes out once and its mean comes back once, as in any all-reduce.
+    per_round = 2 * _FLOAT_BYTES * status.num_values * facts.steps_per_round
+    ours = 2 * facts.value_bytes * status.num_values
+    fewer = per_round / ours if given and ours else None
+    return Traffic(
+        up, sum(peer.bytes_down for peer in status.peers), status.relayed,
+        None if fewer is None else round(fewer, 1),
+    )  # fmt: skip
+
+
+def _peer(peer: PeerStatus, status: CoordinatorStatus, history: History) -> PeerRow:
+    given = history.contributions.get(bytes.fromhex(peer.peer))
+    tries = given.rounds + given.left_out if given is not None else 0
+    reached: dict[str, int] = defaultdict(int)
+    for way in peer.ways.values():
+        reached[way or "none"] += 1
+    stages = () if peer.stages is msgspec.UNSET else peer.stages
+    return PeerRow(
+        peer=peer.peer[:_ID_CHARS], name=peer.name, state=peer.state, round=peer.round,
+        loss=peer.loss, tokens_per_s=peer.tokens_per_s, bytes_up=peer.bytes_up,
+        bytes_down=peer.bytes_down, silent_s=peer.silent_s, left_out=peer.left_out,
+        merged=round(given.rounds / tries, 4) if given is not None and tries else None,
+        waited_s=peer.waited_s, norm=peer.norm, cosine=peer.cosine, rests=peer.rests,
+        reached=dict(reached), stages=stages,
+    )  # fmt: skip
+
+
+def _exchange(status: CoordinatorStatus, history: History, facts: Viewed) -> Exchange | None:
+    plan = history.plan
+    if plan is None:
+        return None
+    names = {bytes.fromhex(peer.peer): peer.name for peer in status.peers}
+    total = sum(member.weight for member in plan.members) or 1
+    numbers = {member.peer: number for number, member in enumerate(plan.members)}
+    nodes = tuple(
+        Node(
+            member.peer.hex()[:_ID_CHARS],
+            names.get(member.peer, member.peer.hex()[:8]),
+            round(member.weight / total, 4),
+        )
+        for member in plan.members
+    )
+    edges = _edges(plan, numbers, facts.value_bytes)
+    stages: tuple[tuple[str, ...], ...] = ()
+    if status.pipeline is not msgspec.UNSET:
+        stages = tuple(
+            tuple(names.get(bytes.fromhex(peer), peer[:8]) for peer in stage.peers)
+            for stage in status.pipeline.stages
+        )
+    return Exchange(plan.op, plan.kind, nodes, edges, stages)
+
+
+def _edges(
+    plan: Plan, numbers: dict[bytes, int], value_bytes: float
+) -> tuple[tuple[int, int, int], ...]:
+    moved: dict[tuple[int, int], float] = defaultdict(float)
+    for transfer, spec in zip(transfers_of(plan), plan.slices, strict=True):
+        count = (spec.stop - spec.start) * value_bytes
+        owner = numbers.get(spec.owner)
+        if plan.kind == PAIR or transfer.is_verbatim:
+            ends = [(g, t) for g in transfer.givers for t in transfer.takers]
+            moves = [(numbers[g], numbers[t]) for g, t in ends if g in numbers and t in numbers]
+        else:
+            inward = [(numbers[g], owner) for g in transfer.givers if g in numbers]
+            outward = [(owner, numbers[t]) for t in transfer.takers if t in numbers]
+            moves = [(a, b) for a, b in inward + outward if a is not None and b is not None]
+        for a, b in moves:
+            if a != b:
+                moved[a, b] += count
+    if len(moved) > _EDGES_MAX:
+        return ()
+    return tuple((a, b, int(count)) for (a, b), count in sorted(moved.items()))
+
+
+def _contributions(history: History) -> tuple[ContributionRow, ...]:
+    most = sorted(history.contributions.items(), key=lambda item: (-item[1].rounds, item[0]))
+    return tuple(
+        ContributionRow(
+            peer.hex()[:_ID_CHARS], one.name, one.is_in, one.rounds,
+            one.rounds * history.round_tokens, one.left_out, one.streak,
+        )
+        for peer, one in most[:CONTRIBUTIONS_MAX]
+    )  # fmt: skip
+
+
+def _notices(status: CoordinatorStatus, history: History) -> Iterator[Notice]:
+    """Yield the newest twenty things that people should look at."""
+    names = {peer.hex(): one.name for peer, one in history.contributions.items()}
+    told: list[tuple[int, Notice]] = []
+    for one in status.exclusions:
+        name = names.get(one.peer, one.peer[:8])
+        told.append((one.round, Notice(one.round, name, "left out", one.reason)))
+    for event in status.events:
+        name = names.get(event.peer, event.peer[:8])
+        times = f", {event.times} times" if event.times > 1 else ""
+        told.append((event.round, Notice(event.round, name, event.event, event.reason + times)))
+    told += [
+        (one.number, Notice(one.number, "", "skipped", "nobody lost anything"))
+        for one in history.rounds[-100:]
+        if one.outcome == "skipped"
+    ]
+    yield from (notice for _, notice in sorted(told, key=lambda item: item[0])[-20:])
+
+
+def _text(status: CoordinatorStatus) -> str:
+    if status.text is msgspec.UNSET:
+        return ""
+    return f"pass {status.text.number}, {status.text.used} of {status.text.pieces} pieces"
