@@ -35,7 +35,7 @@ def parse_hours(text: str) -> float:
 
 
 def parse_role(text: str) -> str:
-    """What an invite opens.
+    """Read the role of an invite: the things that it opens.
 
     Raises:
         UserError: SWT-E610, there is no such role.

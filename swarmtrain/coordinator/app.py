@@ -187,7 +187,8 @@ class CoordinatorApp:
         await asyncio.sleep(self._budgets.of(peer, now_s).answer(num_bytes, now_s))
 
     async def _charge_viewer(self, viewer: bytes, num_bytes: int) -> None:
-        """The same for who only looks: as there may be many, they have books of their own."""
+        """Have a viewer wait that reads much. As there may be many, they have books of their
+        own."""
         now_s = self._shell.now_s()
         await asyncio.sleep(self._viewing.of(viewer, now_s).answer(num_bytes, now_s))
 

@@ -63,7 +63,7 @@ class Round:
 
 @dataclass(slots=True)
 class Contribution:
-    """What a key has given to the run, in whichever group.
+    """Work of a key that is in results, of whichever group.
 
     Attributes:
         name: name that it gave itself when it came last.
@@ -82,7 +82,7 @@ class Contribution:
 
 @dataclass(frozen=True, slots=True)
 class Event:
-    """Something that happened, in a sentence.
+    """A sentence on a record of the ledger.
 
     Attributes:
         index: index of the ledger's record.

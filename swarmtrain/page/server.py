@@ -80,7 +80,7 @@ _FORMULA = re.compile(r"^[=+\-@\t\r]")
 
 
 class Source(Protocol):
-    """Where the run is read from."""
+    """The run, to be read."""
 
     def status(self) -> CoordinatorStatus:
         """The run now."""
@@ -93,7 +93,7 @@ class Source(Protocol):
 
 
 class Guard(Protocol):
-    """Who may look."""
+    """Judge of viewers."""
 
     is_public: bool
 
@@ -111,7 +111,7 @@ class Page:
         source: the run.
         history: an empty one.
         facts: settings of the run that views need.
-        guard: who may look.
+        guard: judge of viewers.
         clock, wall_clock: monotonic seconds, and seconds since 1970.
     """
 
@@ -196,7 +196,6 @@ class Page:
                     " secret as a bearer token.",
                 )  # fmt: skip
             self._welcome(request, viewer)
-            request["viewer"] = viewer
             response = await answer(request)
             await self._charge(viewer, response.content_length or 0)
             return response
@@ -339,7 +338,7 @@ class Page:
     # ---- live
 
     async def _stream(self, request: web.Request) -> web.StreamResponse:
-        viewer: bytes = request["viewer"]
+        viewer = self._viewer(request) or b""
         own = sum(other == viewer for other in self._streams.values())
         if own >= STREAMS_PER_VIEWER or len(self._streams) >= STREAMS_MAX:
             return _refusal(503, "Too many pages are open; close one.")

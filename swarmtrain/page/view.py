@@ -64,7 +64,7 @@ class PeerRow(msgspec.Struct, frozen=True):
 
 
 class ContributionRow(msgspec.Struct, frozen=True):
-    """What somebody has given: rounds and tokens that are in results, not merely computed."""
+    """Rounds and tokens of somebody that are in results, not merely computed."""
 
     peer: str
     name: str
@@ -76,14 +76,14 @@ class ContributionRow(msgspec.Struct, frozen=True):
 
 
 class EventRow(msgspec.Struct, frozen=True):
-    """Something that happened; `index` is that of the ledger's record."""
+    """An event; `index` is that of the ledger's record."""
 
     index: int
     round: int
     text: str
 
 
-class Node(msgspec.Struct, frozen=True):
+class Corner(msgspec.Struct, frozen=True):
     """A peer in the picture of the newest exchange; `share` is its part of the sum, 0 to 1."""
 
     peer: str
@@ -92,11 +92,12 @@ class Node(msgspec.Struct, frozen=True):
 
 
 class Exchange(msgspec.Struct, frozen=True):
-    """The newest round's exchange as planned: edges are (from, to, bytes), numbers of nodes."""
+    """The newest round's exchange as planned: edges are (from, to, bytes), from and to as
+    numbers of corners."""
 
     round: int
     kind: str
-    nodes: tuple[Node, ...]
+    corners: tuple[Corner, ...]
     edges: tuple[tuple[int, int, int], ...]
     stages: tuple[tuple[str, ...], ...]
 
@@ -113,7 +114,7 @@ class Traffic(msgspec.Struct, frozen=True):
 
 
 class Notice(msgspec.Struct, frozen=True):
-    """Something that people should look at: `kind` is "skipped", "left out" or what a peer did."""
+    """An event that people should look at: `kind` is "skipped", "left out" or what a peer did."""
 
     round: int
     name: str
@@ -173,7 +174,7 @@ class RoundColumns(msgspec.Struct, frozen=True):
 
 
 class Viewed(msgspec.Struct, frozen=True):
-    """What a view is made of beside status and ledger.
+    """Facts that a view is made of, beside status and ledger.
 
     Attributes:
         steps_per_round: inner steps of a peer in a round.
@@ -188,7 +189,7 @@ def run_view(status: CoordinatorStatus, history: History, facts: Viewed, at_s: f
     """The run now.
 
     Args:
-        status: the coordinator's.
+        status: status of the coordinator.
         history: the ledger, read to its end.
         facts: settings of the run.
         at_s: seconds since 1970.
@@ -318,8 +319,8 @@ def _exchange(status: CoordinatorStatus, history: History, facts: Viewed) -> Exc
     names = {bytes.fromhex(peer.peer): peer.name for peer in status.peers}
     total = sum(member.weight for member in plan.members) or 1
     numbers = {member.peer: number for number, member in enumerate(plan.members)}
-    nodes = tuple(
-        Node(
+    corners = tuple(
+        Corner(
             member.peer.hex()[:_ID_CHARS],
             names.get(member.peer, member.peer.hex()[:8]),
             round(member.weight / total, 4),
@@ -333,7 +334,7 @@ def _exchange(status: CoordinatorStatus, history: History, facts: Viewed) -> Exc
             tuple(names.get(bytes.fromhex(peer), peer[:8]) for peer in stage.peers)
             for stage in status.pipeline.stages
         )
-    return Exchange(plan.op, plan.kind, nodes, edges, stages)
+    return Exchange(plan.op, plan.kind, corners, edges, stages)
 
 
 def _edges(

@@ -34,14 +34,20 @@ def test_invites_are_made_listed_and_withdrawn(tmp_path):
         assert (invite.port, invite.cert_sha256) == (standing.port, standing.cert_sha256)
         assert invite.secret != standing.secret
         listed = ended("invite", "ls", *at)
-        assert [line.split()[1:5] for line in listed.stdout.splitlines()[2:]] == [
-            ["bob", "open", "0", "of"]
-        ]
+        rows = [line.split()[1:6] for line in listed.stdout.splitlines()]
+        assert ["bob", "peer", "open", "0", "of"] in rows
         assert str(invite).partition("#")[2] not in listed.stdout + listed.stderr
         gone = ended("invite", "revoke", "bob", "--json", *at)
         assert json.loads(gone.stdout)["state"] == "revoked"
         again = json.loads(ended("invite", "ls", "--json", *at).stdout)["invites"]
-        assert [one["state"] for one in again] == ["open", "revoked"]
+        assert {one["name"]: one["state"] for one in again} == {
+            "page": "open", "": "open", "bob": "revoked",
+        }  # fmt: skip
+        link = ended("invite", "create", "--role", "observer", "--name", "eve", *at)
+        assert link.stdout.startswith(f"https://{invite.host}:{invite.port}/#")
+        assert "shows the run" in link.stderr
+        wrong = ended("invite", "create", "--role", "king", *at)
+        assert wrong.returncode == 2 and "peer or observer" in wrong.stderr
         unknown = ended("invite", "revoke", "carol", *at)
         assert unknown.returncode == 66 and unknown.stderr.startswith(
             "SWT-E809  There is no invite"

@@ -63,12 +63,13 @@ def test_an_invite_is_shown_once_and_only_its_hash_is_kept(tmp_path: Path) -> No
             assert (invite.host, invite.port) == (life.invite.host, life.invite.port)
             assert made["expires_at"] - made["created_at"] == 7200.0
             listed = (await obeyed(tmp_path, "invite-ls"))["invites"]
-            assert [one["name"] for one in listed] == ["", "for bob"]
+            assert {(one["name"], one["role"]) for one in listed} == {
+                ("page", "observer"), ("", "peer"), ("for bob", "peer"),
+            }  # fmt: skip
             assert not any("invite" in one for one in listed)
             async with connected(invite, BOB):
-                (mine,) = [
-                    one for one in (await obeyed(tmp_path, "invite-ls"))["invites"] if one["name"]
-                ]
+                listed = (await obeyed(tmp_path, "invite-ls"))["invites"]
+                (mine,) = [one for one in listed if one["name"] == "for bob"]
                 assert (mine["uses"], mine["uses_max"], mine["state"]) == (1, 1, "used up")
                 assert (await sent_away(invite, ALICE)).code == "SWT-E311"
             again = await refused(tmp_path, "invite-create", name="for bob")

@@ -1,4 +1,4 @@
-"""Who may look at the run: whoever holds a viewing link, or everybody if the run file says so.
+"""Judgement of viewers: a viewing link shows the run, or the run file lets everybody look.
 
 A viewing link is an invite of the role `observer`: it lets nobody in as a peer, and an invite of a
 peer opens no page. Its secret stands in the fragment of the page's address, which browsers send to
@@ -31,7 +31,7 @@ class Viewers:
 
     Args:
         store: the register of invites.
-        keys: the run's.
+        keys: keys of the run.
         is_public: True if everybody may look.
         wall_clock: seconds since 1970.
     """

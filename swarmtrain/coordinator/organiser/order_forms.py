@@ -100,7 +100,7 @@ class InviteView(msgspec.Struct, frozen=True, omit_defaults=True):
     uses_max: int
     created_at: float
     expires_at: float
-    role: str = "peer"
+    role: str
     invite: str = ""
 
 

@@ -343,7 +343,7 @@ function drawExchange() {
     $("exchange-words").textContent = "Micro-batches go through the stages in order, each over any peer of the next.";
     return;
   }
-  const size = 320, middle = size / 2, radius = 120, count = found.nodes.length;
+  const size = 320, middle = size / 2, radius = 120, count = found.corners.length;
   const drawn = node("svg", { viewBox: `0 0 ${size} ${size}`, width: "100%", height: 300, role: "img", "aria-label": `Exchange of round ${found.round} between ${count} peers` });
   const place = (number) => [middle + radius * Math.sin((2 * Math.PI * number) / count), middle - radius * Math.cos((2 * Math.PI * number) / count)];
   const most = Math.max(1, ...found.edges.map(([, , moved]) => moved));
@@ -351,9 +351,9 @@ function drawExchange() {
     const [x1, y1] = place(a), [x2, y2] = place(b), bend = found.kind === "pair" ? 0 : 14;
     const [nx, ny] = [(y1 - y2) / (2 * radius), (x2 - x1) / (2 * radius)];
     drawn.append(node("path", { d: `M${x1} ${y1} Q${(x1 + x2) / 2 + bend * nx} ${(y1 + y2) / 2 + bend * ny} ${x2} ${y2}`, class: "edge", "stroke-width": 0.6 + (3 * moved) / most },
-      node("title", {}, `${found.nodes[a].name} to ${found.nodes[b].name}: ${bytes(moved)}`)));
+      node("title", {}, `${found.corners[a].name} to ${found.corners[b].name}: ${bytes(moved)}`)));
   }
-  found.nodes.forEach((one, number) => {
+  found.corners.forEach((one, number) => {
     const [x, y] = place(number);
     drawn.append(node("circle", { cx: x, cy: y, r: count > 24 ? 4 : 8, class: "node" }, node("title", {}, `${one.name}: ${percent(one.share)} of the sum`)));
     if (count <= 16) drawn.append(node("text", { x: x + (x > middle ? 10 : -10), y: y + (y > middle ? 18 : -10), "text-anchor": x > middle + 5 ? "start" : x < middle - 5 ? "end" : "middle" }, one.name.slice(0, 14)));
