@@ -146,7 +146,7 @@ function show(now) {
     : `◐ Round ${now.round} was skipped. Nobody lost anything: all train on from where they are.`;
   facts($("facts"), [
     ["peers", now.peers.length], ["round", `${now.round} of ${now.rounds}`],
-    ["validation loss", now.loss === null ? "–" : `${fixed(now.first_loss, 3)} → ${fixed(now.loss, 3)}`],
+    ["validation loss", now.round ? `${fixed(now.first_loss, 3)} → ${fixed(now.loss, 3)}` : fixed(now.loss, 3)],
     [`${now.unit} in results`, amount(now.tokens)], [`${now.unit} a second`, amount(now.tokens_per_s)],
     ["left", now.result ? "0" : lasting(now.left_s)], ["parameters", amount(now.num_values)],
     ["newcomers", now.door === "closed" ? "✖ closed" : "welcome"],
@@ -255,11 +255,12 @@ const ways = (one) => Object.entries(one.reached).map(([way, count]) => `${count
 async function drawLoss() {
   const known = rounds.round.map((_, at) => at).filter((at) => rounds.loss[at] !== null && rounds[axis][at] !== null);
   const last = known[known.length - 1];
-  $("plot-words").textContent = known.length
+  $("axis").hidden = known.length < 2;
+  $("plot-words").textContent = known.length === 1 ? `Loss ${fixed(rounds.loss[last], 3)} so far.` : known.length
     ? `Loss ${fixed(rounds.loss[known[0]], 3)} at first, ${fixed(rounds.loss[last], 3)} after round ${rounds.round[last]}.`
     : "No validation loss yet: it comes with the first results.";
-  $("plot").hidden = !known.length;
-  if (!known.length) return;
+  $("plot").hidden = known.length < 2;
+  if (known.length < 2) return;
   plots ??= new Promise((done) => {
     const script = node("script", { src: "/plots.js" });
     script.onload = () => done(window.Plotly);
