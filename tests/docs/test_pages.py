@@ -148,6 +148,7 @@ PROGRAMS: dict[str, Callable[[Sequence[str]], None]] = {
     "cd": lambda words: None if (ROOT / words[0]).is_dir() else pytest.fail(words[0]),
     "export": _anything,
     "source": _anything,
+    "curl": _anything,
     "git": _anything,
     "perf": _anything,
     "printf": _anything,
