@@ -11,7 +11,7 @@ import errno
 import logging
 import secrets
 import time
-from collections.abc import Callable, Coroutine, Iterator, Sequence
+from collections.abc import Callable, Coroutine, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
@@ -281,6 +281,8 @@ class _Run:
 
     desk: Desk
     ledger: Ledger
+    store: Store
+    newest: Mapping[int, float]
 
     def status(self) -> CoordinatorStatus:
         return self.desk.status()
@@ -290,6 +292,9 @@ class _Run:
 
     def records(self, first: int) -> Iterator[Record]:
         return self.ledger.since(first)
+
+    def losses(self) -> Mapping[int, float]:
+        return {**self.store.losses(), **self.newest}
 
 
 def _page(
@@ -305,7 +310,7 @@ def _page(
     per_round = config.steps_per_round * config.inner.batch
     is_counted = config.counted_unit == "tokens"
     return Page(
-        _Run(desk, machine.writer.ledger),
+        _Run(desk, machine.writer.ledger, store, machine.first.chronicle.losses),
         History(per_round * (config.model.context if is_counted else 1), config.num_ops),
         Viewed(config.steps_per_round, machine.terms.value_bytes),
         Viewers(store, keys, is_public=is_public, wall_clock=wall_clock),

@@ -20,7 +20,7 @@ import csv
 import gzip
 import io
 import re
-from collections.abc import Awaitable, Callable, Iterable, Iterator, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping, Sequence
 from functools import cache
 from importlib.util import find_spec
 from itertools import islice
@@ -90,6 +90,9 @@ class Source(Protocol):
 
     def records(self, first: int) -> Iterator[Record]:
         """Records from this one on."""
+
+    def losses(self) -> Mapping[int, float]:
+        """Validation losses by round, of all rounds."""
 
 
 class Guard(Protocol):
@@ -256,7 +259,7 @@ class Page:
         if first is None or points is None:
             return _refusal(400, "first and points are whole numbers.")
         await self._read()
-        columns = round_columns(self._history, self._source.status().losses, first, points)
+        columns = round_columns(self._history, self._source.losses(), first, points)
         if request.query.get("format") != "csv":
             return _json(columns)
         told = msgspec.to_builtins(columns)

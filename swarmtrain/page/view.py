@@ -5,7 +5,7 @@ twice: the page, /api/v1 and /metrics are the same view in other forms.
 """
 
 from collections import defaultdict
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from itertools import pairwise
 
 import msgspec
@@ -216,13 +216,12 @@ def run_view(status: CoordinatorStatus, history: History, facts: Viewed, at_s: f
 
 
 def round_columns(
-    history: History, losses: dict[str, float], first: int = 0, points: int = POINTS_MAX
+    history: History, losses: Mapping[int, float], first: int = 0, points: int = POINTS_MAX
 ) -> RoundColumns:
     """Ended rounds from number `first` on, thinned evenly to so many at most; the newest is always
     among them. Round 0 is the time before training, where its loss is known."""
-    begun = [Round(0, "", 0, 0, 0.0, 0, 0)] if "0" in losses and first <= 0 else []
+    begun = [Round(0, "", 0, 0, 0.0, 0, 0)] if 0 in losses and first <= 0 else []
     found = [*begun, *(one for one in history.rounds if one.number >= first)]
-    known = {int(op): loss for op, loss in losses.items()}
     every = max(1, -(-len(found) // max(1, min(points, POINTS_MAX))))
     kept = found[::-1][::every][::-1]
     return RoundColumns(
@@ -233,7 +232,7 @@ def round_columns(
         seconds=[round(one.seconds, 3) for one in kept],
         tokens=[one.tokens for one in kept],
         bytes=[one.num_bytes if one.num_bytes >= 0 else None for one in kept],
-        loss=[known.get(one.number) for one in kept],
+        loss=[losses.get(one.number) for one in kept],
         low=[one.low for one in kept],
         high=[one.high for one in kept],
     )

@@ -50,7 +50,7 @@ def test_rounds_contributions_and_the_exchange_are_the_ledgers():
     assert view.traffic.fewer == 80.0  # 20 steps of 4 bytes by one exchange of one
     assert view.exchange is not None and view.exchange.kind == "mean"
     assert len(view.exchange.edges) == 6 and {moved for *_, moved in view.exchange.edges} == {16}
-    columns = round_columns(history_of(hall), {"0": 5.5, "2": 3.0})
+    columns = round_columns(history_of(hall), {0: 5.5, 2: 3.0})
     assert columns.round == [0, 1, 2] and columns.outcome == ["", "merged", "merged"]
     assert columns.tokens == [0, 3 * TOKENS, 6 * TOKENS] and columns.loss == [5.5, None, 3.0]
     assert columns.seconds[-1] == 10.0

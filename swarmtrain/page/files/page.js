@@ -186,7 +186,7 @@ async function follow() {
   try {
     const newest = view.round;
     const [columns, more] = await Promise.all([
-      fetch("/api/v1/rounds?points=1000").then((answer) => answer.json()),
+      fetch("/api/v1/rounds?points=500").then((answer) => answer.json()),
       fetch(`/api/v1/events?after=${events.length ? events[events.length - 1].index : -1}`).then((answer) => answer.json()),
     ]);
     rounds = { newest, ...columns };
@@ -281,13 +281,14 @@ async function drawLoss() {
     { x: x(known), y: known.map((at) => rounds.loss[at]), mode: "lines+markers", line: { color: colour }, marker: { size: 4 }, name: "validation" },
     { x: x(skipped), y: skipped.map(() => floor), mode: "markers", marker: { symbol: "x", color: style.getPropertyValue("--late").trim() }, name: "skipped round", text: skipped.map((at) => `round ${rounds.round[at]}`) },
   ].filter((trace) => trace.x.length);
-  const axes = { gridcolor: line, zerolinecolor: line, color: ink };
-  Plotly.react("plot", traces, {
+  const axes = { gridcolor: line, zerolinecolor: line, color: ink }, began = performance.now();
+  await Plotly.react("plot", traces, {
     margin: { l: 50, r: 10, t: 44, b: 40 }, paper_bgcolor: "transparent", plot_bgcolor: "transparent",
     font: { color: ink }, legend: { orientation: "h", y: 1.02, yanchor: "bottom" },
     xaxis: { ...axes, title: { text: { seconds: "seconds", round: "rounds", tokens: view.unit, bytes: "bytes sent by all" }[axis] } },
     yaxis: { ...axes, title: { text: "nats" } },
   }, { displayModeBar: false, responsive: true });
+  window.lastDrawMs = performance.now() - began;
 }
 
 function drawTimeline() {
