@@ -76,6 +76,7 @@ _HEADERS = {
     "Cross-Origin-Resource-Policy": "same-origin",
     "Cache-Control": "no-store",
 }
+_WHOLE = re.compile(r"[0-9]{1,9}", re.ASCII)
 _FORMULA = re.compile(r"^[=+\-@\t\r]")
 
 
@@ -161,7 +162,7 @@ class Page:
         router.add_post("/api/v1/look", self._look)
         for path, answer in (
             ("run", self._run), ("peers", self._peers), ("rounds", self._rounds),
-            ("rounds/{number:[0-9]{1,9}}", self._round), ("events", self._events),
+            ("rounds/{number}", self._round), ("events", self._events),
             ("stream", self._stream), ("qr.svg", self._qr),
         ):  # fmt: skip
             router.add_get(f"/api/v1/{path}", self._for_viewers(answer))
@@ -199,6 +200,8 @@ class Page:
                     " secret as a bearer token.",
                 )  # fmt: skip
             self._welcome(request, viewer)
+            if request.query.get("format", "json") not in ("json", "csv"):
+                return _refusal(400, "format is json or csv.")
             response = await answer(request)
             await self._charge(viewer, response.content_length or 0)
             return response
@@ -267,7 +270,10 @@ class Page:
         return _csv(list(told), rows)
 
     async def _round(self, request: web.Request) -> web.Response:
-        number, group = int(request.match_info["number"]), _count(request, "group", None)
+        said, group = request.match_info["number"], _count(request, "group", None)
+        if _WHOLE.fullmatch(said) is None:
+            return _refusal(404, "Rounds have whole numbers, of nine digits at most.")
+        number = int(said)
         key = number, group
         if key in self._stories:
             return _json(self._stories[key])
@@ -395,7 +401,7 @@ def _count(request: web.Request, name: str, default: int | None) -> int | None:
     said = request.query.get(name)
     if said is None:
         return default
-    return int(said) if re.fullmatch(r"-?[0-9]{1,9}", said, re.ASCII) else None
+    return int(said) if _WHOLE.fullmatch(said) else None
 
 
 def _json(value: Any) -> web.Response:

@@ -9,7 +9,7 @@ from typing import Any
 from aiohttp import web
 
 from swarmtrain.page.history import History, Round
-from swarmtrain.page.server import Page
+from swarmtrain.page.server import Guard, Page
 from swarmtrain.page.view import Viewed
 from swarmtrain_transport.coordinator.status import CoordinatorStatus
 from swarmtrain_transport.wire import messages as m
@@ -138,7 +138,9 @@ STATES: dict[str, tuple[Callable[[], Scene], str]] = {
 
 
 @asynccontextmanager
-async def served(scene: Scene, rounds: int = 0) -> AsyncIterator[tuple[str, web.AppRunner]]:
+async def served(
+    scene: Scene, rounds: int = 0, guard: Guard | None = None
+) -> AsyncIterator[tuple[str, web.AppRunner]]:
     """Serve a scene's page on loopback, with so many earlier rounds; its address."""
     loop = asyncio.get_running_loop()
     history = History(163_840, 40)
@@ -148,7 +150,7 @@ async def served(scene: Scene, rounds: int = 0) -> AsyncIterator[tuple[str, web.
         for number in range(1, rounds + 1)
     ]
     facts = Viewed(steps_per_round=50, value_bytes=1.02)
-    page = Page(scene, history, facts, Anybody(), loop.time, lambda: 1_800_000_000.0)
+    page = Page(scene, history, facts, guard or Anybody(), loop.time, lambda: 1_800_000_000.0)
     app = web.Application()
     page.add_to(app)
     runner = web.AppRunner(app, access_log=None, shutdown_timeout=0.5)

@@ -187,7 +187,7 @@ async function follow() {
     const newest = view.round;
     const [columns, more] = await Promise.all([
       fetch("/api/v1/rounds?points=500").then((answer) => answer.json()),
-      fetch(`/api/v1/events?after=${events.length ? events[events.length - 1].index : -1}`).then((answer) => answer.json()),
+      fetch(`/api/v1/events${events.length ? `?after=${events[events.length - 1].index}` : ""}`).then((answer) => answer.json()),
     ]);
     rounds = { newest, ...columns };
     events = events.concat(more).slice(-2000);
