@@ -28,7 +28,7 @@ test: setup
 
 # The longest first: whoever is done takes the next one, and both cores are busy to the end. Who
 # starts processes waits for them most of the time: other lanes keep two cores busy meanwhile.
-LANES := parts late-runs early-runs early-worlds late-worlds chaos protocol commands
+LANES := parts late-runs early-runs trainings early-worlds late-worlds chaos protocol commands
 
 EARLY_RUNS := $(wildcard tests/e2e/test_[a-l]*.py)
 EARLY_WORLDS := $(wildcard tests/simulate/test_[a-m]*.py)
@@ -41,8 +41,9 @@ TESTS_OF_late-worlds := $(filter-out $(EARLY_WORLDS),$(wildcard tests/simulate/t
 TESTS_OF_chaos := tests/chaos
 TESTS_OF_protocol := tests/transport tests/coordinator
 TESTS_OF_commands := tests/demo tests/cli
+TESTS_OF_trainings := tests/compare tests/pipeline tests/emulate tests/integrations tests/benchmarks
 TESTS_OF_parts := tests $(addprefix --ignore=,tests/house tests/e2e tests/simulate $(TESTS_OF_chaos) \
-  $(TESTS_OF_protocol) $(TESTS_OF_commands))
+  $(TESTS_OF_protocol) $(TESTS_OF_commands) $(TESTS_OF_trainings))
 
 tests-of-%: setup
 	@$(BIN)/python -m pytest -q $(TESTS_OF_$*) --durations=12
