@@ -24,6 +24,7 @@ from swarmtrain.cli.generate import generate
 from swarmtrain.cli.invite import invite_app
 from swarmtrain.cli.join import join
 from swarmtrain.cli.log import redact, say
+from swarmtrain.cli.page import page
 from swarmtrain.cli.peer import peer_app
 from swarmtrain.cli.peers import peers_app
 from swarmtrain.cli.plan import plan
@@ -54,6 +55,7 @@ app.command()(relay)
 app.add_typer(peer_app)
 app.command()(doctor)
 app.command()(status)
+app.command()(page)
 app.add_typer(invite_app)
 app.add_typer(peers_app)
 app.add_typer(run_app)

@@ -25,12 +25,13 @@ from functools import cache
 from importlib.util import find_spec
 from itertools import islice
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Annotated, Any, Protocol
 
 import msgspec
 from aiohttp import web
 from aiohttp.typedefs import Handler
 
+from swarmtrain.foundation.errors import UserError
 from swarmtrain.page.api import OPENAPI
 from swarmtrain.page.history import History
 from swarmtrain.page.view import POINTS_MAX, RunView, Viewed, event_rows, round_columns, run_view
@@ -60,6 +61,7 @@ STORIES_MAX = 64
 
 STORIES_WAITING_MAX = 8
 LOOK_BYTES_MAX = 1024
+PROMPT_BYTES_MAX = 4096
 
 _FILES = Path(__file__).parent / "files"
 _KINDS = {".html": "text/html", ".js": "text/javascript", ".css": "text/css",
@@ -117,6 +119,8 @@ class Page:
         facts: settings of the run that views need.
         guard: judge of viewers.
         clock, wall_clock: monotonic seconds, and seconds since 1970.
+        own: facts of the peer whose page it is, in words.
+        write: lets the trained model write on after a prompt; None where no page may ask that.
     """
 
     def __init__(
@@ -127,7 +131,11 @@ class Page:
         guard: Guard,
         clock: Callable[[], float],
         wall_clock: Callable[[], float],
+        *,
+        own: Callable[[], tuple[tuple[str, str], ...]] = tuple,
+        write: Callable[[str], Awaitable[str]] | None = None,
     ) -> None:
+        self._own, self._write, self._writing = own, write, asyncio.Lock()
         self._source, self._history, self._facts, self._guard = source, history, facts, guard
         self._welcome: Callable[[web.Request, bytes], None] = lambda request, viewer: None
         self._charge: Callable[[bytes, int], Awaitable[None]] = _charge_nothing
@@ -160,6 +168,8 @@ class Page:
             router.add_get(path, _file(name or path[1:]))
         router.add_get("/plots.js", self._plots)
         router.add_post("/api/v1/look", self._look)
+        if self._write is not None:
+            router.add_post("/api/v1/prompt", self._for_viewers(self._prompt))
         for path, answer in (
             ("run", self._run), ("peers", self._peers), ("rounds", self._rounds),
             ("rounds/{number}", self._round), ("events", self._events),
@@ -224,7 +234,7 @@ class Page:
             )  # fmt: skip
         response = _json({"ok": True})
         response.set_cookie(
-            COOKIE, cookie, max_age=COOKIE_S, httponly=True, secure=request.secure or True,
+            COOKIE, cookie, max_age=COOKIE_S, httponly=True, secure=not _is_loopback(request),
             samesite="Strict", path="/",
         )  # fmt: skip
         return response
@@ -246,7 +256,10 @@ class Page:
             status = self._source.status()
             losses = [peer.loss for peer in status.peers if peer.loss > 0]
             self._history.saw(sum(peer.bytes_up for peer in status.peers), losses)
-            view = run_view(status, self._history, self._facts, self._wall_clock())
+            view = run_view(
+                status, self._history, self._facts, self._wall_clock(), you=self._own(),
+                can_write=self._write is not None,
+            )  # fmt: skip
             self._view = now_s, view
         return self._view[1]
 
@@ -313,6 +326,20 @@ class Page:
             return _refusal(400, "after and count are whole numbers.")
         await self._read()
         return _table(request, event_rows(self._history, after, count))
+
+    async def _prompt(self, request: web.Request) -> web.Response:
+        try:
+            data = await request.content.read(PROMPT_BYTES_MAX + 1)
+            text = msgspec.json.decode(data, type=_Prompt).text
+        except msgspec.DecodeError:
+            return _refusal(400, 'Send {"text": "..."}, of at most 4 KiB.')
+        if self._write is None or self._writing.locked():
+            return _refusal(503, "The model is writing already; ask again when it has.")
+        async with self._writing:
+            try:
+                return _json({"text": await self._write(text)})
+            except UserError as error:
+                return _refusal(409, f"{error.what} {error.remedy}")
 
     async def _metrics(self, request: web.Request) -> web.Response:
         from swarmtrain.page import metrics  # seldom asked for, and slow to import
@@ -383,12 +410,22 @@ async def _charge_nothing(viewer: bytes, num_bytes: int) -> None:
     pass
 
 
+class _Prompt(msgspec.Struct, forbid_unknown_fields=True):
+    text: Annotated[str, msgspec.Meta(min_length=1)]
+
+
 class _Look(msgspec.Struct, forbid_unknown_fields=True):
     secret: str = ""
 
 
 def _message(view: RunView) -> bytes:
     return b"event: run\ndata: " + msgspec.json.encode(view) + b"\n\n"
+
+
+def _is_loopback(request: web.Request) -> bool:
+    """Return True for a page on this machine, which needs no TLS: some browsers keep a cookie for
+    TLS from it."""
+    return request.scheme == "http" and request.remote == "127.0.0.1"
 
 
 def _is_own(request: web.Request) -> bool:

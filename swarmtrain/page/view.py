@@ -125,7 +125,8 @@ class Notice(msgspec.Struct, frozen=True):
 class RunView(msgspec.Struct, frozen=True):
     """The run now. `state` is one of empty, waiting, training, skipped, disputed, lost, finished;
     `tokens` are those in results, `left_s` is the time that the rounds left take at the median pace
-    of the newest ones, None before there is one; `at_s` the coordinator's wall clock."""
+    of the newest ones, None before there is one; `at_s` the coordinator's wall clock. `you` are
+    facts of the peer whose own page it is, in words; `can_write` if its model takes a prompt."""
 
     run: str
     headline: str
@@ -155,6 +156,8 @@ class RunView(msgspec.Struct, frozen=True):
     contributions: tuple[ContributionRow, ...]
     notices: tuple[Notice, ...]
     text: str
+    you: tuple[tuple[str, str], ...] = ()
+    can_write: bool = False
 
 
 class RoundColumns(msgspec.Struct, frozen=True):
@@ -185,7 +188,15 @@ class Viewed(msgspec.Struct, frozen=True):
     value_bytes: float
 
 
-def run_view(status: CoordinatorStatus, history: History, facts: Viewed, at_s: float) -> RunView:
+def run_view(
+    status: CoordinatorStatus,
+    history: History,
+    facts: Viewed,
+    at_s: float,
+    *,
+    you: tuple[tuple[str, str], ...] = (),
+    can_write: bool = False,
+) -> RunView:
     """The run now.
 
     Args:
@@ -193,6 +204,7 @@ def run_view(status: CoordinatorStatus, history: History, facts: Viewed, at_s: f
         history: the ledger, read to its end.
         facts: settings of the run.
         at_s: seconds since 1970.
+        you, can_write: see RunView.
     """
     losses = {int(op): loss for op, loss in status.losses.items()}
     newest = history.rounds[-1] if history.rounds else None
@@ -211,7 +223,8 @@ def run_view(status: CoordinatorStatus, history: History, facts: Viewed, at_s: f
         peers=tuple(_peer(peer, status, history) for peer in status.peers),
         timeline=status.timeline, exchange=_exchange(status, history, facts),
         contributions=_contributions(history),
-        notices=tuple(_notices(status, history)), text=_text(status),
+        notices=tuple(_notices(status, history)), text=_text(status), you=you,
+        can_write=can_write,
     )  # fmt: skip
 
 

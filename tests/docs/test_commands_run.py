@@ -22,6 +22,7 @@ ELSEWHERE = {
     "emulate": "tests/emulate",
     "chaos": "tests/chaos",
     "relay": "tests/e2e/test_relay.py",
+    "page": "tests/trained/test_local_page.py",
     "simulate": "tests/simulate",
     "compare": "tests/compare",
 }

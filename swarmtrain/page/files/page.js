@@ -152,6 +152,9 @@ function show(now) {
     ["newcomers", now.door === "closed" ? "✖ closed" : "welcome"],
     ...(now.text ? [["text", now.text]] : []),
   ]);
+  $("you-card").hidden = !now.you.length;
+  facts($("you"), now.you);
+  $("ask").hidden = !now.can_write || now.checkpoint < 0;
   if (!$("qr").src) $("qr").src = "/api/v1/qr.svg";
   $("join").hidden = now.state === "finished" || now.peers.length > 0;
   showPeers();
@@ -176,6 +179,14 @@ function show(now) {
   if (!rounds || now.round !== rounds.newest || now.state === "finished") follow().catch(() => {});
   window.lastUpdateMs = performance.now() - began;
 }
+
+$("ask").addEventListener("submit", async (event) => {
+  event.preventDefault();
+  $("written").textContent = "Writing…";
+  const answer = await fetch("/api/v1/prompt", { method: "POST", body: JSON.stringify({ text: $("prompt").value }) });
+  const told = await answer.json();
+  $("written").textContent = told.text ?? told.error;
+});
 
 // ---- rounds and events
 

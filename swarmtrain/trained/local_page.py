@@ -1,0 +1,253 @@
+"""The run's page on a peer's own machine: the same page, read from a state directory.
+
+Nothing is asked of the peer but its `status`; the rest is its copy of the ledger, on the disk. So a
+peer that was stopped is shown, too, and no port is open while nobody looks. Validation losses and
+other peers' rates are with the coordinator, and on its page.
+
+Only whoever has the link that was printed here may look: other users of the machine reach loopback.
+"""
+
+import asyncio
+import hashlib
+import hmac
+import secrets
+import time
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+from aiohttp import web
+
+from swarmtrain import status
+from swarmtrain.config import file as config_file
+from swarmtrain.config.settings import RunConfig
+from swarmtrain.console.units import human_bytes
+from swarmtrain.foundation import regular_file
+from swarmtrain.foundation.errors import UserError, port_in_use
+from swarmtrain.page.history import History
+from swarmtrain.page.server import Page
+from swarmtrain.page.view import Viewed
+from swarmtrain.peer.disk.group_storage import RUN_FILE
+from swarmtrain.peer.disk.ledger_file import FILE_NAME, read
+from swarmtrain.peer.disk.storage import beginning_in
+from swarmtrain_optimizers.codec_facts import facts_of
+from swarmtrain_transport.coordinator.status import CoordinatorStatus, PeerStatus
+from swarmtrain_transport.ledger.fold import LedgerView
+from swarmtrain_transport.ledger.snapshots import from_image
+from swarmtrain_transport.wire.records import BodyReader, Record
+
+LOOK_S = 1.0
+"""Pause between two looks into the directory."""
+
+COOKIES_MAX = 64
+PROMPT_TOKENS = 120
+STOPPED = "is not running"
+
+
+class LinkGuard:
+    """Lets in who has the link of this process."""
+
+    is_public = False
+
+    def __init__(self) -> None:
+        self.secret = secrets.token_hex(16)
+        self._cookies: dict[str, bytes] = {}
+
+    def enter(self, secret: str, address: str, now_s: float) -> str | None:
+        """Return a cookie for the link's secret."""
+        if not hmac.compare_digest(secret.encode(), self.secret.encode()):
+            return None
+        cookie = secrets.token_hex(16)
+        self._cookies[cookie] = hashlib.sha256(cookie.encode()).digest()
+        if len(self._cookies) > COOKIES_MAX:
+            del self._cookies[next(iter(self._cookies))]
+        return cookie
+
+    def judge(self, cookie: str) -> bytes | None:
+        """Return the viewer's id, None for a cookie that was not given out here."""
+        return self._cookies.get(cookie)
+
+
+class LocalRun:
+    """A run as a peer's state directory knows it.
+
+    Args:
+        directory: state directory of a peer.
+
+    Raises:
+        UserError: there is no run in it, or its ledger cannot be read.
+    """
+
+    def __init__(self, directory: Path) -> None:
+        self._directory, self._path = directory, directory / FILE_NAME
+        self.config = _config_of(directory)
+        self._records: list[Record] = []
+        self._num_bytes = -1
+        self._view, self._reader, self.begins_at = LedgerView(), BodyReader(), 0
+        self._peer: Mapping[str, Any] = {}
+        self.look()
+
+    def look(self) -> None:
+        """Read what is new on the disk, and ask the peer how it is."""
+        try:
+            self._peer = status.ask(self._directory)
+        except UserError:
+            self._peer = {**self._peer, "state": STOPPED, "connected": False}
+        num_bytes = self._path.stat().st_size
+        if num_bytes == self._num_bytes:
+            return
+        records = read(self._path).records
+        if not self._records and (begins := beginning_in(self._directory, records)) is not None:
+            self._view, self._reader = from_image(begins.image)
+            self.begins_at = begins.snapshot.index + 1
+        done = self.num_records()
+        fresh = [record for record in records if record.index >= done]
+        for record in fresh:
+            self._view.apply(record, self._reader.read(record))
+        self._records += fresh
+        self._num_bytes = num_bytes
+
+    def status(self) -> CoordinatorStatus:
+        """The run as far as this peer knows it."""
+        view, first = self._view, self._view.first
+        me, rounds = str(self._peer.get("peer", "")), view.rounds or self.config.num_ops
+        is_over = first.committed >= rounds
+        root = first.root_after(first.last_op)
+        return CoordinatorStatus(
+            run=self.config.run.name, term=self._records[-1].term if self._records else 0,
+            round=max(0, first.last_op), committed=first.committed, rounds=rounds,
+            phase="finished" if is_over else "training", wanted_root=root.hex() if root else "",
+            num_values=first.genesis.num_values if first.genesis else 0,
+            peers=tuple(
+                _row(peer.hex(), join.name, first.last_op, self._peer if peer.hex() == me else {})
+                for peer, join in view.roster.items()
+            ),
+            losses={}, exclusions=(), events=(),
+            checkpoint_op=first.checkpoint.op if first.checkpoint else -1,
+            waiting_for=str(self._peer.get("waiting_for", "")), unit=self.config.counted_unit,
+        )  # fmt: skip
+
+    def num_records(self) -> int:
+        """Index behind the newest record."""
+        return self._records[-1].index + 1 if self._records else self.begins_at
+
+    def records(self, first: int) -> Iterator[Record]:
+        """Records from this one on."""
+        return iter(self._records[max(0, first - self.begins_at) :])
+
+    def losses(self) -> Mapping[int, float]:
+        """None: peers do not keep the others' evaluations."""
+        return {}
+
+    def own(self) -> tuple[tuple[str, str], ...]:
+        """Facts of the peer itself, in words."""
+        told = self._peer
+        facts = (
+            ("peer", f"{told.get('name', '')} ({str(told.get('peer', ''))[:8]})"),
+            ("state", str(told.get("state", STOPPED))),
+            ("round", str(told.get("round", ""))),
+            ("training loss", f"{told['loss']:.3f}" if told.get("loss") else ""),
+            ("speed", f"{told['tokens_per_s']:.0f} {told['unit']}/s" if told.get("step") else ""),
+            ("trained on", f"{told['tokens']:,} {told['unit']}" if told.get("tokens") else ""),
+            ("sent", human_bytes(told["bytes_up"]) if "bytes_up" in told else ""),
+            ("received", human_bytes(told["bytes_down"]) if "bytes_down" in told else ""),
+            ("limits", str(told.get("limits", ""))), ("ways", str(told.get("ways", ""))),
+            ("cannot be reached by", str(told.get("unreachable", ""))),
+            ("result", str(told.get("result", ""))),
+        )  # fmt: skip
+        return tuple((label, words) for label, words in facts if words)
+
+    def page(self, guard: LinkGuard) -> Page:
+        """The page of this run, for who has the link."""
+        config = self.config
+        is_counted = config.counted_unit == "tokens"
+        samples = config.steps_per_round * config.inner.batch
+        tokens = samples * (config.model.context if is_counted else 1)
+        history = History(tokens, config.num_ops, num_read=self.begins_at, _reader=self._begun())
+        value_bytes = facts_of(config.exchange.codec).bytes_per_value(config.exchange.block)
+        return Page(
+            self, history, Viewed(config.steps_per_round, value_bytes), guard, time.monotonic,
+            time.time, own=self.own, write=self._write,
+        )  # fmt: skip
+
+    def _begun(self) -> BodyReader:
+        """A reader as it was before the first record that is here."""
+        begins = beginning_in(self._directory, self._records) if self.begins_at else None
+        return from_image(begins.image)[1] if begins is not None else BodyReader()
+
+    async def _write(self, prompt: str) -> str:
+        """Let the newest checkpoint of this directory write on."""
+        return await asyncio.to_thread(_written, str(self._directory), prompt)
+
+
+async def serve(directory: Path, port: int, stop: asyncio.Event, on_ready: Any) -> None:
+    """Show the page of a peer's directory on loopback until `stop` is set.
+
+    Args:
+        directory: state directory of a peer.
+        port: 0 for a free one.
+        stop: asks for the end.
+        on_ready: hears the link.
+
+    Raises:
+        UserError: there is no run, or the port is taken.
+    """
+    run, guard = await asyncio.to_thread(LocalRun, directory), LinkGuard()
+    page, app = run.page(guard), web.Application()
+    page.add_to(app)
+    runner = web.AppRunner(app, access_log=None, shutdown_timeout=1.0)
+    await runner.setup()
+    try:
+        try:
+            await web.TCPSite(runner, "127.0.0.1", port).start()
+        except OSError as error:
+            raise port_in_use("127.0.0.1", port) from error
+        on_ready(f"http://127.0.0.1:{runner.addresses[0][1]}/#{guard.secret}")
+        while not stop.is_set():
+            try:
+                await asyncio.wait_for(stop.wait(), LOOK_S)
+            except TimeoutError:
+                await asyncio.to_thread(run.look)
+    finally:
+        await page.close()
+        await runner.cleanup()
+
+
+def _row(peer: str, name: str, newest: int, told: Mapping[str, Any]) -> PeerStatus:
+    """A peer that is in; of others than this one only the ledger tells."""
+    return PeerStatus(
+        peer=peer, name=name, state=str(told.get("state", "in the run")),
+        round=int(told.get("round", max(0, newest))), step=int(told.get("step", 0)),
+        loss=float(told.get("loss", 0.0)), tokens_per_s=float(told.get("tokens_per_s", 0.0)),
+        tokens=int(told.get("tokens", 0)), bytes_up=int(told.get("bytes_up", 0)),
+        bytes_down=int(told.get("bytes_down", 0)), replayed_ops=0,
+        state_root=str(told.get("state_root", "")), silent_s=0.0,
+    )  # fmt: skip
+
+
+def _config_of(directory: Path) -> RunConfig:
+    try:
+        data = regular_file.read(directory / RUN_FILE, config_file.FILE_BYTES_MAX)
+        return config_file.from_canonical(data)
+    except OSError as error:
+        raise status.nothing_ran_in(directory) from error
+
+
+def _written(directory: str, prompt: str) -> str:
+    """The prompt and what the newest checkpoint writes after it."""
+    from swarmtrain.models.device import device_of
+    from swarmtrain.trained.opened import open_trained, use_threads
+    from swarmtrain.trained.tokens import TextStream
+    from swarmtrain.trained.writing import Taste, written
+
+    trained = open_trained(directory)
+    model = trained.model(device_of("cpu"))
+    use_threads(trained)
+    ids, context = trained.tokenizer.encode(prompt), trained.config.model.context
+    stream, parts = TextStream(trained.tokenizer, ids), [prompt]
+    vocabulary = trained.tokenizer.vocabulary
+    for token in written(model, ids, PROMPT_TOKENS, context, Taste(), vocabulary):
+        if token in trained.tokenizer.end:
+            break
+        parts.append(stream.take(token))
+    return "".join([*parts, stream.rest()])
