@@ -212,11 +212,11 @@ def ask_coordinator(state_dir: Path) -> "CoordinatorStatus":
 
 
 def order(state_dir: Path, said: Mapping[str, Any]) -> dict[str, Any]:
-    """Have the coordinator of this state directory do something; its answer.
+    """Have the coordinator or the peer of this state directory do something; its answer.
 
     Args:
-        state_dir: state directory of a coordinator.
-        said: order, one of `coordinator.organiser.order_forms`, as JSON has it.
+        state_dir: state directory of a coordinator or a peer.
+        said: order, one of `coordinator.organiser.order_forms` or `peer.wishes`, as JSON has it.
 
     Raises:
         NotRunning: it does not run.

@@ -25,6 +25,7 @@ from swarmtrain.cli.invite import invite_app
 from swarmtrain.cli.join import join
 from swarmtrain.cli.log import redact, say
 from swarmtrain.cli.page import page
+from swarmtrain.cli.pausing import finish, leave, pause, resume
 from swarmtrain.cli.peer import peer_app
 from swarmtrain.cli.peers import peers_app
 from swarmtrain.cli.plan import plan
@@ -52,6 +53,8 @@ app = typer.Typer(
 app.command()(up)
 app.command()(join)
 app.command()(relay)
+for order in (pause, resume, finish, leave):
+    app.command()(order)
 app.add_typer(peer_app)
 app.command()(doctor)
 app.command()(status)

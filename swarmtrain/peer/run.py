@@ -312,7 +312,10 @@ def _train(peer: _Peer | StagedPeer, events: Telling) -> Left:
     with _signals(peer.request_stop, events):
         try:
             peer.start()
-            while not peer.should_stop:
+            wishes = peer.membership.thread.wishes
+            while not (peer.should_stop or wishes.leaves):
+                if wishes.finishes:
+                    peer.request_stop()
                 peer.step()
             reason, save = "run finished" if peer.is_finished else "asked to stop", True
         except Interrupted:

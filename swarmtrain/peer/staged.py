@@ -98,6 +98,7 @@ class StagedPeer:
         torch.set_num_threads(threads)
         config = membership.config
         self.membership = membership
+        membership.thread.wishes.may_pause = False  # others wait for it by the micro-batch
         self.feed = TextFeed(config, membership.storage.directory)
         self.reader = Reader(
             config, self.feed, batch=config.pipeline.micro_batch, seed=membership.own_seed(),

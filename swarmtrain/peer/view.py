@@ -45,6 +45,7 @@ class PeerView(msgspec.Struct, frozen=True):
         unreachable: peers that cannot open a connection to it, in words; "" if all can.
         limits: limits on the link, in words; "" without any.
         ways: way by which it sends to each of the others, in words.
+        paused: words of its pause; "" without one.
     """
 
     run: str
@@ -71,6 +72,7 @@ class PeerView(msgspec.Struct, frozen=True):
     limits: str = ""
     unreachable: str = ""
     ways: str = ""
+    paused: str = ""
 
 
 def view_of(
@@ -86,6 +88,7 @@ def view_of(
     has_left: bool,
     unreachable: str,
     ways: str,
+    paused: str = "",
 ) -> PeerView:
     """The view of a peer whose network side is up."""
     stats, me = participant.stats, participant.card.peer_id
@@ -114,4 +117,5 @@ def view_of(
         limits=limits,
         unreachable=unreachable,
         ways=ways,
+        paused=paused,
     )

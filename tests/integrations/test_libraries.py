@@ -264,7 +264,8 @@ def test_two_lightning_trainers_end_with_one_root(bolt: ModuleType, tmp_path: Pa
 
     def act() -> str:
         trainer = fitted(bolt, callback, logger=Kept(), accumulate_grad_batches=2)
-        assert trainer.global_step >= 6, "a step is accumulated over two batches"
+        # Who was late for the first round has made the steps of the second one alone.
+        assert trainer.global_step >= 3, "a step is accumulated over two batches"
         rounds = [(one["step"], one["swarm_round"]) for one in kept if "swarm_round" in one]
         assert rounds == sorted(set(rounds)) and rounds[-1][1] == 2
         assert callback.swarm.error is None

@@ -9,6 +9,7 @@ import asyncio
 import hashlib
 import os
 import random
+import time
 from collections import Counter
 from collections.abc import Callable, Coroutine, Sequence
 from functools import partial
@@ -39,6 +40,7 @@ from swarmtrain.peer.network.staged_death import FreezingLink
 from swarmtrain.peer.network.steadiness import Change, watch
 from swarmtrain.peer.network.whereabouts import Unreachable, Whereabouts
 from swarmtrain.peer.view import PeerView, TrainerNote, ended_note, view_of
+from swarmtrain.peer.wishes import Wishes
 from swarmtrain.pipeline.costs import span_words
 from swarmtrain.pipeline.stage_peer import End, Part
 from swarmtrain.port_mapping.mapper import Mapper, families
@@ -104,6 +106,7 @@ class PeerShell:
         waits: True to wait for a coordinator that does not answer. A peer that was in the run
             before does so in any case, unless the run is finished.
         brings: words for the door on model and data.
+        wishes: hears the owner's orders.
         loop: clock and timers; None for the running loop.
     """
 
@@ -122,6 +125,7 @@ class PeerShell:
         freeze: tuple[int, Callable[[int, int, int], None]] | None = None,
         waits: bool = False,
         brings: Brings = UNSAID,
+        wishes: Wishes | None = None,
         loop: asyncio.AbstractEventLoop | None = None,
     ) -> None:
         self._invite = invite
@@ -138,6 +142,7 @@ class PeerShell:
         self._waits = waits
         self._brings = msgspec.structs.replace(brings, run=invite.run)
         self._note = TrainerNote()
+        self.wishes = wishes or Wishes(time.monotonic)
         self._has_left = False
         self._waiting = (Waiting(""), 0.0)
         self._link: Link | None = None
@@ -186,7 +191,7 @@ class PeerShell:
                     versions=families(host, ("", "::")),
                 )  # fmt: skip
                 self._mapper.start()
-            self._status = StatusServer(self._storage.directory, self._view)
+            self._status = StatusServer(self._storage.directory, self._view, obey=self.wishes.hear)
             await self._status.open()
             assert self._participant is not None
             view = self._participant.view
@@ -656,4 +661,5 @@ class PeerShell:
             waiting=waiting, note=self._note, limits=self._caps.in_words(),
             has_left=self._has_left, unreachable=self._unreached.words,
             ways=self._meetings.words() if self._meetings is not None else "",
+            paused=self.wishes.words,
         )  # fmt: skip

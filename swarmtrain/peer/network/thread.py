@@ -21,6 +21,7 @@ from swarmtrain.peer.disk.storage import PeerStorage
 from swarmtrain.peer.network.memory import keep_freed_chunks
 from swarmtrain.peer.network.shell import ForTrainer, PeerShell
 from swarmtrain.peer.view import TrainerNote
+from swarmtrain.peer.wishes import Wishes
 from swarmtrain_transport.credentials.identity import Identity
 from swarmtrain_transport.credentials.invite import Invite
 from swarmtrain_transport.peer.participant import Actions, Participant
@@ -67,6 +68,7 @@ class PeerThread:
 
     Attributes:
         inbox: news for the training thread, in order.
+        wishes: orders of the peer's owner.
     """
 
     def __init__(
@@ -100,6 +102,7 @@ class PeerThread:
         self._waits = waits
         self._brings = brings
         self._make_shell = make_shell
+        self.wishes = Wishes(time.monotonic)
         self._shell: PeerShell | None = None
         self._loop: asyncio.AbstractEventLoop | None = None
         self._up = threading.Event()
@@ -130,7 +133,7 @@ class PeerThread:
             self._invite, self._storage, self._identity, self._name,
             to_trainer=self.inbox.put, rng=random.Random(), advertise=self._advertise,
             maps=self._maps, caps=self._caps, freeze=self._freeze, waits=self._waits,
-            brings=self._brings,
+            brings=self._brings, wishes=self.wishes,
         )  # fmt: skip
         self._up.set()
         try:

@@ -104,6 +104,7 @@ class Job:
         self._is_told = True
         own = RankLayout(model, layout, config.exchange.block, self._ranks)
         storage = membership.storage
+        membership.thread.wishes.may_pause = False  # the other ranks wait for this one
         driver = LeadDriver(
             me, own_strategy(config, own), ModelWeights(model, own, optimizer), own, self._ranks,
             digest=layout.digest, snapshot_rounds=config.checkpoint.snapshot_rounds,

@@ -313,6 +313,11 @@ class TrainingMachine:
         return self.is_finished or (self._is_leaving and self._round_ended)
 
     @property
+    def is_between_rounds(self) -> bool:
+        """True if the last round has ended and no inner step of the next one was made."""
+        return self._round_ended and not self._driver.is_waiting and self._driver.op >= 0
+
+    @property
     def holds_back(self) -> bool:
         """True if no inner step may be made now: there is no state yet, or the step's outcome is
         still awaited, with the coordinator or at the end of a round made alone."""

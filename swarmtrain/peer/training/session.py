@@ -48,6 +48,7 @@ from swarmtrain_transport import limits
 from swarmtrain_transport.links.link import PeerId
 from swarmtrain_transport.result import OpResult
 from swarmtrain_transport.wire.messages import (
+    PAUSED,
     CheckpointWritten,
     Evaluated,
     LeaseGrant,
@@ -322,11 +323,22 @@ class Session:
     # ---- rounds
 
     def _wait(self) -> None:
-        """Until the next inner step may be made."""
-        while self._machine.holds_back:
+        """Until the next inner step may be made, and the peer's owner lets it."""
+        while self._machine.holds_back or self._rests:
             self._look(wait=True)
         self._say_training()
         self._machine.begins_step(self._clock())
+
+    @property
+    def _rests(self) -> bool:
+        """True if the owner has asked for a pause, and a round has just ended."""
+        wishes, machine = self._thread.wishes, self._machine
+        if wishes.finishes or wishes.leaves:
+            machine.leave_soon()
+        rests = wishes.is_paused and machine.is_between_rounds and not machine.should_stop
+        if rests and self._phase != PAUSED:
+            self._say(PAUSED)
+        return rests
 
     def _look(self, *, wait: bool) -> None:
         """Handle what is in the inbox; with `wait`, give it a moment to come."""

@@ -401,3 +401,25 @@ def test_another_process_of_a_peer_is_one_too_many_while_the_first_is_heard() ->
     assert not machine.is_elsewhere(A, b"a copy", hall.now_s + limits.TWIN_S)
     hall.take(machine.disconnected(A, hall.now_s))
     assert not machine.is_elsewhere(A, b"a copy", hall.now_s)
+
+
+def test_who_says_that_it_is_paused_is_waited_for_by_nobody_until_it_is_ready_again() -> None:
+    hall = opened(A, B, C)
+    hall.run_op(1, A, B, C)
+    hall.ready(2, A, B)
+    assert hall.plan().op == 1, "C is waited for"
+    hall.ack(C, phase=m.PAUSED)
+    assert hall.plan().op == 2
+    hall.exchange(A, B)
+    for peer in (A, B, C):
+        hall.say(peer, m.Applied(2, root_of(2)))
+    hall.ready(3, A, B)
+    assert hall.plan().op == 3
+    hall.exchange(A, B)
+    for peer in (A, B, C):
+        hall.say(peer, m.Applied(3, root_of(3)))
+    hall.ack(C, phase="training")
+    hall.ready(4, A, B)
+    assert hall.plan().op == 3, "C is waited for again"
+    hall.ready(4, C)
+    assert {member.peer for member in hall.plan().members if member.weight} == {A, B, C}

@@ -260,6 +260,10 @@ class Gauged(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fields
     seen: dict[bytes, tuple[float, float]]
 
 
+PAUSED = "paused"
+"""The phase in PROGRESS of a peer that its owner has paused: nobody waits for its READY."""
+
+
 class Progress(Message, frozen=True, tag="progress", omit_defaults=True):
     """Every two seconds. `index` acknowledges records, the rates size slices (0 until something
     was measured; never above the peer's own caps), `holds_from` is the oldest record held without a

@@ -151,7 +151,7 @@ class GroupPeers:
         patient = {p: one for p, one in self.here.items() if one.waits.until < op}
         if givers is not None:
             return self.alive(now_s) & givers & patient.keys()
-        active = {p for p, one in patient.items() if one.active and not one.line.is_leaving}
+        active = {p for p, one in patient.items() if one.active and not one.line.rests}
         returning = self._live_roster.unseen.keys() & self.last_contributors().keys()
         return self.alive(now_s) & (active | returning)
 
@@ -189,7 +189,7 @@ class GroupPeers:
         out = standing.sidelined(plan.op, self.here.keys()) | set(plan.unawaited)
         for peer, one in here.items():
             is_ready = one.ready is not None and one.ready.op == plan.op
-            if is_ready or (one.active and not one.line.is_leaving and one.waits.until < plan.op):
+            if is_ready or (one.active and not one.line.rests and one.waits.until < plan.op):
                 until_s = min(now_s, one.line.life.suspect_at_s)
                 came_s[peer] = one.ready_s if is_ready else until_s
         if len(came_s) > 1:

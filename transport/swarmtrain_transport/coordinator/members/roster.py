@@ -16,7 +16,7 @@ from swarmtrain_transport import limits
 from swarmtrain_transport.coordinator.members.failure_detector import LifeLine
 from swarmtrain_transport.ledger.fold import LedgerView
 from swarmtrain_transport.links.link import PeerId
-from swarmtrain_transport.wire.messages import Hello, Keep, Progress
+from swarmtrain_transport.wire.messages import PAUSED, Hello, Keep, Progress
 
 
 @dataclass(slots=True)
@@ -30,7 +30,7 @@ class PeerLine:
         sent_index: newest ledger record that was sent on this connection.
         acked_index: newest ledger record that the peer says it has consumed.
         dismissed: True once it was told that the run is finished.
-        progress: newest PROGRESS, for people.
+        progress: newest PROGRESS, for people; who says there that it rests is waited for by nobody.
         older_from: records from this one on were sent on this connection because it asked for them.
         keeps: order to keep so much of older records, None before that.
         is_leaving: True if it goes as soon as somebody else holds what it holds.
@@ -54,6 +54,12 @@ class PeerLine:
     _awaited_index: int = -1
     _under_way: deque[tuple[int, int]] = field(default_factory=deque)
     _under_way_bytes: int = 0
+
+    @property
+    def rests(self) -> bool:
+        """True if the peer gives nothing for now, by its own word: it leaves, or is paused."""
+        is_paused = self.progress is not None and self.progress.phase == PAUSED
+        return self.is_leaving or is_paused
 
     @property
     def has_room(self) -> bool:
