@@ -9,9 +9,11 @@ from typing import Annotated
 import typer
 
 from swarmtrain.cli.arguments import Device, JsonEvents, StateDir, Verbose, read_by
+from swarmtrain.cli.limits import Battery, Duty, Hours
 from swarmtrain.cli.log import say
 from swarmtrain.cli.mapping import Map, can_ask, may_map
 from swarmtrain.cli.situation import Situation
+from swarmtrain.config import owner_limits
 from swarmtrain.config.caps import Caps, parse_rate, parse_relay, parse_size
 from swarmtrain.config.options import (
     DEVICE_AUTO,
@@ -201,6 +203,9 @@ def join(
     memory: Memory = 0,
     keep: Keep = None,
     data: Data = "",
+    hours: Hours = None,
+    duty: Duty = None,
+    battery: Battery = None,
     state_dir: StateDir = None,
     threads: Annotated[int, typer.Option(min=1, max=1024, help="Threads for training.")] = 1,
     micro_batch: MicroBatch = 0,
@@ -228,6 +233,11 @@ def join(
     mapped = may_map(maps, listening.host, is_useful=advertise is None, asks=not yes and can_ask())
     places = (state_dir,) if state_dir else dirs.peer_dirs(parsed.run, name, "peer")
     situation.state_dir = dirs.make_private(places[0])
+    if (hours, duty, battery) != (None, None, None):
+        known = owner_limits.read(places[0])
+        owner_limits.write(
+            places[0], owner_limits.changed(known, hours=hours, duty=duty, battery=battery)
+        )
     from swarmtrain.peer.run import run_peer
 
     status = run_peer(

@@ -23,6 +23,7 @@ from swarmtrain.cli.export import export
 from swarmtrain.cli.generate import generate
 from swarmtrain.cli.invite import invite_app
 from swarmtrain.cli.join import join
+from swarmtrain.cli.limits import limits_app
 from swarmtrain.cli.log import redact, say
 from swarmtrain.cli.page import page
 from swarmtrain.cli.pausing import finish, leave, pause, resume
@@ -55,6 +56,7 @@ app.command()(join)
 app.command()(relay)
 for order in (pause, resume, finish, leave):
     app.command()(order)
+app.add_typer(limits_app)
 app.add_typer(peer_app)
 app.command()(doctor)
 app.command()(status)

@@ -182,6 +182,7 @@ class _Peer:
     def __init__(self, membership: Membership, options: JoinOptions, events: Telling) -> None:
         config = membership.config
         self.membership = membership
+        membership.thread.wishes.machine.threads = options.threads
         self.feed = TextFeed(config, membership.storage.directory, options.data, events.say)
         self.reader = Reader(
             config, self.feed, batch=config.inner.batch, seed=membership.own_seed(),
@@ -258,6 +259,7 @@ class _Peer:
             self.trainer.step = step_by_tokens(config, driver)
         before = self.trainer.num_samples
         self._loss = loss = self.trainer.step_for(driver)
+        self.membership.thread.wishes.breathe()
         samples = self.trainer.num_samples - before
         self.session.stepped(samples, loss, self.trainer.bytes_per_step)
 

@@ -1,20 +1,33 @@
-"""Wishes of a peer's owner while it runs: to pause, to go on, to finish or to leave.
+"""Wishes of a peer's owner while it runs: limits, and orders to pause, go on, finish or leave.
 
 Orders come over the state directory's socket, on the network thread; the training thread looks
 here between inner steps. A pause begins where a round has ended, so no work is lost by it: the peer
 stays in the run and takes the others' results, is waited for by nobody, and goes on where the run
-is.
+is. Limits are read from the state directory whenever they have changed there.
 """
 
+import contextlib
 import math
+import os
 import threading
+import time
 from collections.abc import Callable
+from datetime import datetime
+from pathlib import Path
 from typing import Annotated, Any
 
 import msgspec
 
+from swarmtrain.config import owner_limits as limits_file
+from swarmtrain.config.owner_limits import NO_LIMITS, Limits, opens_at
 from swarmtrain.console.units import human_seconds
 from swarmtrain.foundation.errors import UserError, cleaned
+
+_LOOK_S = 2.0
+"""Pause between two looks at the machine and the file of limits."""
+
+_NAP_S = 0.5
+"""Longest sleep of a duty cycle at once: an order is heard within."""
 
 _SECONDS_MAX = 366 * 86_400.0
 
@@ -41,21 +54,77 @@ class LeaveNow(_Said, frozen=True, tag="leave"):
     """Leave before the next inner step."""
 
 
+class Machine:
+    """The machine of a peer, as far as its limits ask.
+
+    Attributes:
+        threads: threads that training takes.
+    """
+
+    threads = 1
+
+    def on_battery(self) -> bool:
+        """Return True if it runs on battery now; False where nobody can tell."""
+        import psutil
+
+        told = getattr(psutil, "sensors_battery", lambda: None)()
+        return told is not None and not told.power_plugged
+
+    def others(self) -> float:
+        """Return the share of the processors that other processes took since the last call."""
+        import psutil
+
+        all_cores = psutil.cpu_percent(None) / 100
+        own = self._own().cpu_percent(None) / 100 / (psutil.cpu_count() or 1)
+        return float(max(0.0, all_cores - own))
+
+    def _own(self) -> Any:
+        import psutil
+
+        if not hasattr(self, "_process"):
+            self._process = psutil.Process()
+        return self._process
+
+    def worked(self) -> float:
+        """Return the seconds for which this process has computed, on each thread for training."""
+        return time.process_time() / max(1, self.threads)
+
+    def set_nice(self, nice: int) -> None:
+        """Make the process nicer; less nice again only its superuser can."""
+        if nice > os.nice(0):
+            os.nice(nice - os.nice(0))
+
+
 class Wishes:
-    """The newest wish.
+    """The newest wish, and limits.
 
     Args:
         clock: monotonic seconds.
+        directory: state directory whose limits hold; None for none.
+        machine: machine to ask; None for this one.
+        now: local time.
 
     Attributes:
         may_pause: False for a peer that others wait for by the step.
         finishes: True if it is to leave when the round has ended.
         leaves: True if it is to leave at once.
+        machine: the machine.
+        limits: limits that hold now.
     """
 
-    def __init__(self, clock: Callable[[], float]) -> None:
+    def __init__(
+        self,
+        clock: Callable[[], float],
+        directory: Path | None = None,
+        machine: Machine | None = None,
+        now: Callable[[], datetime] = datetime.now,
+    ) -> None:
         self.may_pause, self.finishes, self.leaves = True, False, False
+        self.limits, self._changed_ns = NO_LIMITS, -1
+        self._directory, self.machine, self._now = directory, machine or Machine(), now
+        self._looked_s, self._because = -math.inf, ""
         self._clock = clock
+        self._breathed = clock(), self.machine.worked()
         self._until_s: float | None = None
         self._lock = threading.Lock()
 
@@ -65,13 +134,62 @@ class Wishes:
         with self._lock:
             if self._until_s is not None and self._clock() >= self._until_s:
                 self._until_s = None
-            return self._until_s is not None and not (self.finishes or self.leaves)
+            rests = self._until_s is not None or bool(self._because)
+            return rests and not (self.finishes or self.leaves)
+
+    def look(self, apply: Callable[[Limits], None] = lambda limits: None) -> None:
+        """See every few seconds which limits there are, and if one of them asks for a rest.
+
+        Args:
+            apply: hears limits that have changed.
+        """
+        if self._directory is None or self._clock() - self._looked_s < _LOOK_S:
+            return
+        self._looked_s = self._clock()
+        try:
+            changed_ns = (self._directory / limits_file.FILE_NAME).stat().st_mtime_ns
+        except OSError:
+            changed_ns = 0
+        if changed_ns != self._changed_ns:
+            self._changed_ns = changed_ns
+            with contextlib.suppress(UserError):  # those that were last whole hold on
+                self.limits = limits_file.read(self._directory)
+            self.machine.set_nice(self.limits.nice)
+            if self.limits.threads:
+                self.machine.threads = self.limits.threads
+            apply(self.limits)
+        self._because = self._reason() if self.may_pause else ""
+
+    def breathe(self) -> None:
+        """Sleep until all that this process has computed since the last time fits into the duty
+        cycle; time that it has waited counts."""
+        before_s, worked_before_s = self._breathed
+        worked_s, waited_s = self.machine.worked() - worked_before_s, self._clock() - before_s
+        left_s = worked_s / self.limits.duty - waited_s
+        while left_s > 0.0 and not (self.finishes or self.leaves):
+            time.sleep(min(left_s, _NAP_S))
+            left_s -= _NAP_S
+        self._breathed = self._clock(), self.machine.worked()
+
+    def _reason(self) -> str:
+        """Say which limit asks for a rest, "" for none."""
+        limits, now = self.limits, self._now()
+        opens = opens_at(limits.hours, now)
+        if opens > now:
+            return f"outside its hours, until {opens:%a %H:%M}"
+        if not limits.battery and self.machine.on_battery():
+            return "on battery"
+        if limits.busy < 1.0 and (others := self.machine.others()) > limits.busy:
+            return f"others take {100 * others:.0f} % of the processor"
+        return ""
 
     @property
     def words(self) -> str:
         """The pause in words, "" without one."""
-        if not self.is_paused or self._until_s is None:
+        if not self.is_paused:
             return ""
+        if self._until_s is None:
+            return self._because
         if math.isinf(self._until_s):
             return "by its owner, until `swarmtrain resume`"
         return f"by its owner, for {human_seconds(self._until_s - self._clock())} more"

@@ -23,6 +23,7 @@ ELSEWHERE = {
     "chaos": "tests/chaos",
     "relay": "tests/e2e/test_relay.py",
     "page": "tests/trained/test_local_page.py",
+    "limits": "tests/cli/test_limits.py",
     **dict.fromkeys(("pause", "resume", "finish", "leave"), "tests/e2e/test_paused.py"),
     "simulate": "tests/simulate",
     "compare": "tests/compare",

@@ -2,11 +2,14 @@
 
 import asyncio
 import json
+from datetime import datetime
 
 import pytest
 
+from swarmtrain.config import owner_limits
+from swarmtrain.config.owner_limits import Limits
 from swarmtrain.foundation.errors import UserError
-from swarmtrain.peer.wishes import Wishes
+from swarmtrain.peer.wishes import Machine, Wishes
 
 
 class Clock:
@@ -71,3 +74,70 @@ def test_a_peer_that_others_wait_for_by_the_step_cannot_pause_but_leave():
         told(wishes, order="pause")
     told(wishes, order="leave")
     assert wishes.leaves
+
+
+class Laptop(Machine):
+    battery, load, nice, cpu_s = False, 0.0, 0, 0.0
+
+    def worked(self) -> float:
+        return self.cpu_s
+
+    def on_battery(self) -> bool:
+        return self.battery
+
+    def others(self) -> float:
+        return self.load
+
+    def set_nice(self, nice: int) -> None:
+        self.nice = nice
+
+
+def looked(wishes: Wishes, clock: Clock) -> str:
+    clock.now_s += 3.0
+    wishes.look()
+    return wishes.words
+
+
+def test_limits_are_taken_while_the_peer_runs(tmp_path):
+    clock, laptop, now = Clock(), Laptop(), [datetime(2027, 3, 1, 12, 0)]
+    wishes = Wishes(clock, tmp_path, laptop, lambda: now[0])
+    assert looked(wishes, clock) == ""
+    owner_limits.write(tmp_path, Limits("22-7", battery=False, busy=0.5, nice=7))
+    assert looked(wishes, clock) == "outside its hours, until Mon 22:00" and wishes.is_paused
+    assert laptop.nice == 7
+    now[0] = datetime(2027, 3, 1, 22, 0)
+    assert looked(wishes, clock) == "" and not wishes.is_paused
+    laptop.battery = True
+    assert looked(wishes, clock) == "on battery"
+    laptop.battery, laptop.load = False, 0.8
+    assert "others take 80 %" in looked(wishes, clock)
+    (tmp_path / owner_limits.FILE_NAME).write_text("{")
+    laptop.load = 0.0
+    assert looked(wishes, clock) == "" and wishes.limits.nice == 7, "the last whole ones hold on"
+    told(wishes, order="pause")
+    assert "by its owner" in wishes.words
+
+
+def test_a_peer_that_cannot_pause_is_not_paused_by_limits_either(tmp_path):
+    clock = Clock()
+    owner_limits.write(tmp_path, Limits(battery=False))
+    laptop = Laptop()
+    laptop.battery = True
+    wishes = Wishes(clock, tmp_path, laptop)
+    wishes.may_pause = False
+    assert looked(wishes, clock) == "" and not wishes.is_paused
+
+
+def test_a_duty_cycle_sleeps_as_long_as_it_says(monkeypatch, tmp_path):
+    slept: list[float] = []
+    monkeypatch.setattr("swarmtrain.peer.wishes.time.sleep", slept.append)
+    owner_limits.write(tmp_path, Limits(duty=0.25))
+    clock, laptop = Clock(), Laptop()
+    wishes = Wishes(clock, tmp_path, laptop)
+    wishes.look()
+    laptop.cpu_s, clock.now_s = 0.5, clock.now_s + 0.7  # it has waited, too
+    wishes.breathe()
+    assert sum(slept) == pytest.approx(2.0 - 0.7) and max(slept) <= 0.5
+    laptop.cpu_s, clock.now_s = 0.6, clock.now_s + 9.0
+    wishes.breathe()
+    assert sum(slept) == pytest.approx(1.3), "it has waited for longer than that"

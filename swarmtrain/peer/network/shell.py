@@ -652,13 +652,14 @@ class PeerShell:
     def _view(self) -> PeerView:
         self._refresh()
         assert self._participant is not None and self._zmq is not None
+        said = self._caps.in_words(), self.wishes.limits.in_words()
         waiting, told_s = self._waiting
         if waiting.seen_s is not None:
             waiting = Waiting(waiting.text, waiting.seen_s + self._now_s() - told_s)
         return view_of(
             self._participant, self._invite.run, self._name, is_connected=self.is_connected,
             refused=dict(self._complaints.counts + Counter(self._zmq.stats.refused)),
-            waiting=waiting, note=self._note, limits=self._caps.in_words(),
+            waiting=waiting, note=self._note, limits=", ".join(filter(None, said)),
             has_left=self._has_left, unreachable=self._unreached.words,
             ways=self._meetings.words() if self._meetings is not None else "",
             paused=self.wishes.words,

@@ -102,7 +102,7 @@ class PeerThread:
         self._waits = waits
         self._brings = brings
         self._make_shell = make_shell
-        self.wishes = Wishes(time.monotonic)
+        self.wishes = Wishes(time.monotonic, storage.directory)
         self._shell: PeerShell | None = None
         self._loop: asyncio.AbstractEventLoop | None = None
         self._up = threading.Event()

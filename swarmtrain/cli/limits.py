@@ -1,0 +1,113 @@
+"""`swarmtrain limits show|set`: what a peer may take of its machine."""
+
+from typing import Annotated
+
+import typer
+
+from swarmtrain.cli.arguments import AsJson, StateDir, Verbose, read_by
+from swarmtrain.cli.situation import Situation
+from swarmtrain.config.owner_limits import (
+    NICE_MAX,
+    THREADS_MAX,
+    Limits,
+    changed,
+    parse_hours,
+    parse_share,
+    read,
+    write,
+)
+from swarmtrain.console.lines import show, show_json
+
+limits_app = typer.Typer(
+    name="limits", help="See and set what a peer may take of this machine.", no_args_is_help=True,
+    rich_markup_mode=None,
+)  # fmt: skip
+
+Hours = Annotated[
+    str | None,
+    typer.Option(
+        metavar="HOURS", parser=read_by(parse_hours), show_default=False,
+        help="When it may train, by this machine's clock: \"22-7, sat-sun 0-24\"; \"\" for always.",
+    ),
+]  # fmt: skip
+Duty = Annotated[
+    float | None,
+    typer.Option(
+        metavar="SHARE", parser=read_by(parse_share), show_default=False,
+        help="Share of the time in which it computes: 50%.",
+    ),
+]  # fmt: skip
+Battery = Annotated[
+    bool | None,
+    typer.Option("--battery/--no-battery", show_default=False, help="Train on battery, too."),
+]
+
+
+@limits_app.command("set")
+def set_limits(
+    context: typer.Context,
+    hours: Hours = None,
+    duty: Duty = None,
+    battery: Battery = None,
+    busy: Annotated[
+        float | None,
+        typer.Option(
+            metavar="SHARE", parser=read_by(parse_share), show_default=False,
+            help="Rest while others take more of the processor than this; 100% for never.",
+        ),
+    ] = None,
+    nice: Annotated[
+        int | None,
+        typer.Option(min=0, max=NICE_MAX, show_default=False, help="Niceness of the process."),
+    ] = None,
+    threads: Annotated[
+        int | None,
+        typer.Option(
+            min=0, max=THREADS_MAX, show_default=False,
+            help="Threads for training; 0 for as many as `join` was given.",
+        ),
+    ] = None,
+    state_dir: StateDir = None,
+    verbose: Verbose = False,
+) -> None:  # fmt: skip
+    """Set limits of a peer; those that are not named stay. A peer that runs takes them within
+    seconds, and keeps them when it comes again. Limits on the link are options of `join`."""
+    context.ensure_object(Situation).begin(verbose=verbose)
+    from swarmtrain.status import newest_state_dir, no_directory
+
+    directory = state_dir or newest_state_dir()
+    if not directory.is_dir():
+        raise no_directory(directory)
+    limits = changed(
+        read(directory), hours=hours, duty=duty, battery=battery, busy=busy, nice=nice,
+        threads=threads,
+    )  # fmt: skip
+    write(directory, limits)
+    show(_in_words(limits))
+
+
+@limits_app.command("show")
+def show_limits(
+    context: typer.Context,
+    state_dir: StateDir = None,
+    as_json: AsJson = False,
+    verbose: Verbose = False,
+) -> None:
+    """Show the limits of a peer."""
+    context.ensure_object(Situation).begin(verbose=verbose)
+    from dataclasses import asdict
+
+    from swarmtrain.status import newest_state_dir, no_directory
+
+    directory = state_dir or newest_state_dir()
+    if not directory.is_dir():
+        raise no_directory(directory)
+    limits = read(directory)
+    if as_json:
+        show_json(asdict(limits))
+    else:
+        show(_in_words(limits))
+
+
+def _in_words(limits: Limits) -> str:
+    return f"Limits: {limits.in_words() or 'none'}."
