@@ -30,6 +30,7 @@ from swarmtrain.peer.training.driver import Driver
 from swarmtrain.peer.training.model_weights import ModelWeights
 from swarmtrain.peer.training.rounds import RoundReport
 from swarmtrain.peer.training.session import Hooks, Session
+from swarmtrain.peer.wishes import Wishes
 from swarmtrain.strategies import strategy_of
 from swarmtrain_optimizers.strategies.base import Direction
 from swarmtrain_transport import actions as do
@@ -96,6 +97,7 @@ class Training:
         self.error: BaseException | None = None
         self.inbox = self
         self.is_connected, self.is_exchanging, self.num_others = True, False, 1
+        self.wishes = Wishes(lambda: crowd.now_s)
         self.items: deque[Any] = deque()
         self.toy = Toy(config, peer[0], crowd.dtype, shapes)
         seed_of = (lambda op: op * 7 + peer[0]) if config.exchange.rounding != "nearest" else None

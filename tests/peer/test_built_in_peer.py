@@ -14,6 +14,7 @@ from swarmtrain.peer.telling import Telling
 from swarmtrain.peer.training.rounds import RoundReport
 from swarmtrain.peer.training.session import Hooks
 from swarmtrain.peer.training.trainer import BuiltinTrainer
+from swarmtrain.peer.wishes import Wishes
 from tests.peer.test_trainer import CONFIG
 
 OUTER = {
@@ -31,7 +32,7 @@ def made(outer: OuterSection) -> tuple[BuiltinTrainer, Hooks]:
     membership: Any = SimpleNamespace(
         config=config,
         storage=SimpleNamespace(directory=Path()),
-        thread=SimpleNamespace(send=lambda message: None),
+        thread=SimpleNamespace(send=lambda message: None, wishes=Wishes(lambda: 0.0)),
         own_seed=lambda: 1,
         session=lambda trainer, layout, hooks, group: (
             told.append(hooks) or SimpleNamespace(driver=driver)

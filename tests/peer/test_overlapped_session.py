@@ -1,6 +1,7 @@
 """An overlapped op's outcome waits for its step, and everything behind it waits too."""
 
 import queue
+import time
 from types import SimpleNamespace
 from typing import Any
 
@@ -12,6 +13,7 @@ from swarmtrain.foundation.errors import UserError
 from swarmtrain.models.tensors import Layout, ParameterSpec
 from swarmtrain.peer.training.rounds import RoundReport
 from swarmtrain.peer.training.session import Hooks, Session
+from swarmtrain.peer.wishes import Wishes
 from swarmtrain.strategies import strategy_of
 from swarmtrain_transport import actions as do
 from swarmtrain_transport.wire.messages import Waiting
@@ -75,6 +77,7 @@ class Network:
 
     def __init__(self) -> None:
         self.inbox: queue.SimpleQueue[Any] = queue.SimpleQueue()
+        self.wishes = Wishes(time.monotonic)
 
     def machine(self, action: Any) -> None:
         pass
