@@ -32,6 +32,7 @@ from swarmtrain.cli.peers import peers_app
 from swarmtrain.cli.plan import plan
 from swarmtrain.cli.relay import relay
 from swarmtrain.cli.run import run_app
+from swarmtrain.cli.service import service_app
 from swarmtrain.cli.simulate import simulate
 from swarmtrain.cli.situation import Situation
 from swarmtrain.cli.status import status
@@ -57,6 +58,7 @@ app.command()(relay)
 for order in (pause, resume, finish, leave):
     app.command()(order)
 app.add_typer(limits_app)
+app.add_typer(service_app)
 app.add_typer(peer_app)
 app.command()(doctor)
 app.command()(status)

@@ -20,6 +20,7 @@ from swarmtrain.config.options import (
     check_host,
     parse_endpoint,
     parse_linger,
+    parse_tracker,
 )
 from swarmtrain.console.lines import stamped
 from swarmtrain.foundation import events
@@ -103,6 +104,14 @@ def up(
             help="Pass on so much between peers that nothing else brings together; 0 for nothing.",
         ),
     ] = RELAY_BYTES_PER_S,
+    track: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--track", metavar="TRACKER", parser=read_by(parse_tracker), show_default=False,
+            help="Log rounds to tensorboard, wandb (offline), mlflow or trackio, too; can be "
+            "repeated. metrics.jsonl in the state directory is written always.",
+        ),
+    ] = None,
     json_events: JsonEvents = False,
     verbose: Verbose = False,
 ) -> None:  # fmt: skip
@@ -115,7 +124,7 @@ def up(
         json_events=json_events, new_run=new_run,
         takes_changed_text=changed_text, rounds=rounds, begins_with=begins_with,
         linger_s=linger, public_port=public_port,
-        maps=maps, relay_bytes_per_s=relay,
+        maps=maps, relay_bytes_per_s=relay, trackers=tuple(track or ()),
     )  # fmt: skip
     situation = context.ensure_object(Situation)
     situation.at_coordinator = True
@@ -166,6 +175,10 @@ def _serve(options: UpOptions, situation: Situation) -> None:
 
     pages: list[str] = []
 
+    from swarmtrain.page.tracking import Tracking
+
+    tracking = Tracking(directory, config.run.name, options.trackers)
+
     async def main(stop: asyncio.Event) -> None:
         nonlocal result
         result = await serve(
@@ -177,9 +190,13 @@ def _serve(options: UpOptions, situation: Situation) -> None:
             initial=initial, linger_s=options.linger_s,
             public_port=options.public_port, maps=maps,
             relay_bytes_per_s=options.relay_bytes_per_s, part=part, on_page=pages.append,
+            tracking=tracking,
         )  # fmt: skip
 
-    run_until_stopped(main, first_words="Stopping; Ctrl+C again to leave at once.")
+    try:
+        run_until_stopped(main, first_words="Stopping; Ctrl+C again to leave at once.")
+    finally:
+        tracking.close()
     if not result:
         say("The coordinator has stopped. The same command goes on from here.")
     elif options.json_events:

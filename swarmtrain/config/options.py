@@ -61,6 +61,7 @@ class UpOptions:
         begins_with: weights that a new run begins with, or None.
         linger_s: seconds for which a finished run waits for a member that went without a word.
         relay_bytes_per_s: rate at which bytes are passed on between peers, 0 for not at all.
+        trackers: trackers of experiments that hear of each round.
     """
 
     run_file: Path
@@ -76,7 +77,11 @@ class UpOptions:
     public_port: int = 0
     maps: bool | None = None
     relay_bytes_per_s: int = RELAY_BYTES_PER_S
+    trackers: tuple[str, ...] = ()
 
+
+TRACKERS = ("tensorboard", "wandb", "mlflow", "trackio")
+"""Trackers that `up --track` knows."""
 
 MICRO_BATCH_AUTO = -1
 
@@ -284,6 +289,17 @@ class EmulateOptions:
 
 
 _DURATION_UNITS = {"": 1.0, "s": 1.0, "m": 60.0, "h": 3600.0, "d": 86_400.0}
+
+
+def parse_tracker(text: str) -> str:
+    """Read the name of a tracker of experiments.
+
+    Raises:
+        UserError: SWT-E610, there is none of this name.
+    """
+    if text not in TRACKERS:
+        raise misuse(f"{cleaned(text)!r} is no tracker.", f"Give one of {', '.join(TRACKERS)}.")
+    return text
 
 
 def parse_duration(text: str) -> float:

@@ -58,6 +58,7 @@ from swarmtrain.foundation import file_descriptors as descriptors
 from swarmtrain.foundation.errors import UserError, misuse, port_in_use, translate
 from swarmtrain.page.history import History
 from swarmtrain.page.server import Page
+from swarmtrain.page.tracking import Tracking
 from swarmtrain.page.view import Viewed
 from swarmtrain.pipeline.costs import stage_needs
 from swarmtrain.status import StatusServer
@@ -81,6 +82,9 @@ from swarmtrain_transport.wire.messages import FIRST_GROUP, Brings
 from swarmtrain_transport.wire.records import Record
 
 logger = logging.getLogger(__name__)
+
+LOOK_S = 1.0
+"""Pause between two looks for trackers."""
 
 Part = Callable[[Text, Path, Tell], Parted]
 
@@ -108,6 +112,7 @@ async def serve(
     relay_bytes_per_s: int = 0,
     part: Part | None = None,
     on_page: Callable[[str], None] = lambda link: None,
+    tracking: Tracking | None = None,
     clock: Callable[[], float] = time.monotonic,
     wall_clock: Callable[[], float] = time.time,
 ) -> str:
@@ -117,7 +122,8 @@ async def serve(
     slept as the run ended is waited for until it has been away for `linger_s`. Invites name
     `public_host` and `public_port`; with `maps` the router is asked for what is left out. For
     peers that cannot dial each other bytes are passed on, at `relay_bytes_per_s` at most. `part`
-    parts the text of a run of experts. `on_page` hears the address of the run's page first."""
+    parts the text of a run of experts. `on_page` hears the address of the run's page
+    first. `tracking` is told each round's numbers."""
     with contextlib.closing(Store.open(state_dir)) as store:
         groups = group_terms(config)
         if initial is not None:
@@ -148,13 +154,16 @@ async def serve(
             lambda: texts.progress,
         )  # fmt: skip
         is_shown = config.admission.page != "off"
-        page = _page(store, keys, config, machine, desk, clock, wall_clock) if is_shown else None
-        app = CoordinatorApp(shell, door, texts, keys.cert_sha256, machine.note, page)
+        page = _page(store, keys, config, machine, desk, clock, wall_clock)
+        app = CoordinatorApp(
+            shell, door, texts, keys.cert_sha256, machine.note, page if is_shown else None
+        )
         runner = app.runner()
         porch = await _porch(runner, keys)
         meetings = MeetingPlace(shell, relay_bytes_per_s)
         porch.greet = meetings.greet
         status = _status(state_dir, machine, desk)
+        told: asyncio.Task[None] | None = None
         try:
             await _listen(porch, host, port)
             outside.begin(porch.port)
@@ -171,13 +180,17 @@ async def serve(
                 if is_shown:
                     on_page(_link(outside, store, keys, config, wall_clock))
                 on_ready(invite_with(secret))
+            if tracking is not None:
+                told = asyncio.create_task(_track(machine, page, tracking))
             life = _until_over(shell, machine, store, stop, tell)
             return await _told_of(watched, life, machine, shell, tell)
         finally:
             app.is_ready = False
             shell.stop()
-            if page is not None:
-                await page.close()
+            if told is not None:
+                told.cancel()
+                await asyncio.gather(told, return_exceptions=True)
+            await page.close()
             await outside.close()
             await status.close(keeps_answering=machine.is_finished)
             await porch.close()
@@ -257,6 +270,16 @@ async def _listen(porch: Porch, host: str, port: int) -> None:
 def _invites(outside: Outside, config: RunConfig, keys: RunKeys) -> Callable[[bytes], Invite]:
     """The run's invite with any secret, once the port is known."""
     return lambda secret: Invite(*outside.address, config.run.name, keys.cert_sha256, secret)
+
+
+async def _track(machine: Rendezvous, page: Page, tracking: Tracking) -> None:
+    """Tell trackers of each round, once its loss had a moment to come."""
+    told = 0
+    while True:
+        await asyncio.sleep(LOOK_S)
+        if (newest := machine.first.view.last_op) != told:
+            told = newest
+            tracking.tell(await page.view())
 
 
 def _link(

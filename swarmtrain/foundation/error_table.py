@@ -228,6 +228,13 @@ _ROWS = (
         "itself (NTP).",
     ),
     ErrorKind(
+        "SWT-E411", "The system does not take the service", EXIT_MUST_CHANGE,
+        "The program that keeps services of a user (systemctl --user, launchctl or schtasks) has\n"
+        "refused, in the words above. A machine that is reached by ssh alone may have no session\n"
+        "of its own: `loginctl enable-linger` starts one. `swarmtrain service install --show`\n"
+        "prints what would be installed, for another supervisor.",
+    ),
+    ErrorKind(
         "SWT-E450", "The model cannot be built here", EXIT_MUST_CHANGE,
         "Its weights are there, but the code of the model is not: peers brought the model from\n"
         "their own program, or it needs a package that is not installed. Load model.safetensors\n"

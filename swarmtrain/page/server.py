@@ -248,7 +248,7 @@ class Page:
             history.read(islice(self._source.records(history.num_read), RECORDS_AT_ONCE))
             await asyncio.sleep(0)
 
-    async def _now(self) -> RunView:
+    async def view(self) -> RunView:
         """The run, no older than half a tick."""
         now_s = self._clock()
         if self._view is None or now_s - self._view[0] >= TICK_S / 2:
@@ -264,10 +264,10 @@ class Page:
         return self._view[1]
 
     async def _run(self, request: web.Request) -> web.Response:
-        return _json(await self._now())
+        return _json(await self.view())
 
     async def _peers(self, request: web.Request) -> web.Response:
-        view = await self._now()
+        view = await self.view()
         return _table(request, view.peers)
 
     async def _rounds(self, request: web.Request) -> web.Response:
@@ -344,7 +344,7 @@ class Page:
     async def _metrics(self, request: web.Request) -> web.Response:
         from swarmtrain.page import metrics  # seldom asked for, and slow to import
 
-        text = metrics.text_of(await self._now())
+        text = metrics.text_of(await self.view())
         return web.Response(body=text, headers={"Content-Type": metrics.CONTENT_TYPE})
 
     async def _openapi(self, request: web.Request) -> web.Response:
@@ -381,7 +381,7 @@ class Page:
         response = web.StreamResponse(headers={"Content-Type": "text/event-stream"})
         await response.prepare(request)
         queue: asyncio.Queue[bytes] = asyncio.Queue(maxsize=1)
-        queue.put_nowait(_message(await self._now()))
+        queue.put_nowait(_message(await self.view()))
         self._streams[queue] = viewer
         if self._ticking is None or self._ticking.done():
             self._ticking = asyncio.create_task(self._tick())
@@ -400,7 +400,7 @@ class Page:
         """Make a view a second for all live pages, until there is none."""
         while self._streams:
             await asyncio.sleep(TICK_S)
-            data = _message(await self._now())
+            data = _message(await self.view())
             for queue in self._streams:
                 if not queue.full():  # it takes the next one
                     queue.put_nowait(data)

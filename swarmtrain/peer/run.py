@@ -19,6 +19,7 @@ from torch import Tensor
 from swarmtrain.config.options import JoinOptions
 from swarmtrain.config.settings import RunConfig
 from swarmtrain.foundation import signals as ending
+from swarmtrain.foundation import supervisor
 from swarmtrain.foundation.errors import Interrupted, UserError, cleaned
 from swarmtrain.foundation.events import (
     Evaluated,
@@ -141,6 +142,7 @@ def _lived(
         identity, name = membership.identity, membership.name
         came_in = In(identity.peer_id.hex(), name, membership.thread.listening_port)
         events.tell(came_in, f"in as {name} (id {identity.fingerprint})")
+        supervisor.say(f"READY=1\nSTATUS=in {membership.config.run.name} as {name}")
         if own is None:
             _check_built_in(membership.config)
         if own is not None or membership.config.pipeline.num_stages > 1:

@@ -24,6 +24,7 @@ ELSEWHERE = {
     "relay": "tests/e2e/test_relay.py",
     "page": "tests/trained/test_local_page.py",
     "limits": "tests/cli/test_limits.py",
+    "service": "tests/service/test_service_files.py",
     **dict.fromkeys(("pause", "resume", "finish", "leave"), "tests/e2e/test_paused.py"),
     "simulate": "tests/simulate",
     "compare": "tests/compare",

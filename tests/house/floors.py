@@ -44,7 +44,7 @@ SWARMTRAIN = (
     "hook trained plan doctor",
     "integrations",
     "local_run",
-    "demo emulate",
+    "demo emulate service",
     "chaos",
     "cli",
     "__main__",

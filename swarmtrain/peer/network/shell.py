@@ -19,6 +19,7 @@ import msgspec
 
 from swarmtrain.config.caps import NO_CAPS, Caps
 from swarmtrain.config.options import Endpoint
+from swarmtrain.foundation import supervisor
 from swarmtrain.foundation.errors import UserError, cleaned, refused, run_over, translate
 from swarmtrain.peer.arithmetic import CodecArithmetic
 from swarmtrain.peer.disk.recall import recall
@@ -205,6 +206,8 @@ class PeerShell:
                 forgotten=partial(self._changed, Change(is_forgotten=True)),
             )  # fmt: skip
             self.spawn(watch(self._changed))
+            if (pause_s := supervisor.watchdog_s()) > 0.0:
+                self.spawn(_live(pause_s))
             try:
                 await self._control.run()
             except (CoordinatorUnreachable, DoorRefused) as error:
@@ -664,3 +667,10 @@ class PeerShell:
             ways=self._meetings.words() if self._meetings is not None else "",
             paused=self.wishes.words,
         )  # fmt: skip
+
+
+async def _live(pause_s: float) -> None:
+    """Tell the supervisor that this loop lives."""
+    while True:
+        supervisor.say("WATCHDOG=1")
+        await asyncio.sleep(pause_s)
