@@ -20,6 +20,7 @@ import csv
 import gzip
 import io
 import re
+import time
 from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping, Sequence
 from functools import cache
 from importlib.util import find_spec
@@ -34,7 +35,15 @@ from aiohttp.typedefs import Handler
 from swarmtrain.foundation.errors import UserError
 from swarmtrain.page.api import OPENAPI
 from swarmtrain.page.history import History
-from swarmtrain.page.view import POINTS_MAX, RunView, Viewed, event_rows, round_columns, run_view
+from swarmtrain.page.view import (
+    POINTS_MAX,
+    RoundColumns,
+    RunView,
+    Viewed,
+    event_rows,
+    round_columns,
+    run_view,
+)
 from swarmtrain.why.story import Teller
 from swarmtrain_transport.coordinator.status import CoordinatorStatus
 from swarmtrain_transport.wire.records import Record
@@ -61,6 +70,14 @@ STORIES_MAX = 64
 
 STORIES_WAITING_MAX = 8
 LOOK_BYTES_MAX = 1024
+BODY_S = 10.0
+"""A body that takes longer is none: the page's own have a few bytes."""
+
+PAUSE = 4.0
+"""Work on the whole ledger is followed by pauses so many times as long: however many ask, rounds
+have most of the processor."""
+
+ANSWERS_MAX = 16
 PROMPT_BYTES_MAX = 4096
 
 _FILES = Path(__file__).parent / "files"
@@ -144,6 +161,7 @@ class Page:
         self._streams: dict[asyncio.Queue[bytes], bytes] = {}
         self._ticking: asyncio.Task[None] | None = None
         self._stories: dict[tuple[int, int | None], dict[str, Any]] = {}
+        self._columned: dict[tuple[int, int, int], RoundColumns] = {}
         self._telling = asyncio.Lock()
         self._waiting = 0
 
@@ -221,10 +239,10 @@ class Page:
     async def _look(self, request: web.Request) -> web.Response:
         if not _is_own(request):
             return _refusal(403, "Requests from other sites are not answered.")
-        data = await request.content.read(LOOK_BYTES_MAX + 1)
         try:
+            data = await _body(request, LOOK_BYTES_MAX)
             secret = msgspec.json.decode(data, type=_Look).secret
-        except msgspec.DecodeError:
+        except (TimeoutError, msgspec.DecodeError):
             return _refusal(400, 'Send {"secret": "..."}.')
         cookie = self._guard.enter(secret, request.remote or "", self._clock())
         if cookie is None:
@@ -274,13 +292,26 @@ class Page:
         first, points = _count(request, "first", 0), _count(request, "points", POINTS_MAX)
         if first is None or points is None:
             return _refusal(400, "first and points are whole numbers.")
-        await self._read()
-        columns = round_columns(self._history, self._source.losses(), first, points)
+        columns = await self._columns(first, points)
         if request.query.get("format") != "csv":
             return _json(columns)
         told = msgspec.to_builtins(columns)
         rows = [dict(zip(told, values, strict=True)) for values in zip(*told.values(), strict=True)]
         return _csv(list(told), rows)
+
+    async def _columns(self, first: int, points: int) -> RoundColumns:
+        """Rounds as columns: those that were asked for lately are still as they were."""
+        await self._read()
+        key = first, points, self._history.num_read
+        async with self._telling:
+            if key not in self._columned:
+                begun_s = time.perf_counter()
+                found = round_columns(self._history, self._source.losses(), first, points)
+                self._columned[key] = found
+                if len(self._columned) > ANSWERS_MAX:
+                    del self._columned[next(iter(self._columned))]
+                await asyncio.sleep(PAUSE * (time.perf_counter() - begun_s))
+            return self._columned[key]
 
     async def _round(self, request: web.Request) -> web.Response:
         said, group = request.match_info["number"], _count(request, "group", None)
@@ -308,10 +339,11 @@ class Page:
             return self._stories[key]
         teller, read, stop = Teller(number, group), 0, self._source.num_records()
         while read < stop:
+            begun_s = time.perf_counter()
             for record in islice(self._source.records(read), RECORDS_AT_ONCE):
                 teller.take(record)
                 read = record.index + 1
-            await asyncio.sleep(0)
+            await asyncio.sleep(PAUSE * (time.perf_counter() - begun_s))
         told = {"round": number, **teller.story().fields()}
         # What is behind the newest outcomes changes no more, but for a REWIND or a conviction.
         if number + 1 < self._source.status().round:
@@ -329,9 +361,9 @@ class Page:
 
     async def _prompt(self, request: web.Request) -> web.Response:
         try:
-            data = await request.content.read(PROMPT_BYTES_MAX + 1)
+            data = await _body(request, PROMPT_BYTES_MAX)
             text = msgspec.json.decode(data, type=_Prompt).text
-        except msgspec.DecodeError:
+        except (TimeoutError, msgspec.DecodeError):
             return _refusal(400, 'Send {"text": "..."}, of at most 4 KiB.')
         if self._write is None or self._writing.locked():
             return _refusal(503, "The model is writing already; ask again when it has.")
@@ -408,6 +440,19 @@ class Page:
 
 async def _charge_nothing(viewer: bytes, num_bytes: int) -> None:
     pass
+
+
+async def _body(request: web.Request, bytes_max: int) -> bytes:
+    """The body of a request, or more than so many bytes of it.
+
+    Raises:
+        TimeoutError: it does not come.
+    """
+    data = b""
+    async with asyncio.timeout(BODY_S):
+        while len(data) <= bytes_max and (more := await request.content.readany()):
+            data += more
+    return data if len(data) <= bytes_max else b""
 
 
 class _Prompt(msgspec.Struct, forbid_unknown_fields=True):

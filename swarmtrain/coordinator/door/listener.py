@@ -52,6 +52,10 @@ MEMBER_CONNECTIONS_MAX = 8
 """Connections of one member: its control lane, one for pieces of text, and those that have broken
 and that TCP has not given up yet. The oldest goes."""
 
+VIEWER_CONNECTIONS_MAX = 256
+"""Connections of all who only look: beyond that the oldest goes. Whoever floods pushes out others
+who look, and no member."""
+
 BACKLOG = 1024
 """Connections that the system keeps until they are accepted; a flood must not push others out."""
 
@@ -219,6 +223,7 @@ class Porch:
         self._accepting: list[asyncio.Task[None]] = []
         self._ushering: set[asyncio.Task[None]] = set()
         self._members: dict[PeerId, deque[Line]] = {}
+        self._viewers: deque[Line] = deque()
 
     @property
     def strangers(self) -> int:
@@ -350,9 +355,15 @@ class Porch:
         lines.append(line)
         for surplus in tuple(lines)[:-MEMBER_CONNECTIONS_MAX]:
             surplus.abort()
+        if line.is_viewer:
+            self._viewers.append(line)
+            if len(self._viewers) > VIEWER_CONNECTIONS_MAX:
+                self._viewers.popleft().abort()
 
     def _ended(self, line: Line, member: PeerId) -> None:
         lines = self._members[member]
         lines.remove(line)
+        if line in self._viewers:
+            self._viewers.remove(line)
         if not lines:
             del self._members[member]

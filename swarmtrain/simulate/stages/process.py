@@ -143,6 +143,7 @@ class _Thread(PeerThread):
 
     def __init__(self, process: "StagedProcess", inbox: Inbox, shell: PeerShell) -> None:
         self.inbox = cast("queue.SimpleQueue[ForTrainer]", inbox)
+        self.wishes = shell.wishes
         self._process, self._shell = process, shell
 
     def clock(self) -> float:
