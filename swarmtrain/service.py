@@ -16,10 +16,21 @@ from pathlib import Path
 from xml.sax.saxutils import escape
 
 from swarmtrain.foundation import atomic_file
+from swarmtrain.foundation.error_table import (
+    EXIT_BAD_DATA,
+    EXIT_CANNOT_WRITE,
+    EXIT_INPUT_MISSING,
+    EXIT_MUST_CHANGE,
+    EXIT_NOT_ALLOWED,
+    EXIT_USAGE,
+)
 from swarmtrain.foundation.errors import UserError, cleaned, misuse
 
 NAME = "swarmtrain"
-STAY_STOPPED = (2, 65, 66, 73, 77, 78)
+STAY_STOPPED = (
+    EXIT_USAGE, EXIT_BAD_DATA, EXIT_INPUT_MISSING, EXIT_CANNOT_WRITE, EXIT_NOT_ALLOWED,
+    EXIT_MUST_CHANGE,
+)  # fmt: skip
 """Exit codes after which nothing gets better by itself: a wrong word, file, invite or version."""
 
 WATCHDOG_S = 180

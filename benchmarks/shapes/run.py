@@ -49,6 +49,7 @@ from swarmtrain.console.units import human_seconds
 from swarmtrain.data.corpus import Corpus, build_corpus
 from swarmtrain.foundation.errors import UserError
 from swarmtrain.models.byte_transformer import build_model
+from swarmtrain.page import plots
 from swarmtrain_optimizers import strategies
 from swarmtrain_optimizers.strategies.registry import BUILT_IN
 
@@ -206,9 +207,9 @@ def _results(
 
 def _write_curves(out: Path, results: dict[str, list[RunResult]]) -> None:
     try:
-        script = html.plotly_script()
+        script = plots.script().decode()
     except UserError:
-        _say('no curves: plotly is not installed; pip install "swarmtrain[report]"')
+        _say("no curves: plotly is not installed; pip install plotly")
         return
     for length, of_length in results.items():
         html.write(

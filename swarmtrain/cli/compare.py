@@ -286,8 +286,9 @@ def _tell(result: "RunResult", is_kept: bool) -> None:
 def _begin_html(path: Path) -> str:
     """Check the needs of the report before hours of work, not after them."""
     from swarmtrain.compare import html
+    from swarmtrain.page import plots
 
-    script = html.plotly_script()
+    script = plots.script().decode()
     try:
         html.try_place(path)
     except OSError as error:

@@ -1,5 +1,7 @@
 """`swarmtrain limits show|set`: what a peer may take of its machine."""
 
+from dataclasses import asdict
+from pathlib import Path
 from typing import Annotated
 
 import typer
@@ -73,11 +75,7 @@ def set_limits(
     """Set limits of a peer; those that are not named stay. A peer that runs takes them within
     seconds, and keeps them when it comes again. Limits on the link are options of `join`."""
     context.ensure_object(Situation).begin(verbose=verbose)
-    from swarmtrain.status import newest_state_dir, no_directory
-
-    directory = state_dir or newest_state_dir()
-    if not directory.is_dir():
-        raise no_directory(directory)
+    directory = _directory(state_dir)
     limits = changed(
         read(directory), hours=hours, duty=duty, battery=battery, busy=busy, nice=nice,
         threads=threads,
@@ -95,18 +93,20 @@ def show_limits(
 ) -> None:
     """Show the limits of a peer."""
     context.ensure_object(Situation).begin(verbose=verbose)
-    from dataclasses import asdict
+    limits = read(_directory(state_dir))
+    if as_json:
+        show_json(asdict(limits))
+    else:
+        show(_in_words(limits))
 
+
+def _directory(state_dir: Path | None) -> Path:
     from swarmtrain.status import newest_state_dir, no_directory
 
     directory = state_dir or newest_state_dir()
     if not directory.is_dir():
         raise no_directory(directory)
-    limits = read(directory)
-    if as_json:
-        show_json(asdict(limits))
-    else:
-        show(_in_words(limits))
+    return directory
 
 
 def _in_words(limits: Limits) -> str:

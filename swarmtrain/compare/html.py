@@ -1,6 +1,6 @@
 """The comparison as one HTML file that needs nothing else: curves on three axes, and the table.
 
-plotly (`swarmtrain[report]`) brings the script that draws; it is put into the file, so that the
+plotly brings the script that draws; it is put into the file, so that the
 report can be opened anywhere and offline. Figures are plain data until then.
 """
 
@@ -16,7 +16,6 @@ from swarmtrain.compare.plan import NETS
 from swarmtrain.compare.results import Point, RunResult, rows
 from swarmtrain.compare.table import legend, table_lines
 from swarmtrain.foundation import atomic_file
-from swarmtrain.foundation.errors import UserError
 
 _AXES = (
     ("tokens", "tokens, all peers together", "linear"),
@@ -30,25 +29,6 @@ _COSTS = (
     (BYTES, "bytes that a peer has sent"),
     *((net, f"modelled seconds over {net}") for net in NETS),
 )
-
-
-def plotly_script() -> str:
-    """plotly's own script.
-
-    Raises:
-        UserError: SWT-E102, plotly is not installed.
-    """
-    try:
-        from plotly.offline import get_plotlyjs
-    except ImportError as error:
-        raise UserError(
-            "SWT-E102",
-            "--html needs plotly, which is not installed.",
-            "The comparison itself works without it.",
-            'Install it with: pip install "swarmtrain[report]"',
-        ) from error
-    script: str = get_plotlyjs()
-    return script
 
 
 def page(

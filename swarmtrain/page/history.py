@@ -13,6 +13,7 @@ from swarmtrain_transport.wire.messages import FIRST_GROUP
 from swarmtrain_transport.wire.records import (
     AnyBody,
     BodyReader,
+    Books,
     Commit,
     Freeze,
     Gone,
@@ -101,6 +102,8 @@ class History:
 
     Attributes:
         round_tokens: tokens that a peer trains on in a round.
+        micro_tokens: tokens of a micro-batch, where the model is in stages and books count them; 0
+            where each contributor brings a round's tokens.
         rounds_wanted: rounds after which the run is over.
         rounds: ended rounds, the oldest first.
         contributions: by peer.
@@ -111,6 +114,7 @@ class History:
 
     round_tokens: int
     rounds_wanted: int
+    micro_tokens: int = 0
     rounds: list[Round] = field(default_factory=list)
     contributions: dict[PeerId, Contribution] = field(default_factory=dict)
     events: deque[Event] = field(default_factory=lambda: deque(maxlen=EVENTS_MAX))
@@ -119,6 +123,8 @@ class History:
     _reader: BodyReader = field(default_factory=BodyReader)
     _news: News | None = None
     _left_out: dict[int, int] = field(default_factory=dict)
+    _tokens: int = 0
+    _booked: int = 0
 
     def read(self, records: Iterable[Record]) -> None:
         """The next records."""
@@ -155,27 +161,33 @@ class History:
                     self._of(peer).streak = 0
                 if body.group == FIRST_GROUP:
                     self._left_out[body.op] = len(out)
+            case Books():
+                self._booked = body.whole * self.micro_tokens
             case Plan() if body.group == FIRST_GROUP:
                 self.plan = body
             case Commit():
                 for peer in body.contributors:
                     known = self._of(peer)
                     known.rounds, known.streak = known.rounds + 1, known.streak + 1
+                if not self.micro_tokens:
+                    self._tokens += len(body.contributors) * self.round_tokens
+                elif body.group == FIRST_GROUP:
+                    self._tokens += self._booked
                 self._ended(body, MERGED, len(body.contributors))
             case Skip():
                 self._ended(body, SKIPPED, 0)
             case Rewind() if body.group == FIRST_GROUP:
                 while self.rounds and self.rounds[-1].number > body.op:
                     self.rounds.pop()
+                self._tokens = self.rounds[-1].tokens if self.rounds else 0
 
     def _ended(self, body: Commit | Skip, outcome: str, peers: int) -> None:
         if body.group != FIRST_GROUP:
             return
         last = self.rounds[-1] if self.rounds else Round(0, MERGED, 0, 0, 0.0, 0)
         seconds = last.seconds + body.took / 1000
-        tokens = last.tokens + peers * self.round_tokens
         left_out = self._left_out.pop(body.op, 0)
-        self.rounds.append(Round(body.op, outcome, peers, left_out, seconds, tokens))
+        self.rounds.append(Round(body.op, outcome, peers, left_out, seconds, self._tokens))
         if len(self.rounds) > ROUNDS_MAX:
             self.rounds[: ROUNDS_MAX // 2] = self.rounds[: ROUNDS_MAX // 2 : 2]
 

@@ -23,7 +23,6 @@ import re
 import time
 from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping, Sequence
 from functools import cache
-from importlib.util import find_spec
 from itertools import islice
 from pathlib import Path
 from typing import Annotated, Any, Protocol
@@ -33,6 +32,7 @@ from aiohttp import web
 from aiohttp.typedefs import Handler
 
 from swarmtrain.foundation.errors import UserError
+from swarmtrain.page import plots
 from swarmtrain.page.api import OPENAPI
 from swarmtrain.page.history import History
 from swarmtrain.page.view import (
@@ -392,12 +392,14 @@ class Page:
         return web.Response(body=drawn.getvalue(), content_type="image/svg+xml")
 
     async def _plots(self, request: web.Request) -> web.Response:
-        if self._viewer(request) is None:  # it is large, and strangers are many
+        viewer = self._viewer(request)
+        if viewer is None:  # it is large, and strangers are many
             return _refusal(401, "Open the viewing link first.")
-        script = _plotly()
-        if script is None:
-            return _refusal(404, "plotly is not installed where the coordinator runs.")
-        self._welcome(request, self._viewer(request) or b"")
+        self._welcome(request, viewer)
+        try:
+            script = await asyncio.to_thread(_packed_script)
+        except UserError as error:
+            return _refusal(404, f"{error.what} {error.remedy}")
         return web.Response(
             body=script, content_type="text/javascript",
             headers={"Content-Encoding": "gzip", "Cache-Control": "private, max-age=86400"},
@@ -536,14 +538,8 @@ def _content(name: str) -> bytes:
 
 
 @cache
-def _plotly() -> bytes | None:
-    """plotly's script as gzip, None where plotly is not installed. Nothing of it is imported."""
-    found = find_spec("plotly")
-    for folder in found.submodule_search_locations or () if found is not None else ():
-        with contextlib.suppress(OSError):
-            script = (Path(folder) / "package_data" / "plotly.min.js").read_bytes()
-            return gzip.compress(script, 6, mtime=0)
-    return None
+def _packed_script() -> bytes:
+    return gzip.compress(plots.script(), 6, mtime=0)
 
 
 async def _with_headers(request: web.Request, response: web.StreamResponse) -> None:

@@ -64,13 +64,14 @@ class PeerRow(msgspec.Struct, frozen=True):
 
 
 class ContributionRow(msgspec.Struct, frozen=True):
-    """Rounds and tokens of somebody that are in results, not merely computed."""
+    """Rounds and tokens of somebody that are in results, not merely computed. `tokens` is None
+    where the model is in stages: a micro-batch there is the work of one peer of each."""
 
     peer: str
     name: str
     is_in: bool
     rounds: int
-    tokens: int
+    tokens: int | None
     left_out: int
     streak: int
 
@@ -104,8 +105,8 @@ class Exchange(msgspec.Struct, frozen=True):
 
 class Traffic(msgspec.Struct, frozen=True):
     """Bytes of the peers that are in, all overhead included; `relayed` by the coordinator. `fewer`
-    is how many times more a mean of float32 gradients at every step would have sent for the same
-    steps, None before there is a result."""
+    is how many times more they would have sent for the same steps with a mean of float32 gradients
+    at each, None where that is not known: before there is a step, and of a model in stages."""
 
     up: int
     down: int
@@ -180,11 +181,11 @@ class Viewed(msgspec.Struct, frozen=True):
     """Facts that a view is made of, beside status and ledger.
 
     Attributes:
-        steps_per_round: inner steps of a peer in a round.
+        step_tokens: tokens of an inner step of a peer.
         value_bytes: bytes that a value of a contribution takes on the wire.
     """
 
-    steps_per_round: int
+    step_tokens: int
     value_bytes: float
 
 
@@ -296,11 +297,10 @@ def _left_s(status: CoordinatorStatus, rounds: list[Round]) -> float | None:
 
 def _traffic(status: CoordinatorStatus, history: History, facts: Viewed) -> Traffic:
     up = sum(peer.bytes_up for peer in status.peers)
-    given = sum(one.rounds for one in history.contributions.values())
-    # Each gradient goes out once and its mean comes back once, as in any all-reduce.
-    per_round = 2 * _FLOAT_BYTES * status.num_values * facts.steps_per_round
-    ours = 2 * facts.value_bytes * status.num_values
-    fewer = per_round / ours if given and ours else None
+    steps = sum(peer.tokens for peer in status.peers) / facts.step_tokens
+    # A peer of an all-reduce sends its gradient's parts, and the mean's part that it has summed.
+    theirs = 2 * _FLOAT_BYTES * status.num_values * steps
+    fewer = theirs / up if up and theirs and not history.micro_tokens else None
     return Traffic(
         up, sum(peer.bytes_down for peer in status.peers), status.relayed,
         None if fewer is None else round(fewer, 1),
@@ -376,7 +376,8 @@ def _contributions(history: History) -> tuple[ContributionRow, ...]:
     return tuple(
         ContributionRow(
             peer.hex()[:_ID_CHARS], one.name, one.is_in, one.rounds,
-            one.rounds * history.round_tokens, one.left_out, one.streak,
+            None if history.micro_tokens else one.rounds * history.round_tokens,
+            one.left_out, one.streak,
         )
         for peer, one in most[:CONTRIBUTIONS_MAX]
     )  # fmt: skip

@@ -13,6 +13,7 @@ import threading
 import time
 from collections.abc import Callable
 from datetime import datetime
+from functools import cached_property
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -75,15 +76,14 @@ class Machine:
         import psutil
 
         all_cores = psutil.cpu_percent(None) / 100
-        own = self._own().cpu_percent(None) / 100 / (psutil.cpu_count() or 1)
+        own = self._own.cpu_percent(None) / 100 / (psutil.cpu_count() or 1)
         return float(max(0.0, all_cores - own))
 
+    @cached_property
     def _own(self) -> Any:
         import psutil
 
-        if not hasattr(self, "_process"):
-            self._process = psutil.Process()
-        return self._process
+        return psutil.Process()
 
     def worked(self) -> float:
         """Return the seconds for which this process has computed, on each thread for training."""

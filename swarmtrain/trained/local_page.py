@@ -161,12 +161,16 @@ class LocalRun:
         """The page of this run, for who has the link."""
         config = self.config
         is_counted = config.counted_unit == "tokens"
-        samples = config.steps_per_round * config.inner.batch
-        tokens = samples * (config.model.context if is_counted else 1)
-        history = History(tokens, config.num_ops, num_read=self.begins_at, _reader=self._begun())
+        window = config.model.context if is_counted else 1
+        step_tokens = config.inner.batch * window
+        history = History(
+            config.steps_per_round * step_tokens, config.num_ops,
+            config.pipeline.micro_batch * window if config.pipeline.num_stages > 1 else 0,
+            num_read=self.begins_at, _reader=self._begun(),
+        )  # fmt: skip
         value_bytes = facts_of(config.exchange.codec).bytes_per_value(config.exchange.block)
         return Page(
-            self, history, Viewed(config.steps_per_round, value_bytes), guard, time.monotonic,
+            self, history, Viewed(step_tokens, value_bytes), guard, time.monotonic,
             time.time, own=self.own, write=self._write,
         )  # fmt: skip
 

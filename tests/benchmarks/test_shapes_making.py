@@ -2,11 +2,9 @@
 
 import json
 import math
-import sys
 import time
 from dataclasses import replace
 from pathlib import Path
-from types import ModuleType
 from typing import Any
 
 import pytest
@@ -15,6 +13,7 @@ from shapes_modules import PLACE, loaded, result_of
 import swarmtrain
 from swarmtrain.compare import seats
 from swarmtrain.data.corpus import build_corpus
+from swarmtrain.page import plots
 
 
 @pytest.fixture(scope="module")
@@ -227,10 +226,7 @@ def test_the_whole_table_is_made_in_less_than_eight_hours_on_two_cores(load, tmp
 @pytest.fixture
 def plotly(monkeypatch: Any) -> None:
     """The script that draws, whether or not it is installed."""
-    offline = ModuleType("plotly.offline")
-    offline.get_plotlyjs = lambda: "var Plotly = 'the script';"  # type: ignore[attr-defined]
-    monkeypatch.setitem(sys.modules, "plotly", ModuleType("plotly"))
-    monkeypatch.setitem(sys.modules, "plotly.offline", offline)
+    monkeypatch.setattr(plots, "script", lambda: b"var Plotly = 'the script';")
 
 
 def test_the_command_makes_a_report_and_finds_its_runs_again(load, plotly, tmp_path, capsys):

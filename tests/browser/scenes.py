@@ -149,7 +149,7 @@ async def served(
         Round(number, "merged", 64, 0, 60.0 * number, 10_000_000 * number, 10**9 * number)
         for number in range(1, rounds + 1)
     ]
-    facts = Viewed(steps_per_round=50, value_bytes=1.02)
+    facts = Viewed(step_tokens=2048, value_bytes=1.02)
     page = Page(scene, history, facts, guard or Anybody(), loop.time, lambda: 1_800_000_000.0)
     app = web.Application()
     page.add_to(app)

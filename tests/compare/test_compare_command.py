@@ -3,10 +3,8 @@
 import json
 import os
 import re
-import sys
 from dataclasses import replace
 from pathlib import Path
-from types import ModuleType
 
 import pytest
 from compare_text import TINY, small_corpus
@@ -18,6 +16,7 @@ from swarmtrain.compare.plan import Pace
 from swarmtrain.compare.results import Point, RunResult, Shelf, rows
 from swarmtrain.compare.table import text_table
 from swarmtrain.foundation.errors import UserError
+from swarmtrain.page import plots
 from swarmtrain_optimizers.codecs import CODECS
 from swarmtrain_optimizers.robust import RULES
 from swarmtrain_optimizers.strategies.registry import BUILT_IN
@@ -213,10 +212,11 @@ def test_ddp_waits_though_the_others_do_not():
 
 
 def test_a_report_without_plotly_says_how_to_get_it_before_any_run(capsys, monkeypatch, tmp_path):
-    monkeypatch.setitem(sys.modules, "plotly.offline", None)
+    monkeypatch.setattr(plots, "find_spec", lambda name: None)
+    plots.script.cache_clear()
     code, _, err = ending(capsys, "--html", tmp_path / "report.html")
     assert (code, err.split()[0]) == (78, "SWT-E102")
-    assert "swarmtrain[report]" in err
+    assert "pip install plotly" in err
 
 
 def test_a_report_holds_the_script_the_table_and_three_figures(capsys, plotly, tmp_path, corpus):
@@ -232,10 +232,7 @@ def test_a_report_holds_the_script_the_table_and_three_figures(capsys, plotly, t
 @pytest.fixture
 def plotly(monkeypatch) -> None:
     """The script that draws, whether or not it is installed."""
-    offline = ModuleType("plotly.offline")
-    offline.get_plotlyjs = lambda: "var Plotly = 'the script';"
-    monkeypatch.setitem(sys.modules, "plotly", ModuleType("plotly"))
-    monkeypatch.setitem(sys.modules, "plotly.offline", offline)
+    monkeypatch.setattr(plots, "script", lambda: b"var Plotly = 'the script';")
 
 
 @pytest.mark.parametrize("name", ["missing/report.html", "."])

@@ -7,10 +7,11 @@ from swarmtrain.page.api import OPENAPI
 from swarmtrain.page.history import ROUNDS_MAX, History
 from swarmtrain.page.view import Viewed, event_rows, round_columns, run_view
 from swarmtrain_transport.wire import messages as m
+from swarmtrain_transport.wire.records import Books, Commit, Rewind, Skip
 from tests.transport.hall import Hall, opened, root_of
 from tests.transport.rig import A, B, C
 
-FACTS = Viewed(steps_per_round=20, value_bytes=1.0)
+FACTS = Viewed(step_tokens=5, value_bytes=1.0)
 TOKENS = 100
 
 
@@ -43,11 +44,13 @@ def test_rounds_contributions_and_the_exchange_are_the_ledgers():
     for op in (1, 2):
         hall.tick(hall.now_s + 5.0)
         hall.run_op(op, A, B, C)
+    for peer in (A, B, C):
+        hall.ack(peer, tokens=2 * TOKENS, bytes_out=96)
     view = seen(hall)
     assert (view.round, view.committed, view.tokens) == (2, 2, 6 * TOKENS)
     assert [(one.rounds, one.tokens) for one in view.contributions] == [(2, 2 * TOKENS)] * 3
     assert view.left_s == 98 * 5.0
-    assert view.traffic.fewer == 80.0  # 20 steps of 4 bytes by one exchange of one
+    assert view.traffic.fewer == 80.0  # 40 steps of 2 x 4 bytes of 24 values, by 96 bytes sent
     assert view.exchange is not None and view.exchange.kind == "mean"
     assert len(view.exchange.edges) == 6 and {moved for *_, moved in view.exchange.edges} == {16}
     columns = round_columns(history_of(hall), {0: 5.5, 2: 3.0})
@@ -88,15 +91,11 @@ def test_a_rewind_takes_its_rounds_back():
     hall = opened(A, B)
     hall.run_op(1, A, B)
     history = history_of(hall)
-    from swarmtrain_transport.wire.records import Rewind
-
     history._fold(Rewind(0, "lost"))
     assert not history.rounds
 
 
 def test_what_is_kept_of_a_long_run_is_bounded_and_reaches_back_to_its_beginning():
-    from swarmtrain_transport.wire.records import Skip
-
     history = History(TOKENS, 10)
     for op in range(1, 3 * ROUNDS_MAX):
         history._fold(Skip(op, "nobody", took=1000))
@@ -145,3 +144,19 @@ def test_who_leaves_is_told_as_gone():
     hall.say(C, m.Leave("bed"))
     given = {one.peer: one for one in seen(hall).contributions}
     assert not given[C.hex()[:16]].is_in and given[A.hex()[:16]].is_in
+
+
+def test_where_the_model_is_in_stages_tokens_are_those_of_the_books():
+    history = History(TOKENS, 10, micro_tokens=7)
+    for op in (1, 2):
+        history._fold(Books(op, 12, 10, (12, 10), (), 0, b""))
+        history._fold(Commit(op, b"", (A,), (), b"", group=1))
+        history._fold(Commit(op, b"", (A, B), (), b""))
+    assert [one.tokens for one in history.rounds] == [70, 140]
+
+
+def test_all_experts_tokens_are_the_runs():
+    history = History(TOKENS, 10)
+    history._fold(Commit(1, b"", (A, B), (), b"", group=1))
+    history._fold(Commit(1, b"", (C,), (), b""))
+    assert history.rounds[-1].tokens == 3 * TOKENS
