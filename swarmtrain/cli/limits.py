@@ -101,9 +101,10 @@ def show_limits(
 
 
 def _directory(state_dir: Path | None) -> Path:
+    from swarmtrain.peer.disk.ledger_file import FILE_NAME
     from swarmtrain.status import newest_state_dir, no_directory
 
-    directory = state_dir or newest_state_dir()
+    directory = state_dir or newest_state_dir(beside=FILE_NAME)
     if not directory.is_dir():
         raise no_directory(directory)
     return directory

@@ -32,8 +32,9 @@ def pause(
 
 def resume(context: typer.Context, state_dir: StateDir = None, verbose: Verbose = False) -> None:
     """End a pause: the peer trains on from where the run is."""
-    _told(context, state_dir, verbose=verbose, order="resume")
-    show("The peer trains on.")
+    answer = _told(context, state_dir, verbose=verbose, order="resume")
+    rests = answer["paused"]
+    show(f"The pause is over, but it still rests: {rests}." if rests else "The peer trains on.")
 
 
 def finish(context: typer.Context, state_dir: StateDir = None, verbose: Verbose = False) -> None:

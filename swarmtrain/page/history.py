@@ -8,7 +8,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 
 from swarmtrain.why.news import News
-from swarmtrain_transport.links.link import PeerId
+from swarmtrain.why.peer_history import NO_PARTNER, PeerHistories
 from swarmtrain_transport.wire.messages import FIRST_GROUP
 from swarmtrain_transport.wire.records import (
     AnyBody,
@@ -16,8 +16,6 @@ from swarmtrain_transport.wire.records import (
     Books,
     Commit,
     Freeze,
-    Gone,
-    Join,
     Plan,
     Record,
     Rewind,
@@ -31,9 +29,6 @@ ROUNDS_MAX = 20_000
 
 EVENTS_MAX = 2_000
 """Events that are kept, the newest."""
-
-PEERS_MAX = 4_096
-"""Keys whose contributions are kept; who gave least goes first."""
 
 
 @dataclass(slots=True)
@@ -62,25 +57,6 @@ class Round:
     high: float | None = None
 
 
-@dataclass(slots=True)
-class Contribution:
-    """Work of a key that is in results, of whichever group.
-
-    Attributes:
-        name: name that it gave itself when it came last.
-        is_in: True if it is in the roster.
-        rounds: committed rounds that have its part.
-        left_out: rounds that it was left out of.
-        streak: committed rounds of its group in a row that have its part, up to the newest.
-    """
-
-    name: str = ""
-    is_in: bool = False
-    rounds: int = 0
-    left_out: int = 0
-    streak: int = 0
-
-
 @dataclass(frozen=True, slots=True)
 class Event:
     """A sentence on a record of the ledger.
@@ -106,7 +82,7 @@ class History:
             where each contributor brings a round's tokens.
         rounds_wanted: rounds after which the run is over.
         rounds: ended rounds, the oldest first.
-        contributions: by peer.
+        peers: history of each peer, in whichever group.
         events: the newest.
         plan: the newest PLAN of the first group.
         num_read: records that were read.
@@ -116,7 +92,7 @@ class History:
     rounds_wanted: int
     micro_tokens: int = 0
     rounds: list[Round] = field(default_factory=list)
-    contributions: dict[PeerId, Contribution] = field(default_factory=dict)
+    peers: PeerHistories = field(default_factory=PeerHistories)
     events: deque[Event] = field(default_factory=lambda: deque(maxlen=EVENTS_MAX))
     plan: Plan | None = None
     num_read: int = 0
@@ -148,27 +124,16 @@ class History:
         return self.rounds[-1].number if self.rounds else 0
 
     def _fold(self, body: AnyBody) -> None:
+        self.peers.read(body)
         match body:
-            case Join():
-                known = self._of(body.peer)
-                known.name, known.is_in = body.name, True
-            case Gone():
-                self._of(body.peer).is_in = False
-            case Freeze():
-                out = [peer for peer, reason in body.excluded.items() if reason != "alone"]
-                for peer in out:
-                    self._of(peer).left_out += 1
-                    self._of(peer).streak = 0
-                if body.group == FIRST_GROUP:
-                    self._left_out[body.op] = len(out)
+            case Freeze() if body.group == FIRST_GROUP:
+                out = [reason for reason in body.excluded.values() if reason != NO_PARTNER]
+                self._left_out[body.op] = len(out)
             case Books():
                 self._booked = body.whole * self.micro_tokens
             case Plan() if body.group == FIRST_GROUP:
                 self.plan = body
             case Commit():
-                for peer in body.contributors:
-                    known = self._of(peer)
-                    known.rounds, known.streak = known.rounds + 1, known.streak + 1
                 if not self.micro_tokens:
                     self._tokens += len(body.contributors) * self.round_tokens
                 elif body.group == FIRST_GROUP:
@@ -190,11 +155,3 @@ class History:
         self.rounds.append(Round(body.op, outcome, peers, left_out, seconds, self._tokens))
         if len(self.rounds) > ROUNDS_MAX:
             self.rounds[: ROUNDS_MAX // 2] = self.rounds[: ROUNDS_MAX // 2 : 2]
-
-    def _of(self, peer: PeerId) -> Contribution:
-        if peer not in self.contributions and len(self.contributions) >= PEERS_MAX:
-            away = (key for key, one in self.contributions.items() if not one.is_in)
-            least = min(away, key=lambda key: self.contributions[key].rounds, default=None)
-            if least is not None:
-                del self.contributions[least]
-        return self.contributions.setdefault(peer, Contribution())

@@ -69,6 +69,7 @@ STORIES_MAX = 64
 """Stories of ended rounds that are kept, as each is read from the whole ledger."""
 
 STORIES_WAITING_MAX = 8
+HOST_CHARS_MAX = 255
 LOOK_BYTES_MAX = 1024
 BODY_S = 10.0
 """A body that takes longer is none: the page's own have a few bytes."""
@@ -204,6 +205,8 @@ class Page:
             self._ticking.cancel()
             await asyncio.gather(self._ticking, return_exceptions=True)
         for queue in self._streams:
+            while not queue.empty():
+                queue.get_nowait()
             queue.put_nowait(b"")
 
     # ---- who may look
@@ -248,7 +251,7 @@ class Page:
         if cookie is None:
             return _refusal(
                 401, "This link shows nothing: it was withdrawn, has expired, or was never given"
-                " out. After ten tries wait a minute.",
+                " out.",
             )  # fmt: skip
         response = _json({"ok": True})
         response.set_cookie(
@@ -315,6 +318,8 @@ class Page:
 
     async def _round(self, request: web.Request) -> web.Response:
         said, group = request.match_info["number"], _count(request, "group", None)
+        if group is None and "group" in request.query:
+            return _refusal(400, "group is a whole number.")
         if _WHOLE.fullmatch(said) is None:
             return _refusal(404, "Rounds have whole numbers, of nine digits at most.")
         number = int(said)
@@ -346,7 +351,7 @@ class Page:
             await asyncio.sleep(PAUSE * (time.perf_counter() - begun_s))
         told = {"round": number, **teller.story().fields()}
         # What is behind the newest outcomes changes no more, but for a REWIND or a conviction.
-        if number + 1 < self._source.status().round:
+        if told["story"] and number + 1 < self._source.status().round:
             self._stories[key] = told
             if len(self._stories) > STORIES_MAX:
                 del self._stories[next(iter(self._stories))]
@@ -385,6 +390,8 @@ class Page:
     async def _qr(self, request: web.Request) -> web.Response:
         import segno
 
+        if len(request.host) > HOST_CHARS_MAX:
+            return _refusal(400, "No host has so long a name.")
         drawn = io.BytesIO()
         segno.make(f"https://{request.host}/", error="m").save(
             drawn, kind="svg", scale=4, border=2, dark="#111", light="#fff"
@@ -422,6 +429,7 @@ class Page:
         try:
             with contextlib.suppress(ConnectionError, TimeoutError):
                 while (data := await queue.get()) and self._viewer(request) is not None:
+                    await self._charge(viewer, len(data))
                     async with asyncio.timeout(SEND_S):
                         await response.write(data)
         finally:

@@ -308,8 +308,8 @@ def _traffic(status: CoordinatorStatus, history: History, facts: Viewed) -> Traf
 
 
 def _peer(peer: PeerStatus, status: CoordinatorStatus, history: History) -> PeerRow:
-    given = history.contributions.get(bytes.fromhex(peer.peer))
-    tries = given.rounds + given.left_out if given is not None else 0
+    given = history.peers.of.get(bytes.fromhex(peer.peer))
+    tries = given.contributed + given.excluded if given is not None else 0
     reached: dict[str, int] = defaultdict(int)
     for way in peer.ways.values():
         reached[way or "none"] += 1
@@ -318,7 +318,7 @@ def _peer(peer: PeerStatus, status: CoordinatorStatus, history: History) -> Peer
         peer=peer.peer[:_ID_CHARS], name=peer.name, state=peer.state, round=peer.round,
         loss=peer.loss, tokens_per_s=peer.tokens_per_s, bytes_up=peer.bytes_up,
         bytes_down=peer.bytes_down, silent_s=peer.silent_s, left_out=peer.left_out,
-        merged=round(given.rounds / tries, 4) if given is not None and tries else None,
+        merged=round(given.contributed / tries, 4) if given is not None and tries else None,
         waited_s=peer.waited_s, norm=peer.norm, cosine=peer.cosine, rests=peer.rests,
         reached=dict(reached), stages=stages,
     )  # fmt: skip
@@ -372,12 +372,12 @@ def _edges(
 
 
 def _contributions(history: History) -> tuple[ContributionRow, ...]:
-    most = sorted(history.contributions.items(), key=lambda item: (-item[1].rounds, item[0]))
+    most = sorted(history.peers.of.items(), key=lambda item: (-item[1].contributed, item[0]))
     return tuple(
         ContributionRow(
-            peer.hex()[:_ID_CHARS], one.name, one.is_in, one.rounds,
-            None if history.micro_tokens else one.rounds * history.round_tokens,
-            one.left_out, one.streak,
+            peer.hex()[:_ID_CHARS], one.name, one.is_in, one.contributed,
+            None if history.micro_tokens else one.contributed * history.round_tokens,
+            one.excluded, one.streak,
         )
         for peer, one in most[:CONTRIBUTIONS_MAX]
     )  # fmt: skip
@@ -385,7 +385,7 @@ def _contributions(history: History) -> tuple[ContributionRow, ...]:
 
 def _notices(status: CoordinatorStatus, history: History) -> Iterator[Notice]:
     """Yield the newest twenty things that people should look at."""
-    names = {peer.hex(): one.name for peer, one in history.contributions.items()}
+    names = {peer.hex(): one.name for peer, one in history.peers.of.items()}
     told: list[tuple[int, Notice]] = []
     for one in status.exclusions:
         name = names.get(one.peer, one.peer[:8])

@@ -8,15 +8,18 @@ taken for one that vanished.
 import os
 import signal
 import threading
+import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from functools import partial
 from types import FrameType
 
+import torch
 from msgspec.structs import replace
 from torch import Tensor
 
 from swarmtrain.config.options import JoinOptions
+from swarmtrain.config.owner_limits import NO_LIMITS, Limits
 from swarmtrain.config.settings import RunConfig
 from swarmtrain.foundation import signals as ending
 from swarmtrain.foundation import supervisor
@@ -184,7 +187,9 @@ class _Peer:
     def __init__(self, membership: Membership, options: JoinOptions, events: Telling) -> None:
         config = membership.config
         self.membership = membership
-        membership.thread.wishes.machine.threads = options.threads
+        self._threads = options.threads
+        self._limited(NO_LIMITS)
+        membership.thread.wishes.apply = self._limited
         self.feed = TextFeed(config, membership.storage.directory, options.data, events.say)
         self.reader = Reader(
             config, self.feed, batch=config.inner.batch, seed=membership.own_seed(),
@@ -260,10 +265,16 @@ class _Peer:
         if config.inner.schedule == "tokens":
             self.trainer.step = step_by_tokens(config, driver)
         before = self.trainer.num_samples
+        begun_s = time.monotonic()
         self._loss = loss = self.trainer.step_for(driver)
-        self.membership.thread.wishes.breathe()
+        self.membership.thread.wishes.breathe(time.monotonic() - begun_s)
         samples = self.trainer.num_samples - before
         self.session.stepped(samples, loss, self.trainer.bytes_per_step)
+
+    def _limited(self, limits: Limits) -> None:
+        threads = limits.threads or self._threads
+        self.membership.thread.wishes.machine.threads = threads
+        torch.set_num_threads(threads)
 
     def _on_lease(self, grant: LeaseGrant) -> None:
         self.membership.thread.run_coroutine(lambda shell: self.reader.fill(shell, grant))

@@ -90,9 +90,13 @@ class Machine:
         return time.process_time() / max(1, self.threads)
 
     def set_nice(self, nice: int) -> None:
-        """Make the process nicer; less nice again only its superuser can."""
-        if nice > os.nice(0):
-            os.nice(nice - os.nice(0))
+        """Give the process this niceness; a lower one again only a superuser may."""
+        tasks = Path("/proc/self/task")
+        # Linux has a niceness for each thread, and torch has made its own by now.
+        every = [int(one.name) for one in tasks.iterdir()] if tasks.is_dir() else [0]
+        for task in every if hasattr(os, "setpriority") else ():
+            with contextlib.suppress(OSError):
+                os.setpriority(os.PRIO_PROCESS, task, nice)
 
 
 class Wishes:
@@ -110,6 +114,7 @@ class Wishes:
         leaves: True if it is to leave at once.
         machine: the machine.
         limits: limits that hold now.
+        apply: hears limits that have changed.
     """
 
     def __init__(
@@ -122,7 +127,8 @@ class Wishes:
         self.may_pause, self.finishes, self.leaves = True, False, False
         self.limits, self._changed_ns = NO_LIMITS, -1
         self._directory, self.machine, self._now = directory, machine or Machine(), now
-        self._looked_s, self._because = -math.inf, ""
+        self._looked_s, self._because, self._is_nice = -math.inf, "", False
+        self.apply: Callable[[Limits], None] = lambda limits: None
         self._clock = clock
         self._breathed = clock(), self.machine.worked()
         self._until_s: float | None = None
@@ -137,12 +143,8 @@ class Wishes:
             rests = self._until_s is not None or bool(self._because)
             return rests and not (self.finishes or self.leaves)
 
-    def look(self, apply: Callable[[Limits], None] = lambda limits: None) -> None:
-        """See every few seconds which limits there are, and if one of them asks for a rest.
-
-        Args:
-            apply: hears limits that have changed.
-        """
+    def look(self) -> None:
+        """See every few seconds which limits there are, and if one of them asks for a rest."""
         if self._directory is None or self._clock() - self._looked_s < _LOOK_S:
             return
         self._looked_s = self._clock()
@@ -154,21 +156,31 @@ class Wishes:
             self._changed_ns = changed_ns
             with contextlib.suppress(UserError):  # those that were last whole hold on
                 self.limits = limits_file.read(self._directory)
-            self.machine.set_nice(self.limits.nice)
-            if self.limits.threads:
-                self.machine.threads = self.limits.threads
-            apply(self.limits)
+            if self._is_nice or self.limits.nice:
+                self._is_nice = True
+                self.machine.set_nice(self.limits.nice)
+            self.apply(self.limits)
         self._because = self._reason() if self.may_pause else ""
 
-    def breathe(self) -> None:
+    def breathe(self, step_s: float) -> None:
         """Sleep until all that this process has computed since the last time fits into the duty
-        cycle; time that it has waited counts."""
+        cycle; time that it has waited counts.
+
+        Args:
+            step_s: duration of the inner step since then, which counts whole: of a card the
+                processor knows nothing.
+        """
         before_s, worked_before_s = self._breathed
-        worked_s, waited_s = self.machine.worked() - worked_before_s, self._clock() - before_s
-        left_s = worked_s / self.limits.duty - waited_s
-        while left_s > 0.0 and not (self.finishes or self.leaves):
-            time.sleep(min(left_s, _NAP_S))
-            left_s -= _NAP_S
+        worked_s = max(step_s, self.machine.worked() - worked_before_s)
+        waited_s = self._clock() - before_s
+        while not (self.finishes or self.leaves):
+            self.look()  # other limits may hold by now
+            left_s = worked_s / self.limits.duty - waited_s
+            if left_s <= 1e-9:
+                break
+            nap_s = min(left_s, _NAP_S)
+            time.sleep(nap_s)
+            waited_s += nap_s
         self._breathed = self._clock(), self.machine.worked()
 
     def _reason(self) -> str:
@@ -210,6 +222,11 @@ class Wishes:
                 "Name the coordinator's directory with --state-dir.",
             ) from error
         match said:
+            case Pause() if self.finishes or self.leaves:
+                raise UserError(
+                    "SWT-E610", "This peer is about to leave.", "There is nothing to pause.",
+                    "`swarmtrain join` brings it back.",
+                )  # fmt: skip
             case Pause(seconds):
                 if not self.may_pause:
                     raise UserError(

@@ -55,7 +55,7 @@ class LinkGuard:
 
     def enter(self, secret: str, address: str, now_s: float) -> str | None:
         """Return a cookie for the link's secret."""
-        if not hmac.compare_digest(secret.encode(), self.secret.encode()):
+        if not (secret.isascii() and hmac.compare_digest(secret, self.secret)):
             return None
         cookie = secrets.token_hex(16)
         self._cookies[cookie] = hashlib.sha256(cookie.encode()).digest()

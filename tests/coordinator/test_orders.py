@@ -12,10 +12,10 @@ import pytest
 
 from swarmtrain.coordinator.disk.store import Store
 from swarmtrain.coordinator.organiser.orders import Desk
-from swarmtrain.coordinator.organiser.peer_history import OTHER, REASONS_MAX, PeerHistories
 from swarmtrain.foundation.errors import UserError
 from swarmtrain.peer.network.control import DoorRefused
 from swarmtrain.status import ask, order, socket_path
+from swarmtrain.why.peer_history import OTHER, REASONS_MAX, PeerHistories
 from swarmtrain_transport import limits
 from swarmtrain_transport.credentials.invite import Invite
 from swarmtrain_transport.ledger.standing import Conduct

@@ -136,8 +136,11 @@ def test_a_duty_cycle_sleeps_as_long_as_it_says(monkeypatch, tmp_path):
     wishes = Wishes(clock, tmp_path, laptop)
     wishes.look()
     laptop.cpu_s, clock.now_s = 0.5, clock.now_s + 0.7  # it has waited, too
-    wishes.breathe()
+    wishes.breathe(0.1)
     assert sum(slept) == pytest.approx(2.0 - 0.7) and max(slept) <= 0.5
     laptop.cpu_s, clock.now_s = 0.6, clock.now_s + 9.0
-    wishes.breathe()
+    wishes.breathe(0.1)
     assert sum(slept) == pytest.approx(1.3), "it has waited for longer than that"
+    clock.now_s += 1.0
+    wishes.breathe(1.0)
+    assert sum(slept) == pytest.approx(4.3), "a card's step counts whole"

@@ -35,9 +35,9 @@ from swarmtrain.coordinator.organiser.order_forms import (
     ShowPeer,
     UnbanPeer,
 )
-from swarmtrain.coordinator.organiser.peer_history import PeerHistories, PeerHistory
 from swarmtrain.coordinator.shell import Shell
 from swarmtrain.foundation.errors import UserError, cleaned, misuse
+from swarmtrain.why.peer_history import PeerHistories, PeerHistory
 from swarmtrain_transport import limits
 from swarmtrain_transport.actions import CoordinatorAction
 from swarmtrain_transport.coordinator.members.departures import Ban, Order, Pardon, Removal

@@ -11,11 +11,9 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
 
-import torch
 from torch import Tensor
 
 from swarmtrain.checkpoint import Checkpoint
-from swarmtrain.config.owner_limits import Limits
 from swarmtrain.config.settings import RunConfig
 from swarmtrain.foundation.errors import UserError, cleaned
 from swarmtrain.models.tensors import Layout
@@ -335,18 +333,13 @@ class Session:
     def _rests(self) -> bool:
         """True if the owner has asked for a pause, and a round has just ended."""
         wishes, machine = self._thread.wishes, self._machine
-        wishes.look(self._limited)
+        wishes.look()
         if wishes.finishes or wishes.leaves:
             machine.leave_soon()
         rests = wishes.is_paused and machine.is_between_rounds and not machine.should_stop
         if rests and self._phase != PAUSED:
             self._say(PAUSED)
         return rests
-
-    @staticmethod
-    def _limited(limits: Limits) -> None:
-        if limits.threads:
-            torch.set_num_threads(limits.threads)
 
     def _look(self, *, wait: bool) -> None:
         """Handle what is in the inbox; with `wait`, give it a moment to come."""

@@ -103,3 +103,14 @@ def test_who_alone_holds_its_experts_newest_state_takes_nobodys_place():
     one.say(B, m.Leave("enough"))
     one.alive(one.now_s + limits.STAGE_EMPTY_S + 5.0, A, C)
     assert trained(one)[C] == (0,)
+
+
+def test_who_is_paused_takes_nobodys_place():
+    one = hall()
+    for peer in (A, B, C, D):
+        one.join(peer)
+    with_a_round(one, A, C)
+    one.ack(D, phase=m.PAUSED)
+    for peer in (A, C):
+        one.say(peer, m.Leaving())
+    assert trained(one)[D] == (1,)

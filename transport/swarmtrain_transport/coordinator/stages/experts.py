@@ -72,7 +72,11 @@ class Experts:
         }
         if not due:
             return None
-        living = {peer for peer, line in self.lines.items() if line.life.is_alive(now_s)} - leaving
+        living = {
+            peer
+            for peer, line in self.lines.items()
+            if line.life.is_alive(now_s) and not line.rests
+        }
         staying = {number: groups[number].members.keys() & living for number in known}
         # The last one of an expert stays, as its state would be with nobody.
         spare = {

@@ -25,7 +25,7 @@ REASONS_MAX = 16
 
 OTHER = "other"
 
-_NO_PARTNER = "alone"
+NO_PARTNER = "alone"
 """Reason in FREEZE of who was left over by the draw of pairs, which is nobody's fault."""
 
 
@@ -40,6 +40,7 @@ class PeerHistory:
         since_round, since_group: round in progress in `group` when it came last.
         is_in: True if it is in the roster.
         contributed: committed rounds that have its part.
+        streak: those since it was last left out.
         excluded: rounds that it was planned for and left out of.
         reasons: number of exclusions for each reason.
         last_reason, last_round, last_group: facts of the newest exclusion, or of its going.
@@ -52,6 +53,7 @@ class PeerHistory:
     since_group: int = FIRST_GROUP
     is_in: bool = False
     contributed: int = 0
+    streak: int = 0
     excluded: int = 0
     reasons: Counter[str] = field(default_factory=Counter)
     last_reason: str = ""
@@ -93,17 +95,21 @@ class PeerHistories:
                 self._history(body.peer).last_reason = ""
             case Freeze():
                 for peer, reason in body.excluded.items():
-                    if reason != _NO_PARTNER:
+                    if reason != NO_PARTNER:
                         self._excluded(self._history(peer), reason, body)
             case Commit():
                 for peer in body.contributors:
-                    self._history(peer).contributed += 1
+                    history = self._history(peer)
+                    history.contributed, history.streak = (
+                        history.contributed + 1,
+                        history.streak + 1,
+                    )
 
     @staticmethod
     def _excluded(history: PeerHistory, reason: str, freeze: Freeze) -> None:
         is_listed = reason in history.reasons or len(history.reasons) < REASONS_MAX
         history.reasons[reason if is_listed else OTHER] += 1
-        history.excluded += 1
+        history.excluded, history.streak = history.excluded + 1, 0
         _suffered(history, reason, freeze.op, freeze.group)
 
     def _history(self, peer: PeerId) -> PeerHistory:
