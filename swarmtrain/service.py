@@ -158,9 +158,11 @@ class Installed:
         if self._system == "linux":
             atomic_file.write(self.path, systemd_unit(service).encode(), mode=0o600)
             self._ask("systemctl", "--user", "daemon-reload")
-            self._ask("systemctl", "--user", "enable", "--now", NAME)
+            self._ask("systemctl", "--user", "enable", NAME)
+            self._ask("systemctl", "--user", "restart", NAME)  # also one that runs with other words
         elif self._system == "darwin":
             atomic_file.write(self.path, launchd_agent(service), mode=0o600)
+            self._run(("launchctl", "bootout", f"gui/{os.getuid()}/{NAME}"))  # if it was there
             self._ask("launchctl", "bootstrap", f"gui/{os.getuid()}", str(self.path))
         else:
             atomic_file.write(self.path, scheduled_task(service).encode("utf-16"), mode=0o600)

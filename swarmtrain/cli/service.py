@@ -34,12 +34,15 @@ def install(
     from swarmtrain.foundation import atomic_file, dirs
     from swarmtrain.service import Installed, Service, launchd_agent, scheduled_task, systemd_unit
 
+    options = list(context.args)
+    if invite.startswith("-"):  # the first option of `join`, and no invite stands before it
+        options, invite = [invite, *options], ""
     parsed = Invite.parse(invite_text(invite, invite_file))
-    place = dirs.make_private(dirs.peer_dirs(parsed.run, "", "peer")[0])
+    place = dirs.peer_dirs(parsed.run, "", "peer")[0]
     secret: Path = place / "service.invite"
     words = (
         sys.executable, "-m", "swarmtrain", "join", "--yes", "--wait", "--invite-file",
-        str(secret), "--state-dir", str(place), *context.args,
+        str(secret), "--state-dir", str(place), *options,
     )  # fmt: skip
     service, installed = Service(words, place), Installed()
     if show_only:
@@ -49,6 +52,7 @@ def install(
         }  # fmt: skip
         show(texts[installed.path.suffix](service))
         return
+    dirs.make_private(place)
     atomic_file.write(secret, str(parsed).encode(), mode=0o600)
     installed.install(service)
     show(f"Installed and started: {installed.path}")

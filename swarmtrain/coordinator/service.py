@@ -273,13 +273,22 @@ def _invites(outside: Outside, config: RunConfig, keys: RunKeys) -> Callable[[by
 
 
 async def _track(machine: Rendezvous, page: Page, tracking: Tracking) -> None:
-    """Tell trackers of each round, once its loss had a moment to come."""
-    told = 0
-    while True:
-        await asyncio.sleep(LOOK_S)
-        if (newest := machine.first.view.last_op) != told:
-            told = newest
-            tracking.tell(await page.view())
+    """Tell trackers of each round when the next one has ended, so that its loss could come; of the
+    last one at the end."""
+    told = machine.first.view.last_op  # an earlier life has told of those
+    is_over = False
+    while not is_over:
+        try:
+            await asyncio.sleep(LOOK_S)
+        except asyncio.CancelledError:
+            is_over = True
+        if machine.first.view.last_op - told > (not is_over):
+            view = await page.view(is_new=True)
+            rounds = [one for one in page.rounds if one.number > told]
+            ended = rounds if is_over else rounds[:-1]
+            if ended:
+                told = ended[-1].number
+                tracking.tell(view, ended, machine.first.chronicle.losses)
 
 
 def _link(
@@ -318,6 +327,9 @@ class _Run:
 
     def losses(self) -> Mapping[int, float]:
         return {**self.store.losses(), **self.newest}
+
+    def begins(self) -> None:
+        """All records are here."""
 
 
 def _page(

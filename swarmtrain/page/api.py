@@ -29,6 +29,7 @@ _ANSWERS: dict[str, tuple[str, Any]] = {
     "/api/v1/events": ("What happened, the oldest first", list[EventRow]),
 }
 _QUERIES = {
+    "/api/v1/rounds/{number}": ("group",),
     "/api/v1/rounds": ("first", "points"),
     "/api/v1/events": ("after", "count"),
 }

@@ -4,11 +4,12 @@ Nothing here is decided by, and nothing of it is told by peers: it is what the l
 """
 
 from collections import deque
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from swarmtrain.why.news import News
-from swarmtrain.why.peer_history import NO_PARTNER, PeerHistories
+from swarmtrain.why.peer_history import NO_PARTNER, PeerHistories, PeerHistory
+from swarmtrain_transport.ledger.fold import LedgerView
 from swarmtrain_transport.wire.messages import FIRST_GROUP
 from swarmtrain_transport.wire.records import (
     AnyBody,
@@ -86,6 +87,7 @@ class History:
         events: the newest.
         plan: the newest PLAN of the first group.
         num_read: records that were read.
+        up, down: bytes that peers have sent and received, as far as that was seen.
     """
 
     round_tokens: int
@@ -96,27 +98,44 @@ class History:
     events: deque[Event] = field(default_factory=lambda: deque(maxlen=EVENTS_MAX))
     plan: Plan | None = None
     num_read: int = 0
+    up: int = 0
+    down: int = 0
     _reader: BodyReader = field(default_factory=BodyReader)
     _news: News | None = None
     _left_out: dict[int, int] = field(default_factory=dict)
+    _moved: dict[str, tuple[int, int]] = field(default_factory=dict)
     _tokens: int = 0
     _booked: int = 0
 
     def read(self, records: Iterable[Record]) -> None:
         """The next records."""
-        if self._news is None:
-            self._news = News(self.rounds_wanted, None)
+        news = self._news = self._news or News(self.rounds_wanted, None)
         for record in records:
-            self.num_read = record.index + 1
-            self._fold(self._reader.read(record))
-            for text in self._news.of_records((record,)):
+            self.num_read, body = record.index + 1, self._reader.read(record)
+            self._fold(body)
+            for text in news.of_body(body):
                 self.events.append(Event(record.index, self._newest, text))
 
-    def saw(self, num_bytes: int, losses: Sequence[float]) -> None:
-        """By now peers have sent so many bytes in all, and say these training losses."""
+    def begins(self, view: LedgerView, reader: BodyReader, index: int) -> None:
+        """Begin with the fold of all records before this index, which are not here."""
+        self._reader, self.num_read = reader, index
+        self._news = News(self.rounds_wanted, None)
+        self._news.knows(view.names, view.roster)
+        for peer, name in view.names.items():
+            self.peers.of[peer] = PeerHistory(name=name, is_in=peer in view.roster)
+
+    def saw(self, moved: Mapping[str, tuple[int, int]], losses: Sequence[float]) -> None:
+        """By now each peer has sent and received so many bytes in its process's life, and peers say
+        these training losses."""
+        for peer, (up, down) in moved.items():
+            before = self._moved.get(peer, (0, 0))
+            is_same = up >= before[0] and down >= before[1]  # else its process is another one
+            self.up += up - before[0] if is_same else up
+            self.down += down - before[1] if is_same else down
+        self._moved.update(moved)
         if self.rounds and self.rounds[-1].num_bytes < 0:
             newest = self.rounds[-1]
-            newest.num_bytes = num_bytes
+            newest.num_bytes = self.up
             newest.low, newest.high = min(losses, default=None), max(losses, default=None)
 
     @property

@@ -32,19 +32,15 @@ class _Collector(Collector):
             "loss": ("Validation loss in nats", view.loss),
             "tokens_per_second": ("Tokens that all peers train on in a second", view.tokens_per_s),
             "seconds_left": ("Time that the rounds left will take", view.left_s),
+            "tokens": ("Tokens that are in results; fewer after a rewind", view.tokens),
+            "commits": ("Rounds with a result", view.committed),
             "is_waiting": ("1 while the run waits for somebody", int(bool(view.waiting_for))),
         }
         for name, (text, value) in gauges.items():
             if value is not None:
                 yield GaugeMetricFamily(f"swarmtrain_{name}", text, value=float(value))
-        counters = {
-            "tokens": ("Tokens that are in results", view.tokens),
-            "commits": ("Rounds with a result", view.committed),
-        }
-        for name, (text, count) in counters.items():
-            yield CounterMetricFamily(f"swarmtrain_{name}", text, value=float(count))
         moved = CounterMetricFamily(
-            "swarmtrain_bytes", "Bytes of the peers that are in", labels=["direction"]
+            "swarmtrain_bytes", "Bytes of all peers that were seen", labels=["direction"]
         )
         for direction, count in (("up", view.traffic.up), ("down", view.traffic.down)):
             moved.add_metric([direction], float(count))

@@ -18,7 +18,9 @@ import asyncio
 import contextlib
 import csv
 import gzip
+import hashlib
 import io
+import logging
 import re
 import time
 from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping, Sequence
@@ -34,7 +36,7 @@ from aiohttp.typedefs import Handler
 from swarmtrain.foundation.errors import UserError
 from swarmtrain.page import plots
 from swarmtrain.page.api import OPENAPI
-from swarmtrain.page.history import History
+from swarmtrain.page.history import History, Round
 from swarmtrain.page.view import (
     POINTS_MAX,
     RoundColumns,
@@ -46,7 +48,10 @@ from swarmtrain.page.view import (
 )
 from swarmtrain.why.story import Teller
 from swarmtrain_transport.coordinator.status import CoordinatorStatus
-from swarmtrain_transport.wire.records import Record
+from swarmtrain_transport.ledger.fold import LedgerView
+from swarmtrain_transport.wire.records import BodyReader, Record
+
+logger = logging.getLogger(__name__)
 
 COOKIE = "swarmtrain_viewer"
 COOKIE_S = 30 * 24 * 3600
@@ -115,6 +120,10 @@ class Source(Protocol):
     def losses(self) -> Mapping[int, float]:
         """Validation losses by round, of all rounds."""
 
+    def begins(self) -> tuple[LedgerView, BodyReader, int] | None:
+        """The fold of the records before the first one that is here, what reads it, and its index;
+        None where all are here."""
+
 
 class Guard(Protocol):
     """Judge of viewers."""
@@ -154,6 +163,8 @@ class Page:
         write: Callable[[str], Awaitable[str]] | None = None,
     ) -> None:
         self._own, self._write, self._writing = own, write, asyncio.Lock()
+        if (begins := source.begins()) is not None:
+            history.begins(*begins)
         self._source, self._history, self._facts, self._guard = source, history, facts, guard
         self._welcome: Callable[[web.Request, bytes], None] = lambda request, viewer: None
         self._charge: Callable[[bytes, int], Awaitable[None]] = _charge_nothing
@@ -218,7 +229,10 @@ class Page:
             cookie = self._guard.enter(secret.strip(), address, self._clock())
         else:
             cookie = request.cookies.get(COOKIE, "")
-        return self._guard.judge(cookie) if cookie else None
+        viewer = self._guard.judge(cookie) if cookie else None
+        if viewer is not None and scheme == "Bearer":  # the same at each request
+            return hashlib.sha256(f"{secret} {request.remote}".encode()).digest()
+        return viewer
 
     def _for_viewers(self, answer: Handler) -> Handler:
         async def guarded(request: web.Request) -> web.StreamResponse:
@@ -269,14 +283,20 @@ class Page:
             history.read(islice(self._source.records(history.num_read), RECORDS_AT_ONCE))
             await asyncio.sleep(0)
 
-    async def view(self) -> RunView:
-        """The run, no older than half a tick."""
+    @property
+    def rounds(self) -> Sequence[Round]:
+        """Rounds that have ended, as of the newest view."""
+        return self._history.rounds
+
+    async def view(self, *, is_new: bool = False) -> RunView:
+        """The run, no older than half a tick; or as it is now."""
         now_s = self._clock()
-        if self._view is None or now_s - self._view[0] >= TICK_S / 2:
+        if is_new or self._view is None or now_s - self._view[0] >= TICK_S / 2:
             await self._read()
             status = self._source.status()
             losses = [peer.loss for peer in status.peers if peer.loss > 0]
-            self._history.saw(sum(peer.bytes_up for peer in status.peers), losses)
+            moved = {peer.peer: (peer.bytes_up, peer.bytes_down) for peer in status.peers}
+            self._history.saw(moved, losses)
             view = run_view(
                 status, self._history, self._facts, self._wall_clock(), you=self._own(),
                 can_write=self._write is not None,
@@ -342,7 +362,9 @@ class Page:
         key = number, group
         if key in self._stories:
             return self._stories[key]
-        teller, read, stop = Teller(number, group), 0, self._source.num_records()
+        begins = self._source.begins()
+        known, read = (begins[:2], begins[2]) if begins is not None else (None, 0)
+        teller, stop = Teller(number, group, known), self._source.num_records()
         while read < stop:
             begun_s = time.perf_counter()
             for record in islice(self._source.records(read), RECORDS_AT_ONCE):
@@ -377,6 +399,9 @@ class Page:
                 return _json({"text": await self._write(text)})
             except UserError as error:
                 return _refusal(409, f"{error.what} {error.remedy}")
+            except Exception:
+                logger.exception("the model could not write")
+                return _refusal(500, "The model could not write; the reason is where this runs.")
 
     async def _metrics(self, request: web.Request) -> web.Response:
         from swarmtrain.page import metrics  # seldom asked for, and slow to import

@@ -9,12 +9,12 @@ import json
 import logging
 import queue
 import threading
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from pathlib import Path
-from statistics import fmean
 from typing import Protocol
 
 from swarmtrain.foundation.errors import UserError
+from swarmtrain.page.history import Round
 from swarmtrain.page.view import RunView
 
 logger = logging.getLogger(__name__)
@@ -157,21 +157,23 @@ class Tracking:
             _check_installed(name)
             self._making[name] = TRACKERS[name]
         self._directory, self._run = directory, run
-        self._told = -1
         self._queue: queue.Queue[tuple[Values, int] | None] = queue.Queue(_WAITING_MAX)
         self._thread = threading.Thread(target=self._work, name="swarmtrain-track", daemon=True)
         self._thread.start()
 
-    def tell(self, view: RunView) -> None:
-        """Take the view of a run; a round that is new is logged. Never waits and never raises."""
-        if view.round == self._told or not view.round:
-            return
-        self._told = view.round
-        values = values_of(view)
-        try:
-            self._queue.put_nowait((values, view.tokens))
-        except queue.Full:
-            logger.warning("Trackers are slow: round %d is not logged.", view.round)
+    def tell(self, view: RunView, rounds: Iterable[Round], losses: Mapping[int, float]) -> None:
+        """Log rounds that have ended. Never waits for a tracker and never raises.
+
+        Args:
+            view: the run now.
+            rounds: rounds that are new, the oldest first.
+            losses: validation losses by round.
+        """
+        for one in rounds:
+            try:
+                self._queue.put_nowait((values_of(view, one, losses.get(one.number)), one.tokens))
+            except queue.Full:
+                logger.warning("Trackers are slow: round %d is not logged.", one.number)
 
     def close(self) -> None:
         """Let trackers end, for a few seconds at most."""
@@ -206,14 +208,14 @@ def _left_alone(name: str) -> Iterator[None]:
         logger.warning("The tracker %s has failed and is left alone: %r", name, error)
 
 
-def values_of(view: RunView) -> dict[str, float]:
-    """Return the numbers of a view by their names in trackers."""
-    losses = [peer.loss for peer in view.peers if peer.loss > 0]
+def values_of(view: RunView, one: Round, loss: float | None) -> dict[str, float]:
+    """Return the numbers of a round by their names in trackers; rates and bytes are of now."""
+    training = None if one.low is None or one.high is None else (one.low + one.high) / 2
     found: dict[str, float | None] = {
-        "round": view.round, "val/loss": view.loss,
-        "train/loss": fmean(losses) if losses else None, "perf/tok_s": view.tokens_per_s,
-        "swarm/peers": len(view.peers), "swarm/bytes_up": view.traffic.up,
-        "swarm/bytes_down": view.traffic.down, "time": view.at_s,
+        "round": one.number, "val/loss": loss, "train/loss": training,
+        "perf/tok_s": view.tokens_per_s, "swarm/peers": one.peers,
+        "swarm/bytes_up": view.traffic.up, "swarm/bytes_down": view.traffic.down,
+        "time": view.at_s,
     }  # fmt: skip
     return {name: float(value) for name, value in found.items() if value is not None}
 

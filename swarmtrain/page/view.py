@@ -18,6 +18,7 @@ from swarmtrain_transport.coordinator.status import (
 )
 from swarmtrain_transport.kinds import PAIR
 from swarmtrain_transport.ledger.transfers import transfers_of
+from swarmtrain_transport.wire.messages import PAUSED
 from swarmtrain_transport.wire.records import Plan
 
 POINTS_MAX = 2_000
@@ -104,9 +105,9 @@ class Exchange(msgspec.Struct, frozen=True):
 
 
 class Traffic(msgspec.Struct, frozen=True):
-    """Bytes of the peers that are in, all overhead included; `relayed` by the coordinator. `fewer`
-    is how many times more they would have sent for the same steps with a mean of float32 gradients
-    at each, None where that is not known: before there is a step, and of a model in stages."""
+    """Bytes of all peers that were seen, all overhead included; `relayed` by the coordinator.
+    `fewer` is how many times more those that are in would have sent for the same steps with a mean
+    of float32 gradients at each; None before there is a step, and of a model in stages."""
 
     up: int
     down: int
@@ -218,7 +219,7 @@ def run_view(
         left_s=_left_s(status, history.rounds),
         first_loss=losses[min(losses)] if losses else None,
         loss=losses[max(losses)] if losses else None,
-        waiting_for=status.waiting_for, waiting_seen_s=status.waiting_seen_s, door=status.door,
+        waiting_for=_waits_for(status), waiting_seen_s=status.waiting_seen_s, door=status.door,
         result=status.result, checkpoint=status.checkpoint_op, num_values=status.num_values,
         relays=len(status.relays), traffic=_traffic(status, history, facts),
         peers=tuple(_peer(peer, status, history) for peer in status.peers),
@@ -264,12 +265,20 @@ def _state(status: CoordinatorStatus, newest: Round | None) -> str:
         return _STATES.get(status.phase, status.phase)
     if not status.peers and not status.committed:
         return "empty"
-    if status.waiting_for or not status.peers or status.phase not in _WORDS:
+    if _waits_for(status) or not status.peers or status.phase not in _WORDS:
         return "waiting"
     is_skipped = (
         newest is not None and newest.outcome == "skipped" and newest.number == status.round
     )
     return "skipped" if is_skipped else "training"
+
+
+def _waits_for(status: CoordinatorStatus) -> str:
+    """Return what the run waits for, in words."""
+    if status.waiting_for or not status.peers or status.result:
+        return status.waiting_for
+    rest = all(peer.state == PAUSED for peer in status.peers)
+    return "its peers, all of which are paused" if rest else ""
 
 
 def _headline(status: CoordinatorStatus, state: str) -> str:
@@ -302,7 +311,8 @@ def _traffic(status: CoordinatorStatus, history: History, facts: Viewed) -> Traf
     theirs = 2 * _FLOAT_BYTES * status.num_values * steps
     fewer = theirs / up if up and theirs and not history.micro_tokens else None
     return Traffic(
-        up, sum(peer.bytes_down for peer in status.peers), status.relayed,
+        max(up, history.up), max(sum(peer.bytes_down for peer in status.peers), history.down),
+        status.relayed,
         None if fewer is None else round(fewer, 1),
     )  # fmt: skip
 

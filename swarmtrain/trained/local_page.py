@@ -8,6 +8,7 @@ Only whoever has the link that was printed here may look: other users of the mac
 """
 
 import asyncio
+import contextlib
 import hashlib
 import hmac
 import secrets
@@ -32,6 +33,7 @@ from swarmtrain.peer.disk.ledger_file import FILE_NAME, read
 from swarmtrain.peer.disk.storage import beginning_in
 from swarmtrain_optimizers.codec_facts import facts_of
 from swarmtrain_transport.coordinator.status import CoordinatorStatus, PeerStatus
+from swarmtrain_transport.errors import RemoteFault
 from swarmtrain_transport.ledger.fold import LedgerView
 from swarmtrain_transport.ledger.snapshots import from_image
 from swarmtrain_transport.wire.records import BodyReader, Record
@@ -42,6 +44,7 @@ LOOK_S = 1.0
 COOKIES_MAX = 64
 PROMPT_TOKENS = 120
 STOPPED = "is not running"
+STOPPED_WORDS = "this peer, which is not running"
 
 
 class LinkGuard:
@@ -83,21 +86,28 @@ class LocalRun:
         self.config = _config_of(directory)
         self._records: list[Record] = []
         self._num_bytes = -1
+        self._image: bytes | None = None
         self._view, self._reader, self.begins_at = LedgerView(), BodyReader(), 0
         self._peer: Mapping[str, Any] = {}
-        self.look()
+        self.take(self.heard())
 
-    def look(self) -> None:
-        """Read what is new on the disk, and ask the peer how it is."""
+    def heard(self) -> tuple[Mapping[str, Any] | None, int, list[Record]]:
+        """Ask the peer how it is, and read its ledger if that has grown. Changes nothing."""
         try:
-            self._peer = status.ask(self._directory)
+            told: Mapping[str, Any] | None = status.ask(self._directory)
         except UserError:
-            self._peer = {**self._peer, "state": STOPPED, "connected": False}
+            told = None
         num_bytes = self._path.stat().st_size
+        return told, num_bytes, read(self._path).records if num_bytes != self._num_bytes else []
+
+    def take(self, heard: tuple[Mapping[str, Any] | None, int, list[Record]]) -> None:
+        """Take what was heard."""
+        told, num_bytes, records = heard
+        self._peer = told or {**self._peer, "state": STOPPED, "connected": False}
         if num_bytes == self._num_bytes:
             return
-        records = read(self._path).records
         if not self._records and (begins := beginning_in(self._directory, records)) is not None:
+            self._image = begins.image
             self._view, self._reader = from_image(begins.image)
             self.begins_at = begins.snapshot.index + 1
         done = self.num_records()
@@ -124,7 +134,9 @@ class LocalRun:
             ),
             losses={}, exclusions=(), events=(),
             checkpoint_op=first.checkpoint.op if first.checkpoint else -1,
-            waiting_for=str(self._peer.get("waiting_for", "")), unit=self.config.counted_unit,
+            waiting_for=STOPPED_WORDS if self._peer["state"] == STOPPED and not is_over
+            else str(self._peer.get("waiting_for", "")),
+            unit=self.config.counted_unit,
         )  # fmt: skip
 
     def num_records(self) -> int:
@@ -139,11 +151,15 @@ class LocalRun:
         """None: peers do not keep the others' evaluations."""
         return {}
 
+    def begins(self) -> tuple[LedgerView, BodyReader, int] | None:
+        """The fold before the first record that is here, anew each time."""
+        return None if self._image is None else (*from_image(self._image), self.begins_at)
+
     def own(self) -> tuple[tuple[str, str], ...]:
         """Facts of the peer itself, in words."""
         told = self._peer
         facts = (
-            ("peer", f"{told.get('name', '')} ({str(told.get('peer', ''))[:8]})"),
+            ("peer", f"{told['name']} ({str(told['peer'])[:8]})" if "peer" in told else ""),
             ("state", str(told.get("state", STOPPED))),
             ("round", str(told.get("round", ""))),
             ("training loss", f"{told['loss']:.3f}" if told.get("loss") else ""),
@@ -166,18 +182,12 @@ class LocalRun:
         history = History(
             config.steps_per_round * step_tokens, config.num_ops,
             config.pipeline.micro_batch * window if config.pipeline.num_stages > 1 else 0,
-            num_read=self.begins_at, _reader=self._begun(),
         )  # fmt: skip
         value_bytes = facts_of(config.exchange.codec).bytes_per_value(config.exchange.block)
         return Page(
             self, history, Viewed(step_tokens, value_bytes), guard, time.monotonic,
             time.time, own=self.own, write=self._write,
         )  # fmt: skip
-
-    def _begun(self) -> BodyReader:
-        """A reader as it was before the first record that is here."""
-        begins = beginning_in(self._directory, self._records) if self.begins_at else None
-        return from_image(begins.image)[1] if begins is not None else BodyReader()
 
     async def _write(self, prompt: str) -> str:
         """Let the newest checkpoint of this directory write on."""
@@ -211,7 +221,8 @@ async def serve(directory: Path, port: int, stop: asyncio.Event, on_ready: Any) 
             try:
                 await asyncio.wait_for(stop.wait(), LOOK_S)
             except TimeoutError:
-                await asyncio.to_thread(run.look)
+                with contextlib.suppress(OSError, UserError, RemoteFault):  # looked at again
+                    run.take(await asyncio.to_thread(run.heard))
     finally:
         await page.close()
         await runner.cleanup()

@@ -64,6 +64,15 @@ class News:
                 told += said
         return told
 
+    def of_body(self, body: AnyBody) -> list[str]:
+        """Return sentences for a record that somebody else has read."""
+        return list(self._sentences(body))
+
+    def knows(self, names: Mapping[bytes, str], here: Iterable[bytes]) -> None:
+        """Take over who is known, where the ledger's beginning is not there."""
+        self._names.update(names)
+        self._here.update(here)
+
     def of_losses(self, losses: Mapping[str, float]) -> list[str]:
         """Return sentences for the validation losses, by round, that are new since last time."""
         new = [number for number in losses if number not in self._losses]

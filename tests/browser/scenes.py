@@ -32,6 +32,9 @@ class Scene:
     def losses(self) -> dict[int, float]:
         return self.known
 
+    def begins(self) -> None:
+        return None
+
     def status(self) -> CoordinatorStatus:
         return self.hall.machine.status(self.hall.now_s)
 

@@ -6,8 +6,9 @@ from swarmtrain.page import metrics
 from swarmtrain.page.api import OPENAPI
 from swarmtrain.page.history import ROUNDS_MAX, History
 from swarmtrain.page.view import Viewed, event_rows, round_columns, run_view
+from swarmtrain_transport.ledger.fold import LedgerView
 from swarmtrain_transport.wire import messages as m
-from swarmtrain_transport.wire.records import Books, Commit, Rewind, Skip
+from swarmtrain_transport.wire.records import BodyReader, Books, Commit, Rewind, Skip
 from tests.transport.hall import Hall, opened, root_of
 from tests.transport.rig import A, B, C
 
@@ -125,7 +126,7 @@ def test_prometheus_is_told_the_same_numbers_and_no_names():
     hall = opened(A, B)
     hall.run_op(1, A, B)
     text = metrics.text_of(seen(hall)).decode()
-    assert "swarmtrain_round 1.0" in text and "swarmtrain_tokens_total 200.0" in text
+    assert "swarmtrain_round 1.0" in text and "swarmtrain_tokens 200.0" in text
     assert "otter" not in text and A.hex()[:8] not in text
 
 
@@ -160,3 +161,27 @@ def test_all_experts_tokens_are_the_runs():
     history._fold(Commit(1, b"", (A, B), (), b"", group=1))
     history._fold(Commit(1, b"", (C,), (), b""))
     assert history.rounds[-1].tokens == 3 * TOKENS
+
+
+def test_a_ledger_whose_beginning_is_not_there_is_read_from_the_fold_of_it():
+    hall = opened(A, B)
+    hall.run_op(1, A, B)
+    index = len(hall.records)
+    view, reader = LedgerView(), BodyReader()
+    for record in hall.records:
+        view.apply(record, reader.read(record))
+    hall.run_op(2, A, B)
+    history = History(TOKENS, 100)
+    history.begins(view, reader, index)
+    history.read(hall.records[index:])
+    assert [one.number for one in history.rounds] == [2]
+    assert {one.name for one in history.peers.of.values()} == {"otter"}
+    assert "round 2" in event_rows(history)[-1].text
+
+
+def test_bytes_of_who_has_left_stay_counted():
+    history = History(TOKENS, 100)
+    history.saw({"a": (100, 10), "b": (50, 5)}, ())
+    history.saw({"a": (150, 15)}, ())
+    history.saw({"a": (20, 2), "b": (60, 6)}, ())  # another process of a, and b is back
+    assert (history.up, history.down) == (100 + 50 + 50 + 20 + 10, 10 + 5 + 5 + 2 + 1)

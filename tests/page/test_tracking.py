@@ -3,35 +3,34 @@
 import json
 import threading
 
-import msgspec
 import pytest
 
 from swarmtrain.config.options import TRACKERS as NAMES
 from swarmtrain.foundation.errors import UserError
 from swarmtrain.page import tracking
-from swarmtrain.page.tracking import FILE_NAME, TRACKERS, Tracking, values_of
-from tests.page.test_run_view import seen
+from swarmtrain.page.tracking import FILE_NAME, TRACKERS, Tracking
+from tests.page.test_run_view import history_of, seen
 from tests.transport.hall import opened
 from tests.transport.rig import A, B
 
 
-def view_of(rounds: int = 1):
+def told_of(rounds: int = 1):
+    """What trackers hear of the newest round."""
     hall = opened(A, B)
     for op in range(1, rounds + 1):
         hall.run_op(op, A, B)
-    hall.machine.first.chronicle.losses[rounds] = 2.5
-    return seen(hall)
+    return seen(hall), history_of(hall).rounds[-1:], {rounds: 2.5}
 
 
-def test_each_round_is_a_line_once(tmp_path):
+def test_each_round_is_a_line_with_its_own_loss(tmp_path):
     told = Tracking(tmp_path, "tests")
-    first, second = view_of(1), view_of(2)
-    for view in (first, first, second):
-        told.tell(view)
+    first, second = told_of(1), told_of(2)
+    for heard in (first, second):
+        told.tell(*heard)
     told.close()
     lines = [json.loads(line) for line in (tmp_path / FILE_NAME).read_text().splitlines()]
     assert [line["round"] for line in lines] == [1, 2]
-    assert lines[1]["tokens"] == second.tokens and lines[1]["val/loss"] == 2.5
+    assert lines[1]["tokens"] == second[0].tokens and lines[1]["val/loss"] == 2.5
     assert "train/loss" not in lines[1], "nobody has said one"
 
 
@@ -39,7 +38,7 @@ def test_a_large_file_makes_room_for_the_next(tmp_path, monkeypatch):
     monkeypatch.setattr(tracking, "FILE_BYTES_MAX", 10)
     told = Tracking(tmp_path, "tests")
     for rounds in (1, 2):
-        told.tell(view_of(rounds))
+        told.tell(*told_of(rounds))
     told.close()
     assert json.loads((tmp_path / "metrics.1.jsonl").read_text())["round"] == 1
     assert json.loads((tmp_path / FILE_NAME).read_text())["round"] == 2
@@ -61,14 +60,14 @@ def test_a_tracker_that_fails_is_told_once_and_the_file_goes_on(tmp_path, monkey
     monkeypatch.setattr(tracking, "_check_installed", lambda name: None)
     told = Tracking(tmp_path, "tests", ("wandb",))
     for rounds in (1, 2, 3):
-        told.tell(view_of(rounds))
+        told.tell(*told_of(rounds))
     told.close()
     assert len((tmp_path / FILE_NAME).read_text().splitlines()) == 3
     assert sum("wandb has failed" in record.message for record in caplog.records) == 1
 
 
 def test_a_tracker_that_stands_still_holds_up_nobody(tmp_path, monkeypatch):
-    gate, view = threading.Event(), view_of(1)
+    gate, heard = threading.Event(), told_of(1)
 
     class Slow(Broken):
         def log(self, values, tokens):
@@ -80,8 +79,8 @@ def test_a_tracker_that_stands_still_holds_up_nobody(tmp_path, monkeypatch):
     monkeypatch.setitem(tracking.TRACKERS, "wandb", Slow)
     monkeypatch.setattr(tracking, "_check_installed", lambda name: None)
     told = Tracking(tmp_path, "tests", ("wandb",))
-    for number in range(1, 1000):
-        told.tell(msgspec.structs.replace(view, round=number))
+    for _ in range(1000):
+        told.tell(*heard)
     gate.set()
     told.close()
 
@@ -96,8 +95,8 @@ def test_the_names_are_known_and_a_package_that_lacks_is_told(tmp_path):
 def test_tensorboard_gets_the_same_numbers(tmp_path):
     pytest.importorskip("tensorboardX")
     told = Tracking(tmp_path, "tests", ("tensorboard",))
-    told.tell(view_of(1))
+    told.tell(*told_of(1))
     told.close()
     (file,) = (tmp_path / "tensorboard").iterdir()
     data = file.read_bytes()
-    assert all(name.encode() in data for name in values_of(view_of(1)))
+    assert all(name.encode() in data for name in ("round", "val/loss", "swarm/peers"))

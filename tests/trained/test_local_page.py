@@ -44,7 +44,7 @@ def test_a_stopped_peer_is_shown_from_its_disk_and_what_comes_later_too(tmp_path
     for op in (3, 4):
         hall.run_op(op, A, B, C)
     storage.append_records(hall.records[known:])
-    run.look()
+    run.take(run.heard())
     assert run.status().round == 4 and run.num_records() == len(hall.records)
     assert run.status().phase == "finished"
     assert len([*run.records(known)]) == len(hall.records) - known

@@ -176,16 +176,20 @@ function show(now) {
   $("saved").textContent = now.checkpoint < 0 ? "None yet."
     : `After round ${now.checkpoint}, with the peers. On a peer's machine, swarmtrain export makes a folder of it and swarmtrain generate writes with it.`;
   $("updated").textContent = `As of ${new Date(1000 * now.at_s).toLocaleTimeString()}`;
-  if (!rounds || now.round !== rounds.newest || now.state === "finished") follow().catch(() => {});
+  if (!rounds || now.round !== rounds.newest || now.loss !== rounds.lastLoss || now.peers.length !== rounds.numPeers) follow().catch(() => {});
   window.lastUpdateMs = performance.now() - began;
 }
 
 $("ask").addEventListener("submit", async (event) => {
   event.preventDefault();
   $("written").textContent = "Writing…";
-  const answer = await fetch("/api/v1/prompt", { method: "POST", body: JSON.stringify({ text: $("prompt").value }) });
-  const told = await answer.json();
-  $("written").textContent = told.text ?? told.error;
+  try {
+    const answer = await fetch("/api/v1/prompt", { method: "POST", body: JSON.stringify({ text: $("prompt").value }) });
+    const told = await answer.json();
+    $("written").textContent = told.text ?? told.error;
+  } catch {
+    $("written").textContent = "The model could not be asked.";
+  }
 });
 
 // ---- rounds and events
@@ -195,12 +199,12 @@ async function follow() {
   if (following) return;
   following = true;
   try {
-    const newest = view.round;
+    const newest = view.round, lastLoss = view.loss, numPeers = view.peers.length;
     const [columns, more] = await Promise.all([
       fetch("/api/v1/rounds?points=500").then((answer) => answer.json()),
       fetch(`/api/v1/events${events.length ? `?after=${events[events.length - 1].index}` : ""}`).then((answer) => answer.json()),
     ]);
-    rounds = { newest, ...columns };
+    rounds = { newest, lastLoss, numPeers, ...columns };
     events = events.concat(more).slice(-2000);
     showEvents();
     await drawLoss();
