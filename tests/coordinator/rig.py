@@ -14,7 +14,7 @@ from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
 from swarmtrain.coordinator.app import CoordinatorApp
 from swarmtrain.coordinator.corpus_service import CorpusService
-from swarmtrain.coordinator.disk.certificate import RunKeys, load_or_create
+from swarmtrain.coordinator.disk.certificate import KeyFiles, RunKeys, load_or_create
 from swarmtrain.coordinator.disk.store import Store
 from swarmtrain.coordinator.door.admission import Door, add_invite
 from swarmtrain.coordinator.door.listener import Porch
@@ -51,7 +51,7 @@ async def no_pause(seconds: float) -> None:
 @asynccontextmanager
 async def scripted(directory: Path, handler: Any) -> AsyncIterator[tuple[Invite, RunKeys]]:
     """A server that says what the test wants, behind the right certificate."""
-    keys = load_or_create(directory, may_create=True, wall_s=WALL_S)
+    keys = load_or_create(KeyFiles(directory), may_create=True, wall_s=WALL_S)
     app = web.Application()
     app.router.add_get("/{path:.*}", handler)
     runner = web.AppRunner(app, access_log=None, shutdown_timeout=1.0)
@@ -191,7 +191,7 @@ async def serving(
 ) -> AsyncIterator[Rig]:
     store = Store.open(directory)
     records = store.records()
-    keys = load_or_create(directory, may_create=not records, wall_s=WALL_S)
+    keys = load_or_create(KeyFiles(directory), may_create=not records, wall_s=WALL_S)
     machine = FakeMachine(store.term)
     machine.chain = Chain(store.term, records)
     loop = asyncio.get_running_loop()

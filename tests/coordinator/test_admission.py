@@ -5,7 +5,7 @@ import msgspec
 import pytest
 
 from swarmtrain.config.settings import AdmissionSection
-from swarmtrain.coordinator.disk.certificate import load_or_create
+from swarmtrain.coordinator.disk.certificate import KeyFiles, load_or_create
 from swarmtrain.coordinator.disk.store import Store
 from swarmtrain.coordinator.door.admission import (
     ADDRESSES_MAX,
@@ -247,7 +247,7 @@ def test_only_so_many_addresses_are_remembered() -> None:
 
 
 def test_the_standing_invite_is_the_same_until_it_opens_nothing(tmp_path: Path) -> None:
-    keys = load_or_create(tmp_path, may_create=True, wall_s=WALL_S)
+    keys = load_or_create(KeyFiles(tmp_path), may_create=True, wall_s=WALL_S)
     settings = AdmissionSection(invite_uses=1, invite_expires_hours=1.0)
     store = Store.open(tmp_path)
     chain = Chain(store.term)

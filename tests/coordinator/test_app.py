@@ -355,7 +355,7 @@ def test_on_a_full_disk_the_peer_hears_nothing_of_the_decision(tmp_path: Path) -
     def keep(store: Store) -> Callable[[Record], None]:
         def until_full(record: Record) -> None:
             if record.index >= 2:
-                store._db.execute("PRAGMA max_page_count = 1")
+                store._db.connection.execute("PRAGMA max_page_count = 1")
             store.append(record)
 
         return until_full

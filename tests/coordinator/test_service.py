@@ -242,7 +242,7 @@ def test_a_full_disk_ends_the_coordinator_with_its_own_status(
         with pytest.raises(StoreFull) as caught:
             async with living(tmp_path) as life:
                 # Room for the first peer's record, but for no long row of them.
-                stores[-1]._db.execute("PRAGMA max_page_count = 1")
+                stores[-1]._db.connection.execute("PRAGMA max_page_count = 1")
                 for _ in range(200):
                     who = Identity.create()
                     async with connected(life.invite, who) as (client, _):

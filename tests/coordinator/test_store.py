@@ -55,7 +55,7 @@ def test_records_come_back_in_order_and_the_term_grows_with_every_life(tmp_path:
 
 def test_the_file_is_the_owners_alone(tmp_path: Path) -> None:
     store, _ = filled(tmp_path / "new" / "state", 1)
-    modes = {path.name: path.stat().st_mode & 0o777 for path in store.path.parent.iterdir()}
+    modes = {path.name: path.stat().st_mode & 0o777 for path in store._db.path.parent.iterdir()}
     assert set(modes.values()) == {0o600}
     store.close()
 
@@ -154,8 +154,8 @@ def test_a_use_is_counted_once_per_new_key_and_together_with_its_join(tmp_path: 
 
 def test_a_full_disk_is_named_and_loses_nothing(tmp_path: Path) -> None:
     store, _ = filled(tmp_path, 2)
-    (pages,) = store._db.execute("PRAGMA page_count").fetchone()
-    store._db.execute(f"PRAGMA max_page_count = {pages + 2}")
+    (pages,) = store._db.connection.execute("PRAGMA page_count").fetchone()
+    store._db.connection.execute(f"PRAGMA max_page_count = {pages + 2}")
     kept = list(store.records())
     with pytest.raises(StoreFull) as caught:
         for number in range(1000):
@@ -166,7 +166,7 @@ def test_a_full_disk_is_named_and_loses_nothing(tmp_path: Path) -> None:
     assert list(store.records()) == kept and len(kept) > 2
     with pytest.raises(StoreFull):
         store.append(record)
-    store._db.execute("PRAGMA max_page_count = 1000000")
+    store._db.connection.execute("PRAGMA max_page_count = 1000000")
     store.append(record)
     store.close()
     assert list(records_after_reopening(tmp_path)) == [*kept, record]
@@ -260,7 +260,7 @@ def test_a_foreign_file_in_its_place_is_refused_and_left_alone(tmp_path: Path) -
 def test_every_commit_waits_for_the_disk(tmp_path: Path) -> None:
     store, _ = filled(tmp_path, 1)
     settings = {
-        name: store._db.execute(f"PRAGMA {name}").fetchone()[0]
+        name: store._db.connection.execute(f"PRAGMA {name}").fetchone()[0]
         for name in ("journal_mode", "synchronous", "locking_mode")
     }
     assert settings == {"journal_mode": "wal", "synchronous": 2, "locking_mode": "exclusive"}

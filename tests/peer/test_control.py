@@ -8,7 +8,7 @@ import lz4.block
 import pytest
 from aiohttp import WSMsgType, web
 
-from swarmtrain.coordinator.disk.certificate import load_or_create
+from swarmtrain.coordinator.disk.certificate import KeyFiles, load_or_create
 from swarmtrain.peer.network import control, patience
 from swarmtrain.peer.network.control import (
     CoordinatorUnreachable,
@@ -82,7 +82,7 @@ def test_who_waits_comes_in_when_the_coordinator_is_started_and_says_what_it_wai
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     async def scene() -> None:
-        port, keys = free_port(), load_or_create(tmp_path, may_create=True, wall_s=0.0)
+        port, keys = free_port(), load_or_create(KeyFiles(tmp_path), may_create=True, wall_s=0.0)
         invite = Invite("127.0.0.1", port, "demo", keys.cert_sha256, SECRET)
         tries, listener = Pauses(), Listener()
         client = client_of(

@@ -1,19 +1,24 @@
 """The run's own keys: a self-made TLS certificate and the Ed25519 key that signs the ledger.
 
-Invites carry the certificate's SHA-256, so both are made once and live in the state directory:
-a coordinator that restarts, or moves to another address, is still the one that its invites name.
-No authority vouches for it and none is asked; peers pin the bytes.
+Invites carry the certificate's SHA-256, so both are made once and live in the state directory, or
+sealed in the database that coordinators share (`sealed_keys`): a coordinator that restarts, or
+moves to another address, is still the one that its invites name. No authority vouches for it and
+none is asked; peers pin the bytes.
 
 The run key gets its own name once the ledger's first record is on the disk. So a run key without a
 ledger says that the ledger was lost, and a crash between the two leaves a run that can begin.
 """
 
+import contextlib
 import datetime
 import hashlib
 import hmac
 import ssl
+from collections.abc import Iterator
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Protocol
 
 from cryptography import x509
 from cryptography.hazmat.primitives import hashes, serialization
@@ -44,26 +49,75 @@ class KeysDamaged(UserError):
     """The state directory's keys are missing or unreadable although the run needs them."""
 
 
+class KeyPlace(Protocol):
+    """A place for keys by their names. OSError, or an error of the store: it cannot be used."""
+
+    def named(self, name: str) -> str:
+        """Return the name of a key in messages."""
+
+    def read(self, name: str) -> bytes | None:
+        """Return a key's PEM, None where there is none."""
+
+    def write(self, name: str, pem: bytes) -> None:
+        """Keep a new key, durably."""
+
+    def rename(self, name: str, new_name: str) -> None:
+        """Give a key another name, durably."""
+
+    def as_file(self, name: str) -> AbstractContextManager[Path]:
+        """A key's PEM as a file, for as long as it lasts."""
+
+
+class KeyFiles:
+    """Keys in files of a directory that exists, mode 0600."""
+
+    def __init__(self, directory: Path) -> None:
+        self._directory = directory
+
+    def named(self, name: str) -> str:
+        """Return the file."""
+        return str(self._directory / name)
+
+    def read(self, name: str) -> bytes | None:
+        """Return the file's bytes, None where it is missing."""
+        with contextlib.suppress(FileNotFoundError):
+            return (self._directory / name).read_bytes()
+        return None
+
+    def write(self, name: str, pem: bytes) -> None:
+        """Keep a new key."""
+        atomic_file.write(self._directory / name, pem, mode=0o600)
+
+    def rename(self, name: str, new_name: str) -> None:
+        """Give the file another name."""
+        atomic_file.rename(self._directory / name, self._directory / new_name)
+
+    @contextlib.contextmanager
+    def as_file(self, name: str) -> Iterator[Path]:
+        """The file itself."""
+        yield self._directory / name
+
+
 @dataclass(frozen=True, slots=True)
 class RunKeys:
     """The coordinator's keys and certificate.
 
     Attributes:
-        tls_path: PEM file of the private key and the certificate, mode 0600.
+        place: where they lie.
         cert_sha256: SHA-256 of the certificate's DER bytes, 32 bytes; part of every invite.
         run_key: signs ledger records.
-        run_key_path: PEM file of the run key.
+        run_key_name: name of the run key in its place.
     """
 
-    tls_path: Path
+    place: KeyPlace
     cert_sha256: bytes
     run_key: Ed25519PrivateKey
-    run_key_path: Path
+    run_key_name: str
 
     @property
     def have_begun(self) -> bool:
         """True if the run key, when it was loaded, had signed a ledger that was on the disk."""
-        return self.run_key_path.name == RUN_KEY_FILE
+        return self.run_key_name == RUN_KEY_FILE
 
     @property
     def run_key_public(self) -> bytes:
@@ -93,55 +147,57 @@ class RunKeys:
         """TLS 1.3 only: both ends are this program."""
         context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
         context.minimum_version = ssl.TLSVersion.TLSv1_3
-        context.load_cert_chain(self.tls_path)
+        with self.place.as_file(TLS_FILE) as path:
+            context.load_cert_chain(path)
         return context
 
 
-def load_or_create(directory: Path, *, may_create: bool, wall_s: float) -> RunKeys:
-    """The keys of a state directory, made if they are not there yet.
+def load_or_create(place: KeyPlace, *, may_create: bool, wall_s: float) -> RunKeys:
+    """The keys of a place, made if they are not there yet.
 
     Args:
-        directory: exists.
         may_create: False for a run with a history; its invites and ledger name the old keys.
         wall_s: seconds since 1970, for the certificate's dates.
 
     Raises:
         KeysDamaged: missing and not to be made, or unreadable.
-        OSError: the directory cannot be written.
+        OSError: the place cannot be written.
     """
-    tls_path, run_path = directory / TLS_FILE, directory / RUN_KEY_FILE
-    fresh_path = directory / FRESH_KEY_FILE
-    if may_create and not run_path.exists():
-        if not fresh_path.exists():
-            if tls_path.exists():
-                raise _damaged(f"{run_path} is missing, although its certificate is there")
-            pem = Ed25519PrivateKey.generate().private_bytes(_PEM, _PKCS8, _PLAIN)
-            atomic_file.write(fresh_path, pem, mode=0o600)
-        if not tls_path.exists():
-            atomic_file.write(tls_path, _new_certificate(wall_s), mode=0o600)
-    if fresh_path.exists() and not run_path.exists():
-        run_path = fresh_path
+    tls, run, fresh = (place.read(name) for name in (TLS_FILE, RUN_KEY_FILE, FRESH_KEY_FILE))
+    if may_create and run is None:
+        if fresh is None:
+            if tls is not None:
+                missing = place.named(RUN_KEY_FILE)
+                raise _damaged(f"{missing} is missing, although its certificate is there")
+            fresh = Ed25519PrivateKey.generate().private_bytes(_PEM, _PKCS8, _PLAIN)
+            place.write(FRESH_KEY_FILE, fresh)
+        if tls is None:
+            tls = _new_certificate(wall_s)
+            place.write(TLS_FILE, tls)
+    name, pem = (RUN_KEY_FILE, run) if run is not None else (FRESH_KEY_FILE, fresh)
+    for one, found in ((TLS_FILE, tls), (RUN_KEY_FILE, pem)):
+        if found is None:
+            raise _damaged(f"{place.named(one)} is missing, although the run has begun")
+    assert tls is not None and pem is not None
     try:
-        certificate = x509.load_pem_x509_certificate(tls_path.read_bytes())
-        run_key = serialization.load_pem_private_key(run_path.read_bytes(), password=None)
-    except FileNotFoundError as exc:
-        raise _damaged(f"{exc.filename} is missing, although the run has begun") from exc
+        certificate = x509.load_pem_x509_certificate(tls)
+        run_key = serialization.load_pem_private_key(pem, password=None)
     except ValueError as exc:
-        raise _damaged(f"The keys in {directory} cannot be read") from exc
+        raise _damaged(f"{place.named(TLS_FILE)} or the run key cannot be read") from exc
     if not isinstance(run_key, Ed25519PrivateKey):
-        raise _damaged(f"{run_path} holds another kind of key")
+        raise _damaged(f"{place.named(name)} holds another kind of key")
     der = certificate.public_bytes(serialization.Encoding.DER)
-    return RunKeys(tls_path, hashlib.sha256(der).digest(), run_key, run_path)
+    return RunKeys(place, hashlib.sha256(der).digest(), run_key, name)
 
 
 def note_begun(keys: RunKeys) -> None:
     """The ledger's first record is on the disk: from now on a missing ledger is a lost one.
 
     Raises:
-        OSError: the directory cannot be written.
+        OSError: the place cannot be written.
     """
     if not keys.have_begun:
-        atomic_file.rename(keys.run_key_path, keys.run_key_path.with_name(RUN_KEY_FILE))
+        keys.place.rename(keys.run_key_name, RUN_KEY_FILE)
 
 
 def _damaged(what: str) -> KeysDamaged:

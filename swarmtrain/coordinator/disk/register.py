@@ -4,13 +4,12 @@ Nothing of it is a decision that peers must know of, so it is in no record: the 
 the organiser's words for a ban, and hashes of secrets never leave this machine.
 """
 
-import sqlite3
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
-from pathlib import Path
 
-from swarmtrain.coordinator.disk.store_errors import conflict, translated
+from swarmtrain.coordinator.disk.database import Database, Taken
+from swarmtrain.coordinator.disk.store_errors import conflict, deposed
 from swarmtrain_transport.links.link import PeerId
 from swarmtrain_transport.wire.records import Join
 
@@ -63,36 +62,35 @@ class InviteRow:
 
 
 class Register:
-    """The tables of one open store. It belongs to the thread that opened it."""
+    """The tables of one open store. It belongs to the thread that opened it.
 
-    def __init__(self, connection: sqlite3.Connection, path: Path) -> None:
-        self._db = connection
-        self.path = path
+    Args:
+        term: the life of the coordinator that writes; no other one's writes are taken.
+    """
+
+    def __init__(self, database: Database, term: int) -> None:
+        self._db = database
+        self.term = term
 
     def _let_in(self, join: Join) -> bool:
         """Note that the key is let in; return True if it is new."""
-        return bool(
-            self._db.execute(
-                "INSERT OR IGNORE INTO admitted VALUES (?, ?)", (join.peer, join.invite)
-            ).rowcount
-        )
+        statement = "INSERT INTO admitted VALUES (?, ?) ON CONFLICT DO NOTHING"
+        return bool(self._db.change(statement, (join.peer, join.invite)))
 
     def _admit(self, join: Join) -> None:
         if not self._let_in(join) or not join.invite:
             return
-        counted = self._db.execute(
+        counted = self._db.change(
             "UPDATE invites SET uses = uses + 1"
             " WHERE id = ? AND revoked = 0 AND (uses_max = 0 OR uses < uses_max)",
             (join.invite,),
-        ).rowcount
+        )
         if not counted:
             raise conflict(f"invite {join.invite} has no use left")
 
     def is_admitted(self, peer: PeerId) -> bool:
         """Return True if this key was let in once; it needs no invite again."""
-        with translated(self.path):
-            row = self._db.execute("SELECT 1 FROM admitted WHERE peer_id = ?", (peer,)).fetchone()
-        return row is not None
+        return bool(self._db.read("SELECT 1 FROM admitted WHERE peer_id = ?", (peer,)))
 
     def add_invite(self, row: InviteRow) -> None:
         """Keep a new invite, durably.
@@ -102,33 +100,27 @@ class Register:
         """
         with self._transaction():
             try:
-                self._db.execute(
+                self._db.change(
                     "INSERT INTO invites VALUES (?, ?, ?, ?, ?, ?, ?)",
                     (row.invite_id, row.secret_hash, row.uses, row.uses_max, row.created_at,
                      row.expires_at, int(row.revoked)),
                 )  # fmt: skip
-            except sqlite3.IntegrityError as exc:
+            except Taken as exc:
                 raise conflict(f"invite {row.invite_id} exists already") from exc
             if row.name:
-                self._db.execute(
-                    "INSERT INTO invite_names VALUES (?, ?)", (row.invite_id, row.name)
-                )
+                self._db.change("INSERT INTO invite_names VALUES (?, ?)", (row.invite_id, row.name))
             if row.role:
-                self._db.execute(
-                    "INSERT INTO invite_roles VALUES (?, ?)", (row.invite_id, row.role)
-                )
+                self._db.change("INSERT INTO invite_roles VALUES (?, ?)", (row.invite_id, row.role))
 
     def invites(self) -> tuple[InviteRow, ...]:
         """All invites, oldest first."""
-        with translated(self.path):
-            rows = self._db.execute(f"{_INVITES} ORDER BY created_at, invites.id").fetchall()
+        rows = self._db.read(f"{_INVITES} ORDER BY created_at, invites.id")
         return tuple(_invite_row(row) for row in rows)
 
     def invite_of_secret(self, secret_hash: bytes) -> InviteRow | None:
         """The invite whose secret has this SHA-256, if there is one."""
-        with translated(self.path):
-            row = self._db.execute(f"{_INVITES} WHERE secret_hash = ?", (secret_hash,)).fetchone()
-        return None if row is None else _invite_row(row)
+        rows = self._db.read(f"{_INVITES} WHERE secret_hash = ?", (secret_hash,))
+        return _invite_row(rows[0]) if rows else None
 
     def revoke_invite(self, invite_id: str, *, with_members: bool = False) -> bool:
         """Let nobody new in with it. False when it is unknown.
@@ -137,54 +129,57 @@ class Register:
             with_members: True if who came with it needs a new invite; else these come back as ever.
         """
         with self._transaction():
-            cursor = self._db.execute("UPDATE invites SET revoked = 1 WHERE id = ?", (invite_id,))
+            known = self._db.change("UPDATE invites SET revoked = 1 WHERE id = ?", (invite_id,))
             if with_members:
-                self._db.execute("DELETE FROM admitted WHERE invite_id = ?", (invite_id,))
-            return cursor.rowcount > 0
+                self._db.change("DELETE FROM admitted WHERE invite_id = ?", (invite_id,))
+            return known > 0
 
     def admitted_by(self, invite_id: str) -> tuple[PeerId, ...]:
         """Keys that this invite has let in."""
-        with translated(self.path):
-            rows = self._db.execute(
-                "SELECT peer_id FROM admitted WHERE invite_id = ? ORDER BY peer_id", (invite_id,)
-            ).fetchall()
+        rows = self._db.read(
+            "SELECT peer_id FROM admitted WHERE invite_id = ? ORDER BY peer_id", (invite_id,)
+        )
         return tuple(peer for (peer,) in rows)
 
     @property
     def is_closed(self) -> bool:
         """True if no new peer is let in, whatever invite it has."""
-        with translated(self.path):
-            row = self._db.execute("SELECT value FROM meta WHERE key = 'closed'").fetchone()
-        return bool(row[0])
+        ((value,),) = self._db.read("SELECT value FROM meta WHERE key = 'closed'")
+        return bool(value)
 
     def close_door(self, *, closed: bool) -> None:
         """Let nobody new in, or anybody with an invite again; durably."""
         with self._transaction():
-            self._db.execute("UPDATE meta SET value = ? WHERE key = 'closed'", (int(closed),))
+            self._db.change("UPDATE meta SET value = ? WHERE key = 'closed'", (int(closed),))
 
     def ban_reason(self, peer: PeerId) -> str:
         """The organiser's words for a ban, "" where there are none. The ban itself is a record."""
-        with translated(self.path):
-            row = self._db.execute("SELECT reason FROM bans WHERE peer_id = ?", (peer,)).fetchone()
-        return "" if row is None else str(row[0])
+        rows = self._db.read("SELECT reason FROM bans WHERE peer_id = ?", (peer,))
+        return str(rows[0][0]) if rows else ""
 
     def note_ban(self, peer: PeerId, reason: str) -> None:
         """Keep the words for a ban, durably, in place of earlier ones."""
         with self._transaction():
-            self._db.execute("INSERT OR REPLACE INTO bans VALUES (?, ?)", (peer, reason))
+            self._db.change(
+                "INSERT INTO bans VALUES (?, ?)"
+                " ON CONFLICT (peer_id) DO UPDATE SET reason = excluded.reason",
+                (peer, reason),
+            )
 
     @contextmanager
     def _transaction(self) -> Iterator[None]:
-        with translated(self.path):
-            self._db.execute("BEGIN IMMEDIATE")
-            try:
-                yield
-                self._db.execute("COMMIT")
-            except BaseException:
-                # After some faults SQLite has rolled back by itself.
-                if self._db.in_transaction:
-                    self._db.execute("ROLLBACK")
-                raise
+        """Write all or nothing, if no later life of the coordinator has begun.
+
+        Raises:
+            StoreLost: one has.
+        """
+        with self._db.transaction():
+            # The row stays locked until the end, so that no other life begins in between.
+            query = f"SELECT value FROM meta WHERE key = 'term'{self._db.locking}"
+            ((term,),) = self._db.read(query)
+            if term != self.term:
+                raise deposed(self._db.name, term)
+            yield
 
 
 def _invite_row(row: tuple[str, bytes, int, int, float, float, int, str, str]) -> InviteRow:

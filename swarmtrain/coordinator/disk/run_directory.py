@@ -17,6 +17,7 @@ from swarmtrain.coordinator.disk.certificate import (
     FRESH_KEY_FILE,
     RUN_KEY_FILE,
     TLS_FILE,
+    KeyFiles,
     RunKeys,
     load_or_create,
     note_begun,
@@ -49,7 +50,7 @@ def keys_of(state_dir: Path, wall_s: float, *, may_create: bool) -> RunKeys:
         UserError: SWT-E805, missing or damaged; E402 or E403, they cannot be written.
     """
     try:
-        return load_or_create(state_dir, may_create=may_create, wall_s=wall_s)
+        return load_or_create(KeyFiles(state_dir), may_create=may_create, wall_s=wall_s)
     except OSError as exc:
         raise translate(exc, at_coordinator=True) or _unwritable(state_dir, exc) from exc
 

@@ -1,31 +1,29 @@
-"""The coordinator's durable memory: the decision log, invites and who was let in, in SQLite.
+"""The coordinator's durable memory: the decision log, invites and who was let in.
 
 Every decision must be on the disk before anybody hears of it (protocol.md part 2, LOG), so an
-append is one fsynced transaction that fails unless it continues exactly what is there. WAL with
-synchronous=FULL survives a kill at any instant; the exclusive lock makes a second coordinator on
-the same directory fail at once instead of forking the run.
+append is one synced transaction that fails unless it continues exactly what is there. It lies in
+SQLite, where an exclusive lock makes a second coordinator on the same directory fail at once, or in
+PostgreSQL, where the second stands by (`postgres`). Each write checks that its term is the newest:
+who led before, and wakes up, changes nothing.
 
 It knows two things of what records mean: an op has one outcome, and a JOIN uses an invite.
 """
 
-import contextlib
-import os
-import sqlite3
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from swarmtrain.coordinator.disk.database import Database, SqliteDatabase, Taken
 from swarmtrain.coordinator.disk.register import REGISTER_TABLES
+from swarmtrain.coordinator.disk.shared_register import SHARED_TABLES, SharedRegister
 from swarmtrain.coordinator.disk.store_errors import (
     StoreError,
     conflict,
     damaged,
     of_earlier_version,
-    translated,
+    of_later_version,
 )
-from swarmtrain.coordinator.disk.text_register import TEXT_TABLES, TextRegister
-from swarmtrain.foundation import regular_file
-from swarmtrain_transport import limits
+from swarmtrain.coordinator.disk.text_register import TEXT_TABLES
 from swarmtrain_transport.errors import RemoteFault
 from swarmtrain_transport.wire.records import (
     GENESIS_HASH,
@@ -48,8 +46,10 @@ SIDE_FILES = (FILE_NAME, f"{FILE_NAME}-wal", f"{FILE_NAME}-shm")
 _JOIN, _REWIND = tag_of(Join), tag_of(Rewind)
 _OUTCOMES = tag_of(Commit), tag_of(Skip)
 
-SCHEMA, _EARLIER_SCHEMAS = 3, (1, 2)
-"""Format of tables and records; before 3 a JOIN said where a peer listens."""
+SCHEMA, _EARLIER_SCHEMAS = 4, (1, 2)
+"""Form of tables and records; before 3 a JOIN said where a peer listens."""
+
+_READABLE = (3, SCHEMA)
 
 _LOG_COLUMNS = 8
 
@@ -64,42 +64,50 @@ CREATE TABLE IF NOT EXISTS log (
 CREATE UNIQUE INDEX IF NOT EXISTS one_outcome ON log (grp, op) WHERE kind IN ('COMMIT', 'SKIP');
 CREATE TABLE IF NOT EXISTS losses (op INTEGER PRIMARY KEY, loss REAL NOT NULL) STRICT;
 {REGISTER_TABLES}{TEXT_TABLES}
-INSERT OR IGNORE INTO meta VALUES ('schema', {SCHEMA}), ('term', 0), ('closed', 0);
+INSERT INTO meta VALUES ('schema', 3), ('term', 0), ('closed', 0) ON CONFLICT DO NOTHING
 """
 
+MIGRATIONS = ((3, _TABLES), (4, SHARED_TABLES))
+"""Form of the tables, and the statements that make it of the one before."""
 
-class Store(TextRegister):
-    """One open state directory. Belongs to the thread that opened it."""
 
-    def __init__(self, connection: sqlite3.Connection, path: Path, term: int) -> None:
-        super().__init__(connection, path)
-        self.term = term
+class Store(SharedRegister):
+    """One open state directory, or a run's tables of a database that coordinators share. It belongs
+    to the thread that opened it."""
+
+    def __init__(self, database: Database, term: int) -> None:
+        super().__init__(database, term)
         self._kept_losses: set[int] = set()
 
     @classmethod
     def open(cls, directory: Path) -> "Store":
-        """Open or create the store, take its lock and begin the next term.
+        """Open or create the store of a directory, take its lock and begin the next term.
 
         Raises:
             StoreLocked: another process has it open.
-            StoreDamaged: not a store, or of an unknown version.
-            StoreOfEarlierVersion: of an earlier one.
+            StoreDamaged: not a store.
+            StoreOfEarlierVersion, StoreOfLaterVersion: of another version.
             StoreFull, StoreFailed: the disk.
         """
-        path = directory / FILE_NAME
-        with translated(path):
-            directory.mkdir(mode=0o700, parents=True, exist_ok=True)
-            # SQLite gives its side files the mode of the main one, so that is set first. One that
-            # exists is not touched: closing any handle to it would drop this process's locks.
-            with contextlib.suppress(FileExistsError):
-                os.close(os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600))
-            connection = sqlite3.connect(path, timeout=0.0, isolation_level=None)
+        return cls.begin(SqliteDatabase(directory / FILE_NAME))
+
+    @classmethod
+    def begin(cls, database: Database) -> "Store":
+        """Begin the next term in a database that nobody else writes to, whose tables are made or
+        brought to this version's form. It is closed if that fails. Raises as `open`."""
         try:
-            with translated(path):
-                return cls(connection, path, _prepare(connection, path))
-        except StoreError:
-            connection.close()
+            with database.transaction():
+                found = _checked_schema(database, database.schema())
+                for number, script in MIGRATIONS:
+                    if number == 3 or number > found:  # its additions came without a number
+                        database.define(script)
+                database.change("UPDATE meta SET value = ? WHERE key = 'schema'", (SCHEMA,))
+                term = _term(database) + 1
+                database.change("UPDATE meta SET value = ? WHERE key = 'term'", (term,))
+        except BaseException:
+            database.close()
             raise
+        return cls(database, term)
 
     @classmethod
     def open_to_read(cls, directory: Path) -> "Store":
@@ -107,27 +115,22 @@ class Store(TextRegister):
 
         Raises:
             StoreLocked: a coordinator has it open.
-            StoreDamaged: not a store, or of an unknown version.
-            StoreOfEarlierVersion: of an earlier one.
+            StoreDamaged: not a store.
+            StoreOfEarlierVersion, StoreOfLaterVersion: of another version.
             StoreFailed: the disk, or there is no store.
         """
-        path = directory / FILE_NAME
-        with translated(path):
-            regular_file.check(path)
-            uri = f"{path.absolute().as_uri()}?mode=ro"
-            connection = sqlite3.connect(uri, uri=True, timeout=0.0, isolation_level=None)
-            connection.setlimit(sqlite3.SQLITE_LIMIT_LENGTH, 2 * limits.CONTROL_BYTES_MAX)
+        database = SqliteDatabase(directory / FILE_NAME, is_read=True)
         try:
-            with translated(path):
-                return cls(connection, path, _checked(connection, path)["term"])
+            if not _checked_schema(database, database.schema()):
+                raise damaged(database.name, "it has no format")
+            return cls(database, _term(database))
         except StoreError:
-            connection.close()
+            database.close()
             raise
 
     def close(self) -> None:
-        """Fold the WAL into the file and release the lock. Closing twice is allowed."""
-        with translated(self.path):
-            self._db.close()
+        """Release the lock. Closing twice is allowed."""
+        self._db.close()
 
     # ---- the log
 
@@ -147,28 +150,25 @@ class Store(TextRegister):
             for row in rows:
                 record = self._checked_row(row, position, rewinds)
                 if record.prev_hash != newest_hash:
-                    raise damaged(self.path, f"record {position} does not continue the chain")
+                    raise damaged(self._db.name, f"record {position} does not continue the chain")
                 try:
                     reader.read(record)
                 except RemoteFault as exc:
-                    raise damaged(self.path, f"record {position} does not decode") from exc
+                    raise damaged(self._db.name, f"record {position} does not decode") from exc
                 newest_hash, position = record.hash, position + 1
                 yield record
 
     def _page(self, first: int) -> list[tuple[Any, ...]]:
         query = "SELECT * FROM log WHERE idx >= ? ORDER BY idx LIMIT ?"
-        with translated(self.path):
-            return self._db.execute(query, (first, _READ_AT_ONCE)).fetchall()
+        return self._db.read(query, (first, _READ_AT_ONCE))
 
     def _rewinds(self) -> list[tuple[int, int, int]]:
         """Index, group and op of each REWIND. One whose kind was altered is found in its place."""
-        with translated(self.path):
-            rows = self._db.execute("SELECT idx, bytes FROM log WHERE kind = ?", (_REWIND,))
-            found = rows.fetchall()
+        found = self._db.read("SELECT idx, bytes FROM log WHERE kind = ?", (_REWIND,))
         try:
             outlines = [(index, outline_of(record_from_bytes(data))) for index, data in found]
         except (RemoteFault, TypeError) as exc:
-            raise damaged(self.path, "a REWIND does not decode") from exc
+            raise damaged(self._db.name, "a REWIND does not decode") from exc
         return [(index, outline.group, outline.op) for index, outline in outlines]
 
     def _checked_row(
@@ -177,19 +177,19 @@ class Store(TextRegister):
         """The record of a row that says of it what it says itself. An outcome that a later REWIND
         has cancelled is none any more."""
         if len(row) != _LOG_COLUMNS or not isinstance(row[-1], bytes):
-            raise damaged(self.path, f"record {position} is no record")
+            raise damaged(self._db.name, f"record {position} is no record")
         try:
             record = record_from_bytes(row[-1])
             kind, group, op = outline_of(record)
         except RemoteFault as exc:
-            raise damaged(self.path, f"record {row[0]} does not decode") from exc
+            raise damaged(self._db.name, f"record {row[0]} does not decode") from exc
         expected = _log_row(record)
         if kind in _OUTCOMES and any(
             index > position and to_op < op and of == group for index, of, to_op in rewinds
         ):
             expected = (*expected[:6], None, expected[7])
         if record.index != position or row != expected:
-            raise damaged(self.path, f"record {position} is missing or altered")
+            raise damaged(self._db.name, f"record {position} is missing or altered")
         return record
 
     def read(self, first: int, stop: int) -> list[Record]:
@@ -198,10 +198,9 @@ class Store(TextRegister):
         Raises:
             StoreError: the disk.
         """
-        with translated(self.path):
-            rows = self._db.execute(
-                "SELECT bytes FROM log WHERE idx >= ? AND idx < ? ORDER BY idx", (first, stop)
-            ).fetchall()
+        rows = self._db.read(
+            "SELECT bytes FROM log WHERE idx >= ? AND idx < ? ORDER BY idx", (first, stop)
+        )
         return [record_from_bytes(data) for (data,) in rows]
 
     def append(self, record: Record) -> None:
@@ -234,18 +233,17 @@ class Store(TextRegister):
                 join = self._insert(record)
                 if join is not None and self._let_in(join):
                     # Its invite may be younger than this disk: then there is nothing to count.
-                    self._db.execute(
+                    self._db.change(
                         "UPDATE invites SET uses = uses + 1 WHERE id = ?", (join.invite,)
                     )
-            self._db.execute("UPDATE meta SET value = ? WHERE key = 'term'", (term,))
+            self._db.change("UPDATE meta SET value = ? WHERE key = 'term'", (term,))
         self.term = term
 
     def losses(self) -> dict[int, float]:
         """Validation losses by op, as far as they were kept."""
-        with translated(self.path):
-            found = self._db.execute("SELECT op, loss FROM losses ORDER BY op").fetchall()
+        found = self._db.read("SELECT op, loss FROM losses ORDER BY op")
         if not all(isinstance(op, int) and isinstance(loss, float) for op, loss in found):
-            raise damaged(self.path, "a loss is no number")
+            raise damaged(self._db.name, "a loss is no number")
         return dict(found)
 
     def keep_losses(self, losses: Mapping[int, float]) -> None:
@@ -258,64 +256,48 @@ class Store(TextRegister):
         if new:
             with self._transaction():
                 rows = [(op, losses[op]) for op in sorted(new)]
-                self._db.executemany("INSERT OR REPLACE INTO losses VALUES (?, ?)", rows)
-                self._db.execute("DELETE FROM losses WHERE op < ?", (min(losses),))
+                self._db.change_all(
+                    "INSERT INTO losses VALUES (?, ?) ON CONFLICT (op)"
+                    " DO UPDATE SET loss = excluded.loss",
+                    rows,
+                )
+                self._db.change("DELETE FROM losses WHERE op < ?", (min(losses),))
             self._kept_losses = set(losses)
 
     def _insert(self, record: Record) -> Join | None:
         """Add a row; a JOIN is returned, for its invite."""
-        newest = self._db.execute("SELECT idx, hash FROM log ORDER BY idx DESC LIMIT 1").fetchone()
-        index, digest = newest or (-1, GENESIS_HASH)
+        newest = self._db.read("SELECT idx, hash FROM log ORDER BY idx DESC LIMIT 1")
+        index, digest = newest[0] if newest else (-1, GENESIS_HASH)
         if record.index != index + 1 or record.prev_hash != digest:
             raise conflict(f"record {record.index} does not continue record {index}, the newest")
         kind, group, op = outline_of(record)
         try:
-            self._db.execute("INSERT INTO log VALUES (?, ?, ?, ?, ?, ?, ?, ?)", _log_row(record))
-        except sqlite3.IntegrityError as exc:
+            self._db.change("INSERT INTO log VALUES (?, ?, ?, ?, ?, ?, ?, ?)", _log_row(record))
+        except Taken as exc:
             raise conflict(f"{kind} would be a second outcome of op {op}") from exc
         if kind == _REWIND:
             # Cancelled outcomes make room for those that take their place.
-            self._db.execute("UPDATE log SET op = NULL WHERE grp = ? AND op > ?", (group, op))
+            self._db.change("UPDATE log SET op = NULL WHERE grp = ? AND op > ?", (group, op))
         body = body_of(record) if kind == _JOIN else None
         return body if isinstance(body, Join) else None
 
 
-def _prepare(connection: sqlite3.Connection, path: Path) -> int:
-    """Lock, check and migrate the file; returns the new term."""
-    connection.execute("PRAGMA locking_mode = EXCLUSIVE")
-    connection.execute("PRAGMA journal_mode = WAL")
-    connection.execute("PRAGMA synchronous = FULL")
-    # On macOS fsync alone leaves the bytes in the drive's cache.
-    connection.execute("PRAGMA fullfsync = ON")
-    connection.execute("BEGIN IMMEDIATE")
-    _check_pages(connection, path)
-    for statement in _TABLES.split(";"):
-        connection.execute(statement)
-    term = _checked(connection, path)["term"] + 1
-    connection.execute("UPDATE meta SET value = ? WHERE key = 'term'", (term,))
-    connection.execute("COMMIT")
-    return term
+def _checked_schema(database: Database, found: int) -> int:
+    """Return the form of the tables if this version knows it; 0 where there are none."""
+    if found in _EARLIER_SCHEMAS:
+        raise of_earlier_version(database.name)
+    if found > SCHEMA:
+        raise of_later_version(database.name, found, SCHEMA)
+    if found and found not in _READABLE:
+        raise damaged(database.name, f"it has format {found}, this version reads {SCHEMA}")
+    return found
 
 
-def _check_pages(connection: sqlite3.Connection, path: Path) -> None:
-    (verdict,) = connection.execute("PRAGMA quick_check(1)").fetchone()
-    if verdict != "ok":
-        raise damaged(path, str(verdict))
-
-
-def _checked(connection: sqlite3.Connection, path: Path) -> dict[str, int]:
-    """Read the file's own description, if it is whole and of this version."""
-    _check_pages(connection, path)
-    tables = "SELECT name FROM sqlite_master WHERE type NOT IN ('table', 'index') LIMIT 1"
-    if connection.execute(tables).fetchone():
-        raise damaged(path, "it has views or triggers")  # which can compute without an end
-    meta = dict(connection.execute("SELECT key, value FROM meta").fetchall())
-    if meta.get("schema") in _EARLIER_SCHEMAS:
-        raise of_earlier_version(path)
-    if meta.get("schema") != SCHEMA or not isinstance(meta.get("term"), int):
-        found = meta.get("schema")
-        raise damaged(path, f"it has format {found}, this version reads {SCHEMA}")
-    return meta
+def _term(database: Database) -> int:
+    found = database.read("SELECT value FROM meta WHERE key = 'term'")
+    if not found or not isinstance(found[0][0], int):
+        raise damaged(database.name, "it has no term")
+    return int(found[0][0])
 
 
 _LogRow = tuple[int, bytes, bytes, int, str, int, int | None, bytes]

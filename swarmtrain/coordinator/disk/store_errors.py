@@ -35,6 +35,15 @@ class StoreOfEarlierVersion(StoreError):
     """The log is whole, in a form that this version does not read."""
 
 
+class StoreOfLaterVersion(StoreError):
+    """A later version has written the log."""
+
+
+class StoreLost(StoreError):
+    """The database does not answer, or another coordinator leads now. The log is whole, and goes on
+    with whoever leads next."""
+
+
 class StoreFailed(StoreError):
     """The disk refused to read or write, for another reason than space."""
 
@@ -59,10 +68,31 @@ def damaged(log: Path | str, detail: str) -> StoreDamaged:
     )
 
 
-def of_earlier_version(log: Path) -> StoreOfEarlierVersion:
+def of_earlier_version(log: str) -> StoreOfEarlierVersion:
     """An earlier version has written the log."""
-    base = earlier_version(str(log))
+    base = earlier_version(log)
     return StoreOfEarlierVersion(base.code, base.what, base.meaning, base.remedy)
+
+
+def of_later_version(log: str, found: int, known: int) -> StoreOfLaterVersion:
+    """A later version has written the log."""
+    return StoreOfLaterVersion(
+        "SWT-E703",
+        f"{log} was written by a later version of swarmtrain.",
+        f"Its tables have form {found}; this version knows forms up to {known}, and has changed\n"
+        "nothing.",
+        "Update swarmtrain on this machine to the version that the run's other coordinators have.",
+    )
+
+
+def deposed(log: str, term: int) -> StoreLost:
+    """A later life of the coordinator has begun."""
+    return StoreLost(
+        "SWT-E412",
+        f"Another coordinator leads the run in {log}: term {term} has begun.",
+        "This one decides nothing any more, and nothing of it was written.",
+        "Leave it running: it stands by, and takes over when the other one is gone.",
+    )
 
 
 def _full(path: Path) -> StoreFull:

@@ -7,7 +7,6 @@ comes back must know the text again, and go on where the pass was.
 from collections.abc import Mapping
 
 from swarmtrain.coordinator.disk.register import Register
-from swarmtrain.coordinator.disk.store_errors import translated
 
 TEXT_TABLES = """
 CREATE TABLE IF NOT EXISTS text (manifest BLOB NOT NULL) STRICT;
@@ -20,9 +19,8 @@ class TextRegister(Register):
 
     def text_manifest(self) -> bytes | None:
         """SHA-256 of the manifest of the run's text, None before there was one."""
-        with translated(self.path):
-            row = self._db.execute("SELECT manifest FROM text").fetchone()
-        return bytes(row[0]) if row else None
+        rows = self._db.read("SELECT manifest FROM text")
+        return bytes(rows[0][0]) if rows else None
 
     def begin_text(self, manifest: bytes) -> None:
         """Take this text for the run's, none of it used.
@@ -31,14 +29,13 @@ class TextRegister(Register):
             StoreFull, StoreFailed: the disk.
         """
         with self._transaction():
-            self._db.execute("DELETE FROM text")
-            self._db.execute("DELETE FROM uses")
-            self._db.execute("INSERT INTO text VALUES (?)", (manifest,))
+            self._db.change("DELETE FROM text")
+            self._db.change("DELETE FROM uses")
+            self._db.change("INSERT INTO text VALUES (?)", (manifest,))
 
     def text_uses(self) -> dict[bytes, int]:
         """Number of uses of each piece that was used."""
-        with translated(self.path):
-            return dict(self._db.execute("SELECT piece, uses FROM uses").fetchall())
+        return dict(self._db.read("SELECT piece, uses FROM uses"))
 
     def keep_uses(self, uses: Mapping[bytes, int]) -> None:
         """Note how often these pieces were used by now.
@@ -47,4 +44,7 @@ class TextRegister(Register):
             StoreFull, StoreFailed: the disk.
         """
         with self._transaction():
-            self._db.executemany("INSERT OR REPLACE INTO uses VALUES (?, ?)", [*uses.items()])
+            self._db.change_all(
+                "INSERT INTO uses VALUES (?, ?) ON CONFLICT (piece) DO UPDATE SET uses = excluded.uses",
+                [*uses.items()],
+            )
