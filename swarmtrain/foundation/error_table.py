@@ -235,6 +235,32 @@ _ROWS = (
         "prints what would be installed, for another supervisor.",
     ),
     ErrorKind(
+        "SWT-E412", "Another coordinator leads the run", EXIT_TRY_LATER,
+        "Several coordinators may share a database (`swarmtrain up --store`), and one of them\n"
+        "decides. Each decision is written with the number of its leader's term, so one that was\n"
+        "away and comes back cannot add to what a newer one has begun. It stands by.",
+    ),
+    ErrorKind(
+        "SWT-E413", "The database does not answer", EXIT_TRY_LATER,
+        "The one that --store names is not there, or was lost on the way, or cannot write for\n"
+        "now, as when its disk is full. Peers hold their states and wait. A coordinator that has\n"
+        "led or stood by goes on by itself when it is back; one that has just been started says\n"
+        "so and ends.",
+    ),
+    ErrorKind(
+        "SWT-E414", "The database refuses", EXIT_MUST_CHANGE,
+        "It answers, and does not do what the coordinator needs, for the reason in its own words.\n"
+        "PostgreSQL 14 or later is needed, a user who may make a schema (or owns the one that is\n"
+        "called swarmtrain and the run's name), and sessions of its own: no pooler that changes\n"
+        "them between transactions.",
+    ),
+    ErrorKind(
+        "SWT-E415", "The run's keys do not open", EXIT_NOT_ALLOWED,
+        "In a database the keys of a run are sealed with a passphrase, or a file, that all its\n"
+        "coordinators have (--key-file). This one is another. Without it nobody can go on as this\n"
+        "run's coordinator, so keep a copy.",
+    ),
+    ErrorKind(
         "SWT-E450", "The model cannot be built here", EXIT_MUST_CHANGE,
         "Its weights are there, but the code of the model is not: peers brought the model from\n"
         "their own program, or it needs a package that is not installed. Load model.safetensors\n"

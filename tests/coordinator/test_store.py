@@ -18,6 +18,7 @@ from swarmtrain.coordinator.disk.store_errors import (
     StoreFull,
     StoreLocked,
     StoreOfEarlierVersion,
+    StoreOfLaterVersion,
 )
 from swarmtrain_transport.wire.records import Commit, Record, Rewind, Skip
 from tests.coordinator.rig import Chain, join_body, run_body
@@ -246,7 +247,7 @@ def test_damage_is_found_and_named(tmp_path: Path) -> None:
         ).what
     )
     assert "record 1 does not decode" in damaged("UPDATE log SET bytes = x'c1' WHERE idx = 1").what
-    assert "format 9" in damaged("UPDATE meta SET value = 9 WHERE key = 'schema'").what
+    assert "format -1" in damaged("UPDATE meta SET value = -1 WHERE key = 'schema'").what
 
 
 def test_a_foreign_file_in_its_place_is_refused_and_left_alone(tmp_path: Path) -> None:
@@ -265,6 +266,37 @@ def test_every_commit_waits_for_the_disk(tmp_path: Path) -> None:
     }
     assert settings == {"journal_mode": "wal", "synchronous": 2, "locking_mode": "exclusive"}
     store.close()
+
+
+def test_a_log_of_a_later_version_is_named_and_left_as_it_is(tmp_path: Path) -> None:
+    filled(tmp_path, 3)[0].close()
+    with sqlite3.connect(tmp_path / FILE_NAME) as raw:
+        raw.execute("UPDATE meta SET value = 9 WHERE key = 'schema'")
+    raw.close()
+    before = (tmp_path / FILE_NAME).read_bytes()
+    for look in (Store.open, Store.open_to_read):
+        with pytest.raises(StoreOfLaterVersion, match="form 9.*up to 4") as caught:
+            look(tmp_path)
+        assert caught.value.code == "SWT-E703"
+    assert (tmp_path / FILE_NAME).read_bytes() == before
+
+
+def test_tables_of_the_form_before_are_brought_to_this_one(tmp_path: Path) -> None:
+    store, _ = filled(tmp_path, 3)
+    records = store.records()
+    store.close()
+    with sqlite3.connect(tmp_path / FILE_NAME) as raw:
+        raw.execute("DROP TABLE sealed_keys")
+        raw.execute("DROP TABLE coordinators")
+        raw.execute("UPDATE meta SET value = 3 WHERE key = 'schema'")
+    raw.close()
+    read = Store.open_to_read(tmp_path)
+    assert read.records() == records
+    read.close()
+    again = Store.open(tmp_path)
+    again.note_coordinator("one.example", 8400, 5.0)
+    assert again.coordinators(6.0) == [("one.example", 8400)] and again.records() == records
+    again.close()
 
 
 def test_a_log_of_an_earlier_version_is_named_and_left_as_it_is(tmp_path: Path) -> None:

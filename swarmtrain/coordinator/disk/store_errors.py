@@ -81,7 +81,7 @@ def of_later_version(log: str, found: int, known: int) -> StoreOfLaterVersion:
         f"{log} was written by a later version of swarmtrain.",
         f"Its tables have form {found}; this version knows forms up to {known}, and has changed\n"
         "nothing.",
-        "Update swarmtrain on this machine to the version that the run's other coordinators have.",
+        "Update swarmtrain on this machine.",
     )
 
 
@@ -92,6 +92,37 @@ def deposed(log: str, term: int) -> StoreLost:
         f"Another coordinator leads the run in {log}: term {term} has begun.",
         "This one decides nothing any more, and nothing of it was written.",
         "Leave it running: it stands by, and takes over when the other one is gone.",
+    )
+
+
+def not_reached(database: str, reason: str) -> StoreLost:
+    """Nobody answers where a database should be."""
+    return StoreLost(
+        "SWT-E413",
+        f"{database} cannot be used: {reason}.",
+        "Without it the coordinator can decide nothing that lasts. Nothing was changed.",
+        "Check the address after --store, that the server runs and lets this machine in, and the\n"
+        "password (in ~/.pgpass or PGPASSWORD rather than in the address).",
+    )
+
+
+def lost(database: str, reason: str) -> StoreLost:
+    """A database does not answer any more, or cannot write for now."""
+    return StoreLost(
+        "SWT-E413",
+        f"The connection to {database} was lost: {reason}.",
+        "What was confirmed is there. The run waits.",
+        "Bring the database back; the run goes on by itself.",
+    )
+
+
+def database_failed(database: str, reason: str) -> StoreFailed:
+    """A database refuses for a reason that waiting does not change."""
+    return StoreFailed(
+        "SWT-E414",
+        f"{database} refuses: {reason}.",
+        "A decision that cannot be made durable is not made. What was complete is intact.",
+        "Give the user of --store the right to make a schema in that database, or name another one.",
     )
 
 
