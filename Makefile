@@ -118,7 +118,7 @@ $(STAMP): pyproject.toml constraints.txt
 	@$(PIP) $$(test -t 2 || echo -qq) $(addprefix --index-url ,$(TORCH_INDEX)) torch==2.13.0 \
 	  $(OR_STAY)
 	@echo "== set-up in $(VENV): everything else, about a minute"
-	@$(PIP) -qq --constraint constraints.txt --editable '.[dev,fast,hf,lightning,experts]' $(OR_STAY)
+	@$(PIP) -qq --constraint constraints.txt --editable '.[dev,fast,hf,lightning,experts,postgres]' $(OR_STAY)
 	@$(PATHS) $(OR_STAY)
 	@mv $(UNFINISHED) $@
 

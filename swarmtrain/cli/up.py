@@ -20,11 +20,12 @@ from swarmtrain.config.options import (
     check_host,
     parse_endpoint,
     parse_linger,
+    parse_store,
     parse_tracker,
 )
 from swarmtrain.console.lines import stamped
 from swarmtrain.foundation import events
-from swarmtrain.foundation.errors import misuse
+from swarmtrain.foundation.errors import UserError, misuse
 from swarmtrain.foundation.signals import tell
 from swarmtrain.port_mapping.answers import is_private
 from swarmtrain_transport.credentials.invite import Invite, names_its_reader
@@ -33,6 +34,7 @@ from swarmtrain_transport.limits import LINGER_LATE_S
 if TYPE_CHECKING:
     from swarmtrain.config.settings import RunConfig
     from swarmtrain.coordinator.initial import Initial
+    from swarmtrain.coordinator.sharing import Shared
 
 LISTEN = Endpoint("127.0.0.1", 8400)
 
@@ -112,6 +114,22 @@ def up(
             "repeated. metrics.jsonl in the state directory is written always.",
         ),
     ] = None,
+    store: Annotated[
+        str,
+        typer.Option(
+            metavar="URL", parser=parse_store, envvar="SWARMTRAIN_STORE",
+            show_default="the state directory", show_envvar=False,
+            help="Keep log and keys in PostgreSQL (postgresql://...). Several coordinators may "
+            "share it: one leads, another takes over.",
+        ),
+    ] = "",
+    key_file: Annotated[
+        Path | None,
+        typer.Option(
+            "--key-file", metavar="FILE", show_default="a passphrase is asked for",
+            help="Secret that seals the run's keys in --store; the same at all coordinators.",
+        ),
+    ] = None,
     json_events: JsonEvents = False,
     verbose: Verbose = False,
 ) -> None:  # fmt: skip
@@ -125,6 +143,7 @@ def up(
         takes_changed_text=changed_text, rounds=rounds, begins_with=begins_with,
         linger_s=linger, public_port=public_port,
         maps=maps, relay_bytes_per_s=relay, trackers=tuple(track or ()),
+        store=store, key_file=key_file,
     )  # fmt: skip
     situation = context.ensure_object(Situation)
     situation.at_coordinator = True
@@ -155,8 +174,9 @@ def _serve(options: UpOptions, situation: Situation) -> None:
     from swarmtrain.coordinator.disk.run_directory import set_aside
     from swarmtrain.coordinator.service import serve
 
-    if options.new_run:
+    if options.new_run and not options.store:
         set_aside(directory, say)
+    shared = _shared(options, config, directory) if options.store else None
 
     config, initial = _beginning(options, config, directory)
     is_private_here = is_private(outside.reachable_host(options.listen.host))
@@ -179,10 +199,14 @@ def _serve(options: UpOptions, situation: Situation) -> None:
 
     tracking = Tracking(directory, config.run.name, options.trackers)
 
+    def announce(invite: Invite) -> None:
+        _announce(options, directory, invite, *pages)
+        pages.clear()
+
     async def main(stop: asyncio.Event) -> None:
         nonlocal result
-        result = await serve(
-            config, directory, options.listen.host, options.listen.port, options.public_host,
+        life = partial(
+            serve, config, directory, options.listen.host, options.listen.port, options.public_host,
             on_ready=lambda invite: _announce(options, directory, invite, *pages), stop=stop,
             tell=lambda text: say(stamped(text, sys.stderr)),
             watched=None if options.json_events else watched,
@@ -192,6 +216,12 @@ def _serve(options: UpOptions, situation: Situation) -> None:
             relay_bytes_per_s=options.relay_bytes_per_s, part=part, on_page=pages.append,
             tracking=tracking,
         )  # fmt: skip
+        if shared is None:
+            result = await life()
+        else:
+            result = await shared.in_turn(
+                lambda lead: life(lead=lead), stop, is_new=options.new_run
+            )
 
     try:
         run_until_stopped(main, first_words="Stopping; Ctrl+C again to leave at once.")
@@ -201,6 +231,50 @@ def _serve(options: UpOptions, situation: Situation) -> None:
         say("The coordinator has stopped. The same command goes on from here.")
     elif options.json_events:
         events.write(events.Finished(result))
+
+
+def tell_stamped(text: str) -> None:
+    """Tell the organiser something, with the time of day."""
+    say(stamped(text, sys.stderr))
+
+
+def _shared(options: UpOptions, config: "RunConfig", directory: Path) -> "Shared":
+    """This coordinator's part among those that share a database."""
+    import time
+
+    from swarmtrain.coordinator.disk import sealed_keys
+    from swarmtrain.coordinator.disk.store import FILE_NAME
+    from swarmtrain.coordinator.outside import reachable_host
+
+    try:
+        from swarmtrain.coordinator.sharing import Shared
+    except ModuleNotFoundError as exc:
+        raise UserError(
+            "SWT-E102",
+            "--store needs psycopg, which is not installed.",
+            "All else works without it.",
+            "Install it: pip install 'swarmtrain[postgres]'",
+        ) from exc
+    if (directory / FILE_NAME).exists():
+        raise misuse(
+            f"{directory} holds a run with a log of its own, which --store does not move.",
+            "Go on without --store, or name another --state-dir, where the run in the database "
+            "has its text and its status.",
+        )
+    if options.key_file is not None:
+        secret = sealed_keys.read_secret(options.key_file)
+    elif sys.stdin.isatty():
+        typed = typer.prompt("Passphrase of the run's keys", hide_input=True, err=True)
+        secret = sealed_keys.checked_secret(typed.encode(), "The passphrase")
+    else:
+        raise misuse(
+            "--store needs a secret that seals the run's keys, and nobody is here to type one.",
+            "Name a file with --key-file. One is made by: openssl rand -hex 32 > FILE",
+        )
+    port = options.public_port or options.listen.port
+    host = options.public_host or reachable_host(options.listen.host)
+    address = (host, port) if port else None
+    return Shared(options.store, secret, config, address, tell_stamped, time.time)
 
 
 def _beginning(

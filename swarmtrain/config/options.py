@@ -4,7 +4,7 @@ They are parsed and checked here, once; no receiver need check them again.
 """
 
 import re
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 
 from swarmtrain.config.caps import NO_CAPS, Caps, parse_size
@@ -62,6 +62,8 @@ class UpOptions:
         linger_s: seconds for which a finished run waits for a member that went without a word.
         relay_bytes_per_s: rate at which bytes are passed on between peers, 0 for not at all.
         trackers: trackers of experiments that hear of each round.
+        store: address of the database that coordinators share, "" for the state directory.
+        key_file: file whose bytes seal the run's keys there, None to ask for a passphrase.
     """
 
     run_file: Path
@@ -78,6 +80,8 @@ class UpOptions:
     maps: bool | None = None
     relay_bytes_per_s: int = RELAY_BYTES_PER_S
     trackers: tuple[str, ...] = ()
+    store: str = field(default="", repr=False)
+    key_file: Path | None = None
 
 
 TRACKERS = ("tensorboard", "wandb", "mlflow", "trackio")
@@ -414,6 +418,21 @@ def default_endpoint(invite: Invite) -> Endpoint:
     if invite.is_loopback:
         return Endpoint("::1" if ":" in invite.host else "127.0.0.1", 0)
     return Endpoint("", 0)
+
+
+def parse_store(text: str) -> str:
+    """Check the address of a database that coordinators share, "" for none.
+
+    Raises:
+        UserError: SWT-E610, it is none.
+    """
+    if text and not text.startswith(("postgresql://", "postgres://")):
+        raise misuse(
+            "--store takes the address of a PostgreSQL database.",
+            "For instance postgresql://swarmtrain@db.example.org/runs; without --store the log "
+            "lies in the state directory.",
+        )
+    return text
 
 
 def check_host(host: str) -> str:

@@ -44,11 +44,12 @@ from swarmtrain.coordinator.door.compatibility import misfit, no_place
 from swarmtrain.coordinator.door.listener import Porch
 from swarmtrain.coordinator.door.viewing import Viewers, page_link, standing_link
 from swarmtrain.coordinator.initial import Initial, keep
+from swarmtrain.coordinator.lead import Lead, alone
 from swarmtrain.coordinator.meeting_place import MeetingPlace
 from swarmtrain.coordinator.organiser import notices
 from swarmtrain.coordinator.organiser.orders import Desk, check_more
 from swarmtrain.coordinator.outside import Outside
-from swarmtrain.coordinator.shell import Shell
+from swarmtrain.coordinator.shell import Addresses, Shell
 from swarmtrain.data.corpus import CorpusMissing, build_corpus
 from swarmtrain.data.places import NOWHERE, Places
 from swarmtrain.data.stored import open_text
@@ -113,6 +114,7 @@ async def serve(
     part: Part | None = None,
     on_page: Callable[[str], None] = lambda link: None,
     tracking: Tracking | None = None,
+    lead: Lead | None = None,
     clock: Callable[[], float] = time.monotonic,
     wall_clock: Callable[[], float] = time.time,
 ) -> str:
@@ -123,8 +125,10 @@ async def serve(
     `public_host` and `public_port`; with `maps` the router is asked for what is left out. For
     peers that cannot dial each other bytes are passed on, at `relay_bytes_per_s` at most. `part`
     parts the text of a run of experts. `on_page` hears the address of the run's page
-    first. `tracking` is told each round's numbers."""
-    with contextlib.closing(Store.open(state_dir)) as store:
+    first. `tracking` is told each round's numbers. `lead` is where the log lies, and the keys; None
+    for the state directory."""
+    lead = lead or alone(state_dir)
+    with contextlib.closing(lead.store) as store:
         groups = group_terms(config)
         if initial is not None:
             roots = await asyncio.to_thread(initial.first_roots, config)
@@ -134,7 +138,7 @@ async def serve(
             )
         means = Means(partial(secrets.token_bytes, TOKEN_BYTES), True, relay_bytes_per_s)
         now = clock(), wall_clock()
-        keys, machine = _resumed(store, state_dir, config, groups, *now, rounds, means)
+        keys, machine = _resumed(lead, config, groups, *now, rounds, means)
         machine.linger_s = linger_s
         shell = _shell(machine, store, clock, adoption(store, config, keys, tell))
         door = _door(store, keys, config, machine, shell, wall_clock)
@@ -148,7 +152,7 @@ async def serve(
             parted = await asyncio.to_thread(part, text, state_dir, tell)
         texts = _texts(config, text, places.tokenizer, initial, store, parted, machine)
         outside = Outside(host, public_host, public_port, tell, maps=maps)
-        invite_with = _invites(outside, config, keys)
+        invite_with = _invites(outside, config, keys, lead)
         desk = Desk(
             machine, shell, store, config.admission, invite_with, wall_clock,
             lambda: texts.progress,
@@ -175,6 +179,7 @@ async def serve(
                     keep(state_dir, initial)
                 app.is_ready = True
             await outside.settle(stop)
+            lead.found_at(outside.address)
             if app.is_ready and not machine.is_finished:
                 secret = standing_invite(store, keys, config.admission, wall_clock())
                 if is_shown:
@@ -182,7 +187,8 @@ async def serve(
                 on_ready(invite_with(secret))
             if tracking is not None:
                 told = asyncio.create_task(_track(machine, page, tracking))
-            life = _until_over(shell, machine, store, stop, tell)
+            others = partial(_others, lead, outside)
+            life = _until_over(shell, machine, store, stop, tell, others)
             return await _told_of(watched, life, machine, shell, tell)
         finally:
             app.is_ready = False
@@ -227,14 +233,19 @@ async def _told_of(
 
 
 async def _until_over(
-    shell: Shell, machine: Rendezvous, store: Store, stop: asyncio.Event, tell: Tell
+    shell: Shell,
+    machine: Rendezvous,
+    store: Store,
+    stop: asyncio.Event,
+    tell: Tell,
+    others: Callable[[], Addresses],
 ) -> str:
     """Wait for the end, and raise what ended it unless it was meant; the finished run's result."""
     keep = partial(store.keep_losses, machine.first.chronicle.losses)
     own = [
         asyncio.ensure_future(stop.wait()),
         asyncio.ensure_future(shell.finished.wait()),
-        asyncio.ensure_future(notices.watch(shell, notices.Notices(tell), keep)),
+        asyncio.ensure_future(notices.watch(shell, notices.Notices(tell), keep, others)),
     ]
     ends: list[asyncio.Future[Any]] = [*own, shell.failure]
     try:
@@ -267,9 +278,21 @@ async def _listen(porch: Porch, host: str, port: int) -> None:
         raise _cannot_listen(host, port, exc) from exc
 
 
-def _invites(outside: Outside, config: RunConfig, keys: RunKeys) -> Callable[[bytes], Invite]:
+def _invites(
+    outside: Outside, config: RunConfig, keys: RunKeys, lead: Lead
+) -> Callable[[bytes], Invite]:
     """The run's invite with any secret, once the port is known."""
-    return lambda secret: Invite(*outside.address, config.run.name, keys.cert_sha256, secret)
+
+    def invite(secret: bytes) -> Invite:
+        here, others = outside.address, _others(lead, outside)
+        return Invite(*here, config.run.name, keys.cert_sha256, secret).at(here, *others)
+
+    return invite
+
+
+def _others(lead: Lead, outside: Outside) -> Addresses:
+    """Addresses of coordinators that stand by."""
+    return tuple(one for one in lead.others() if one != outside.address)
 
 
 async def _track(machine: Rendezvous, page: Page, tracking: Tracking) -> None:
@@ -386,8 +409,7 @@ def _door(
 
 
 def _resumed(
-    store: Store,
-    state_dir: Path,
+    lead: Lead,
     config: RunConfig,
     groups: Sequence[RunTerms],
     now_s: float,
@@ -395,14 +417,15 @@ def _resumed(
     rounds: int = 0,
     means: Means | None = None,
 ) -> tuple[RunKeys, Rendezvous]:
-    """The run of this directory where it was left; a new one where there was none."""
+    """The run of this store where it was left; a new one where there was none."""
+    store = lead.store
     first = next(store.replay(), None)
     if rounds and first is None:
         raise misuse(
             "--rounds adds rounds to a run that has begun, and none has begun here.",
             f"Leave it out; the run file says how many there are: rounds = {config.num_ops}.",
         )
-    keys = keys_of(state_dir, wall_s, may_create=first is None)
+    keys = keys_of(lead.keys, wall_s, may_create=first is None)
     if first is not None:
         check_same_run(first, config, keys)
     terms, *more = groups

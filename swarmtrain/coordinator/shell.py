@@ -27,6 +27,7 @@ from swarmtrain_transport.wire.messages import (
     Hello,
     PeerMessage,
     Refused,
+    StandsBy,
     Waiting,
     encode,
 )
@@ -44,6 +45,10 @@ OUTLET_BYTES_MAX = 64 << 20
 
 BROKEN = "The peer %s broke the protocol and is cut off: %s"
 UNREAD = "The peer %s does not read what it is sent and is cut off."
+
+
+Addresses = tuple[tuple[str, int], ...]
+"""Hosts and ports."""
 
 
 class Machine(Protocol):
@@ -126,6 +131,8 @@ class Outlet:
         """False for a process that only relays."""
         self.told = ""
         """Text last sent to this connection about what the run waits for."""
+        self.others: Addresses = ()
+        """Coordinators that stand by, as last told to this connection."""
         self._waiting: asyncio.Queue[bytes | None] = asyncio.Queue()
         self._waiting_bytes = 0
         self._is_closing = False
@@ -272,6 +279,13 @@ class Shell:
             if outlet.told != text:
                 outlet.told = text
                 outlet.put(encode(Waiting(text, seen_s)))
+
+    def spread(self, others: Addresses) -> None:
+        """Tell every connection, once, which coordinators stand by."""
+        for outlet in self._outlets.values():
+            if outlet.others != others:
+                outlet.others = others
+                outlet.put(encode(StandsBy(others)))
 
     # ---- questions
 

@@ -275,7 +275,7 @@ def test_a_log_of_a_later_version_is_named_and_left_as_it_is(tmp_path: Path) -> 
     raw.close()
     before = (tmp_path / FILE_NAME).read_bytes()
     for look in (Store.open, Store.open_to_read):
-        with pytest.raises(StoreOfLaterVersion, match="form 9.*up to 4") as caught:
+        with pytest.raises(StoreOfLaterVersion, match=r"form 9.*up to 4") as caught:
             look(tmp_path)
         assert caught.value.code == "SWT-E703"
     assert (tmp_path / FILE_NAME).read_bytes() == before

@@ -94,6 +94,8 @@ class PostgresDatabase:
             with self._answered():
                 for setting in _SETTINGS:
                     self._session.execute(setting)
+                path = sql.SQL("SET search_path = {}").format(sql.Identifier(self._schema))
+                self._session.execute(path)
         except StoreError:
             self.close()
             raise
@@ -107,9 +109,8 @@ class PostgresDatabase:
         ((is_held,),) = self.read("SELECT pg_try_advisory_lock(?)", (_lock_of(self._schema),))
         if is_held:
             with self._answered():
-                name = sql.Identifier(self._schema)
-                self._session.execute(sql.SQL("CREATE SCHEMA IF NOT EXISTS {}").format(name))
-                self._session.execute(sql.SQL("SET search_path = {}").format(name))
+                make = sql.SQL("CREATE SCHEMA IF NOT EXISTS {}")
+                self._session.execute(make.format(sql.Identifier(self._schema)))
         return bool(is_held)
 
     def set_aside(self) -> str:
@@ -134,7 +135,9 @@ class PostgresDatabase:
             " AND setting = 'off'"
         )
         names = ", ".join(name for (name,) in off)
-        return f"The database server has {names} off: a power cut may cost decisions." if off else ""
+        return (
+            f"The database server has {names} off: a power cut may cost decisions." if off else ""
+        )
 
     def read(self, statement: str, values: Sequence[Any] = ()) -> list[Row]:
         """Return the rows that a SELECT finds."""
@@ -196,7 +199,9 @@ class PostgresDatabase:
         try:
             yield
         except psycopg.Error as exc:
-            is_waited_for = isinstance(exc, psycopg.OperationalError | errors.ReadOnlySqlTransaction)
+            is_waited_for = isinstance(
+                exc, psycopg.OperationalError | errors.ReadOnlySqlTransaction
+            )
             error = lost if is_waited_for or self._session.closed else database_failed
             raise error(self.name, _reason(exc)) from exc
         finally:

@@ -17,7 +17,7 @@ from swarmtrain.coordinator.disk.certificate import (
     FRESH_KEY_FILE,
     RUN_KEY_FILE,
     TLS_FILE,
-    KeyFiles,
+    KeyPlace,
     RunKeys,
     load_or_create,
     note_begun,
@@ -43,16 +43,18 @@ _LEDGER_LOST = (
 )
 
 
-def keys_of(state_dir: Path, wall_s: float, *, may_create: bool) -> RunKeys:
-    """The directory's keys, made if they may be.
+def keys_of(place: KeyPlace, wall_s: float, *, may_create: bool) -> RunKeys:
+    """The run's keys, made if they may be.
 
     Raises:
         UserError: SWT-E805, missing or damaged; E402 or E403, they cannot be written.
     """
     try:
-        return load_or_create(KeyFiles(state_dir), may_create=may_create, wall_s=wall_s)
+        return load_or_create(place, may_create=may_create, wall_s=wall_s)
     except OSError as exc:
-        raise translate(exc, at_coordinator=True) or _unwritable(state_dir, exc) from exc
+        raise translate(exc, at_coordinator=True) or _unwritable(
+            place.named(TLS_FILE), exc
+        ) from exc
 
 
 def check_same_run(first: Record, config: RunConfig, keys: RunKeys) -> None:
@@ -123,7 +125,7 @@ def set_aside(state_dir: Path, tell: Tell) -> None:
     tell(f"Another run begins in {state_dir}. Keys and log of the one before are in {folder}.")
 
 
-def _unwritable(state_dir: Path, error: OSError) -> UserError:
+def _unwritable(state_dir: Path | str, error: OSError) -> UserError:
     return UserError(
         "SWT-E403",
         f"{state_dir} cannot be used: {error.strerror or error}.",

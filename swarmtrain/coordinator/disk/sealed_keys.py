@@ -16,12 +16,47 @@ from cryptography.hazmat.primitives.ciphers.aead import AESGCM
 from cryptography.hazmat.primitives.kdf.scrypt import Scrypt
 
 from swarmtrain.coordinator.disk.shared_register import SharedRegister
-from swarmtrain.foundation.errors import UserError
+from swarmtrain.foundation import regular_file
+from swarmtrain.foundation.errors import UserError, misuse
 
 SECRET_BYTES_MIN, SECRET_BYTES_MAX = 12, 4096
 
 _MAGIC = b"swarmtrain sealed key 1\n"
 _SALT_BYTES, _NONCE_BYTES = 16, 12
+
+
+def read_secret(path: Path) -> bytes:
+    """Return a file's bytes as a secret, without space and line breaks at its ends.
+
+    Raises:
+        UserError: SWT-E403, it cannot be read; E610, it is too short or too long.
+    """
+    try:
+        with regular_file.opened(path, SECRET_BYTES_MAX + 64) as file:
+            data = file.read()
+    except OSError as exc:
+        raise UserError(
+            "SWT-E403",
+            f"The key file {path} cannot be read: {exc.strerror or exc}.",
+            "It seals the run's keys in the database.",
+            "Name another one with --key-file, or give this user the right to read it.",
+        ) from exc
+    return checked_secret(data.strip(), f"The key file {path}")
+
+
+def checked_secret(secret: bytes, named: str) -> bytes:
+    """Return the secret if it has a fitting length.
+
+    Raises:
+        UserError: SWT-E610.
+    """
+    if not SECRET_BYTES_MIN <= len(secret) <= SECRET_BYTES_MAX:
+        raise misuse(
+            f"{named} has {len(secret)} bytes; {SECRET_BYTES_MIN} to {SECRET_BYTES_MAX} are taken.",
+            "Whoever reads the database can try passphrases: take a long one, or a file made by "
+            "openssl rand -hex 32.",
+        )
+    return secret
 
 
 def seal(secret: bytes, name: str, data: bytes) -> bytes:

@@ -122,7 +122,7 @@ def database_failed(database: str, reason: str) -> StoreFailed:
         "SWT-E414",
         f"{database} refuses: {reason}.",
         "A decision that cannot be made durable is not made. What was complete is intact.",
-        "Give the user of --store the right to make a schema in that database, or name another one.",
+        "Give the user of --store the right to make a schema there, or name another database.",
     )
 
 

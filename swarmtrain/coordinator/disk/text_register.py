@@ -45,6 +45,7 @@ class TextRegister(Register):
         """
         with self._transaction():
             self._db.change_all(
-                "INSERT INTO uses VALUES (?, ?) ON CONFLICT (piece) DO UPDATE SET uses = excluded.uses",
+                "INSERT INTO uses VALUES (?, ?)"
+                " ON CONFLICT (piece) DO UPDATE SET uses = excluded.uses",
                 [*uses.items()],
             )

@@ -8,7 +8,7 @@ import asyncio
 import time
 from collections.abc import Callable
 
-from swarmtrain.coordinator.shell import Shell
+from swarmtrain.coordinator.shell import Addresses, Shell
 from swarmtrain.status import waiting_words
 from swarmtrain_transport.coordinator.status import CoordinatorStatus
 
@@ -54,9 +54,11 @@ class Notices:
         self._tell(f"Waiting for {words}." if text else begins)
 
 
-async def watch(shell: Shell, notices: Notices, keep: Callable[[], None]) -> None:
-    """Look, tell peers what the organiser is told, and have kept what no record holds, until
-    cancelled."""
+async def watch(
+    shell: Shell, notices: Notices, keep: Callable[[], None], others: Callable[[], Addresses]
+) -> None:
+    """Look, tell peers what the organiser is told and which `others` stand by, and have kept what
+    no record holds, until cancelled."""
     while True:
         await asyncio.sleep(LOOK_S)
         keep()
@@ -64,3 +66,4 @@ async def watch(shell: Shell, notices: Notices, keep: Callable[[], None]) -> Non
         assert isinstance(status, CoordinatorStatus)
         notices.look(status, shell.now_s(), time.time())
         shell.inform(notices.said, notices.seen_s)
+        shell.spread(others())

@@ -2,8 +2,9 @@
 
 Outbound, so that it passes home routers; pinned, so that the first byte of a secret goes only to
 whoever holds the certificate of the invite. It knocks, hands over what it hears, and keeps coming
-back with growing pauses when the line or the coordinator goes away: what must arrive is the
-machine's affair, which re-sends it after every HELLO. Bulk never travels here.
+back with growing pauses when the line or the coordinator goes away, to each of the run's
+coordinators in turn if there are several: what must arrive is the machine's affair, which re-sends
+it after every HELLO. Bulk never travels here.
 """
 
 import asyncio
@@ -47,7 +48,7 @@ from swarmtrain.peer.network.text_download import not_given, read_bounded, unpac
 from swarmtrain_transport import limits
 from swarmtrain_transport.credentials.identity import Identity, knock_payload
 from swarmtrain_transport.credentials.invite import Invite
-from swarmtrain_transport.errors import RemoteFault
+from swarmtrain_transport.errors import LocalFault, RemoteFault
 from swarmtrain_transport.links.tcp import is_stuck
 from swarmtrain_transport.wire.messages import (
     Challenge,
@@ -56,6 +57,7 @@ from swarmtrain_transport.wire.messages import (
     Knock,
     PeerMessage,
     Refused,
+    StandsBy,
     decode_from_coordinator,
     encode,
 )
@@ -167,8 +169,7 @@ class ControlClient:
         self._find_proxy = find_proxy
         self._proxy: Proxy | None = None
         self._trying = Patience(invite.host, invite.port, rng, is_endless=waits, holding=holding)
-        host = f"[{invite.host}]" if ":" in invite.host else invite.host
-        self._base_url = f"https://{host}:{invite.port}"
+        self._aim(invite)
         self._fingerprint = aiohttp.Fingerprint(invite.cert_sha256)
         self._session: aiohttp.ClientSession | None = None
         self._socket: aiohttp.ClientWebSocketResponse | None = None
@@ -183,6 +184,33 @@ class ControlClient:
         """Bytes heard: messages with their WebSocket frames, and pieces; without TLS and TCP."""
         self.bytes_out = 0
         """Bytes sent, counted likewise."""
+
+    def _aim(self, invite: Invite) -> None:
+        """Try the first of these addresses next."""
+        self._invite = invite
+        first, *others = invite.places
+        self._base_url = f"https://{first}"
+        self._trying.where, self._trying.addresses = first, 1 + len(others)
+
+    def _turn(self) -> None:
+        """Try the next of the run's coordinators, if there is more than one."""
+        first, *others = self._invite.addresses
+        if others:
+            self._aim(self._invite.at(*others, first))
+            self._proxy = self._find_proxy(self._invite.host, self._invite.port)
+
+    def _learn(self, news: StandsBy) -> None:
+        """Hear of coordinators that stand by."""
+        first, *others = self._invite.addresses
+        try:
+            self._aim(self._invite.at(first, *news.places, *others))
+        except LocalFault as exc:
+            raise RemoteFault("value", f"a coordinator's address is none: {exc}") from exc
+
+    @property
+    def address(self) -> tuple[str, int]:
+        """Host and port of the coordinator that is talked with, or tried."""
+        return self._invite.host, self._invite.port
 
     @property
     def other_end(self) -> tuple[str, int] | None:
@@ -331,6 +359,7 @@ class ControlClient:
                     # What the proxy's error holds may be its password.
                     cause = None if isinstance(failed, ProxyFailed) else exc
                     raise CoordinatorUnreachable(*await self._seen(error)) from cause
+            self._turn()
             await self._unless_closing(self._rest())
 
     async def _rest(self) -> None:
@@ -405,7 +434,11 @@ class ControlClient:
                 self._handler.on_up(is_first=is_first)
                 self._handler.on_message(first)
                 while True:
-                    self._handler.on_message(await self._receive(socket))
+                    message = await self._receive(socket)
+                    if isinstance(message, StandsBy):
+                        self._learn(message)
+                    else:
+                        self._handler.on_message(message)
         except (ConnectionError, TimeoutError) as exc:
             if not self._closing.is_set():
                 logger.info("The connection to the coordinator was lost (%s).", in_words(exc))

@@ -42,13 +42,18 @@ class Patience:
         rng: source of the pauses' jitter.
         is_endless: True to wait from the first try on.
         holding: says what this peer has of the run, and how it gets the rest.
+
+    Attributes:
+        where: address that is tried.
+        addresses: number of coordinators that are tried in turn; each pause follows on all.
     """
 
     def __init__(
         self, host: str, port: int, rng: random.Random, *, is_endless: bool,
         holding: Callable[[], str] = str,
     ) -> None:  # fmt: skip
-        self._where = f"{host}:{port}"
+        self.where = f"{host}:{port}"
+        self.addresses = 1
         self._holding = holding
         self._rng = rng
         self.is_endless = is_endless
@@ -58,30 +63,30 @@ class Patience:
     def answered(self) -> None:
         """Note that it was reached, so from now on it is worth waiting for."""
         if self.failed:
-            logger.info("The coordinator %s answers.", self._where)
+            logger.info("The coordinator %s answers.", self.where)
         self.failed, self._due, self.is_endless = 0, 1, True
 
     def failure(self, error: Exception) -> bool:
         """Count a failed try; return True to give up."""
         self.failed += 1
-        if not self.is_endless and self.failed >= FIRST_TRIES:
+        left = FIRST_TRIES * self.addresses - self.failed
+        if not self.is_endless and left <= 0:
             return True
         if self.failed >= self._due:
             self._due = self.failed * SAID_EVERY
             what = "Waiting until it does; Ctrl+C gives up."
             if not self.is_endless:
-                what = f"Trying {FIRST_TRIES - self.failed} times more; --wait would go on."
+                what = f"Trying {left} times more; --wait would go on."
             if self.failed >= LONG:
                 what = f"{what} {self._holding()}".rstrip()
             how = "asks to wait" if isinstance(error, AskedToWait) else "does not answer"
-            logger.warning(
-                "The coordinator %s %s (%s). %s", self._where, how, in_words(error), what
-            )
+            logger.warning("The coordinator %s %s (%s). %s", self.where, how, in_words(error), what)
         return False
 
     def pause_s(self) -> float:
-        """Return how long to wait before the next try."""
-        return pause_s(self.failed, self._rng)
+        """Return how long to wait before the next try, seconds."""
+        rounds, in_turn = divmod(self.failed, self.addresses)
+        return 0.0 if in_turn else pause_s(rounds, self._rng)
 
 
 def pause_s(failed: int, rng: random.Random) -> float:

@@ -409,7 +409,7 @@ class PeerShell:
     def _coordinator_s_end(self) -> tuple[str, int] | None:
         if self._control is None or not self._control.by_proxy:
             return None if self._control is None else self._control.other_end
-        return (self._invite.host, self._invite.port)  # for the proxy to reach
+        return self._control.address  # for the proxy to reach
 
     @property
     def listening_port(self) -> int:

@@ -4,7 +4,9 @@
 so the first connection is already pinned and no authority is asked; the invite's secret; and a
 checksum, over the run's name too, so that a cut or mistyped invite is told from a wrong one before
 anything is sent. Host and port are outside the checksum: people may replace them when a router
-gives the same coordinator another address. Everybody who holds the string can join.
+gives the same coordinator another address. A run with several coordinators, which all show the same
+certificate, has several: ``swarm://host:port,host:port/run#secret``. Everybody who holds the string
+can join.
 """
 
 import base64
@@ -12,7 +14,7 @@ import binascii
 import hashlib
 import ipaddress
 import re
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from swarmtrain_transport.errors import InviteError, LocalFault
 
@@ -23,8 +25,12 @@ _CERT_BYTES = 32
 _SECRET_BYTES = 16
 _CHECK_BYTES = 2
 _LABEL = b"swarmtrain invite 2"
-_INVITE_CHARS_MAX = 600
+_INVITE_CHARS_MAX = 1600
 _SHOWN_CHARS_MAX = 40
+
+ADDRESSES_MAX = 4
+"""Addresses of coordinators in an invite."""
+
 _FRAGMENT_CHARS = -(-(_CERT_BYTES + _SECRET_BYTES + _CHECK_BYTES) * 4 // 3)
 
 _RUN = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")
@@ -42,6 +48,7 @@ class Invite:
         run: the run's name.
         cert_sha256: SHA-256 of the coordinator's certificate (DER), 32 bytes.
         secret: 16 random bytes that the coordinator knows by their hash.
+        others: hosts and ports of coordinators that take over when the first is gone.
 
     Raises:
         LocalFault: a field that no invite can carry.
@@ -52,14 +59,18 @@ class Invite:
     run: str
     cert_sha256: bytes
     secret: bytes = field(repr=False)
+    others: tuple[tuple[str, int], ...] = ()
 
     def __post_init__(self) -> None:
         if len(self.cert_sha256) != _CERT_BYTES or len(self.secret) != _SECRET_BYTES:
             raise LocalFault("an invite has a certificate hash of 32 and a secret of 16 bytes")
-        if not _is_host(self.host):
-            raise LocalFault(f"{self.host!r} is neither an IP address nor a host name")
-        if not 1 <= self.port <= 65535:
-            raise LocalFault(f"port {self.port} is not between 1 and 65535")
+        if len(self.addresses) > ADDRESSES_MAX:
+            raise LocalFault(f"an invite has at most {ADDRESSES_MAX} addresses")
+        for host, port in self.addresses:
+            if not _is_host(host):
+                raise LocalFault(f"{host!r} is neither an IP address nor a host name")
+            if not 1 <= port <= 65535:
+                raise LocalFault(f"port {port} is not between 1 and 65535")
         if not _RUN.fullmatch(self.run):
             raise LocalFault(f"{self.run!r} cannot be a run's name in an invite")
 
@@ -67,8 +78,25 @@ class Invite:
         packed = self.cert_sha256 + self.secret
         checked = packed + _checksum(packed, self.run)
         fragment = base64.urlsafe_b64encode(checked).rstrip(b"=").decode()
-        host = f"[{self.host}]" if ":" in self.host else self.host
-        return f"{SCHEME}{host}:{self.port}/{self.run}#{fragment}"
+        return f"{SCHEME}{','.join(self.places)}/{self.run}#{fragment}"
+
+    @property
+    def addresses(self) -> tuple[tuple[str, int], ...]:
+        """Hosts and ports of all coordinators, the first to be tried first."""
+        return ((self.host, self.port), *self.others)
+
+    @property
+    def places(self) -> tuple[str, ...]:
+        """The addresses as ``host:port``."""
+        return tuple(
+            f"[{host}]:{port}" if ":" in host else f"{host}:{port}" for host, port in self.addresses
+        )
+
+    def at(self, *addresses: tuple[str, int]) -> "Invite":
+        """Return the same invite for coordinators at these addresses, each once, ADDRESSES_MAX at
+        most."""
+        (host, port), *others = tuple(dict.fromkeys(addresses))[:ADDRESSES_MAX]
+        return replace(self, host=host, port=port, others=tuple(others))
 
     @property
     def is_loopback(self) -> bool:
@@ -89,7 +117,9 @@ class Invite:
             raise InviteError(f"The invite has {len(compact)} characters, far more than any has.")
         if not compact.lower().startswith(SCHEME):
             raise _not_an_invite(compact)
-        match = _PARTS.fullmatch(compact[len(SCHEME) :])
+        first, *more = _split(compact[len(SCHEME) :])
+        others = tuple((one.host, one.port) for one in map(cls.parse, more))
+        match = _PARTS.fullmatch(first)
         if match is None:
             raise InviteError(
                 "The part between swarm:// and the next slash is not host:port. An IPv6 address"
@@ -106,7 +136,17 @@ class Invite:
                 " swarm://host:port/run#secret"
             )
         cert_sha256, secret = _read_fragment(fragment, run)
-        return cls(bare, port, run, cert_sha256, secret)
+        return cls(bare, port, run, cert_sha256, secret, others)
+
+
+def _split(rest: str) -> tuple[str, ...]:
+    """Return what follows the scheme with the first address alone, and an invite for each other
+    address."""
+    authority, slash, path = rest.partition("/")
+    first, *more = authority.split(",")
+    if len(more) >= ADDRESSES_MAX:
+        raise InviteError(f"The invite names {len(more) + 1} addresses, more than any has.")
+    return f"{first}{slash}{path}", *(f"{SCHEME}{one}{slash}{path}" for one in more)
 
 
 def names_its_reader(host: str) -> bool:

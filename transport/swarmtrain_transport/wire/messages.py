@@ -494,6 +494,13 @@ class Waiting(Message, frozen=True, tag="waiting", omit_defaults=True):
     seen_s: float | None = None
 
 
+class StandsBy(Message, frozen=True, tag="stands-by"):
+    """Addresses, as ``(host, port)``, of coordinators that take over when this one is gone. They
+    show the same certificate."""
+
+    places: tuple[tuple[str, int], ...]
+
+
 class Unreached(Message, frozen=True, tag="unreached"):
     """Number of other peers that cannot open a connection to this one's address, and True if the
     coordinator could not; 0 and False once it can be reached."""
@@ -588,8 +595,8 @@ PeerMessage = (
 )  # fmt: skip
 CoordinatorMessage = (
     Challenge | Welcome | Tell | Keep | Records | Image | Hashes | Accused | LeaseGrant | Waiting
-    | Unreached | Tried | Listens | Meet | Part | Carry | Finished | Released | PipelineOrder
-    | Refused
+    | StandsBy | Unreached | Tried | Listens | Meet | Part | Carry | Finished | Released
+    | PipelineOrder | Refused
 )  # fmt: skip
 
 

@@ -1,0 +1,175 @@
+"""Coordinators that share a database: one leads, the others stand by and take over by themselves.
+
+To lose the database, or the lead, is the end of a life: connections close, and this process stands
+by until it leads again, from the last durable record, as after a restart. So there is no other
+recovery than the one that a single coordinator has.
+"""
+
+import asyncio
+import contextlib
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass
+
+from swarmtrain.config.settings import RunConfig
+from swarmtrain.coordinator.disk.certificate import load_or_create
+from swarmtrain.coordinator.disk.postgres import HOLD_S, PostgresDatabase
+from swarmtrain.coordinator.disk.run_directory import Tell, check_same_run
+from swarmtrain.coordinator.disk.sealed_keys import SealedKeys
+from swarmtrain.coordinator.disk.store import SCHEMA, Store
+from swarmtrain.coordinator.disk.store_errors import StoreLocked, StoreLost
+from swarmtrain.coordinator.lead import Address, Lead
+
+LOOK_S = 0.25
+"""Pause between two tries to lead."""
+
+RETRY_S = 2.0
+"""Pause before a database that was lost is tried again."""
+
+CHECK_S = 5.0
+"""Pause between two looks for a run that has not begun."""
+
+NOTE_S = 600.0
+"""Pause between two notes of where a coordinator is found."""
+
+
+@dataclass(slots=True)
+class Shared:
+    """The part of one coordinator among those of a run.
+
+    Attributes:
+        url: the database's address.
+        secret: seals the run's keys.
+        address: where peers would find this one, None where only its life tells.
+        tell: hears what the organiser must know, in sentences.
+    """
+
+    url: str
+    secret: bytes
+    config: RunConfig
+    address: Address | None
+    tell: Tell
+    wall_clock: Callable[[], float]
+
+    async def in_turn(
+        self, serve: Callable[[Lead], Awaitable[str]], stop: asyncio.Event, *, is_new: bool = False
+    ) -> str:
+        """Stand by, lead, and so on until `stop` is set or the run is finished.
+
+        Args:
+            serve: one life of the coordinator; returns the run's result, "" for none.
+            is_new: set aside what the database has of a run of this name, first.
+
+        Raises:
+            StoreLost: the database does not answer at the start.
+            StoreLocked: `is_new`, and another coordinator leads.
+            UserError: another run's file or keys, or what ends a life.
+        """
+        database = await self._connected()
+        if is_new:
+            await self._set_aside(database)
+        while True:
+            try:
+                if not await self._stand_by(database, stop):
+                    database.close()
+                    return ""
+                return await self._live(database, serve)
+            except StoreLost as lost:
+                database.close()
+                self.tell(f"{lost.what} {lost.meaning}")
+            database = await self._back(stop)
+
+    async def _connected(self) -> PostgresDatabase:
+        return await asyncio.to_thread(PostgresDatabase, self.url, self.config.run.name)
+
+    async def _back(self, stop: asyncio.Event) -> PostgresDatabase:
+        """Wait for a database that was there before."""
+        while True:
+            with contextlib.suppress(TimeoutError):
+                await asyncio.wait_for(stop.wait(), RETRY_S)
+            try:
+                return PostgresDatabase(self.url, self.config.run.name)
+            except StoreLost:
+                if stop.is_set():
+                    raise
+
+    async def _set_aside(self, database: PostgresDatabase) -> None:
+        if not database.leads():
+            database.close()
+            raise StoreLocked(
+                "SWT-E404",
+                f"Another coordinator leads {database.name}.",
+                "Its run would lose its tables.",
+                "Stop all coordinators of the run, then begin another one.",
+            )
+        if name := database.set_aside():
+            self.tell(f'Another run begins. The tables of the one before are in schema "{name}".')
+
+    async def _stand_by(self, database: PostgresDatabase, stop: asyncio.Event) -> bool:
+        """Wait until this coordinator leads; False if it shall stop before that."""
+        loop = asyncio.get_running_loop()
+        next_note_s, is_told, is_checked = loop.time(), False, False
+        while not database.leads():
+            if not is_told:
+                self.tell("Another coordinator leads. This one stands by, and takes over from it.")
+                is_told = True
+            if loop.time() >= next_note_s and database.schema() == SCHEMA:
+                store = Store(database, 0)
+                is_checked = is_checked or self._check(store)
+                next_note_s = loop.time() + (NOTE_S if is_checked else CHECK_S)
+                self._note(store)
+            with contextlib.suppress(TimeoutError):
+                await asyncio.wait_for(stop.wait(), LOOK_S)
+                return False
+        return True
+
+    def _check(self, store: Store) -> bool:
+        """Find out now, not when it matters, if run file and passphrase are the run's; False while
+        there is no run yet."""
+        first = next(store.replay(), None)
+        if first is not None:
+            keys = load_or_create(SealedKeys(store, self.secret), may_create=False, wall_s=0.0)
+            check_same_run(first, self.config, keys)
+        return first is not None
+
+    def _note(self, store: Store) -> None:
+        if self.address is not None:
+            store.note_coordinator(*self.address, self.wall_clock())
+
+    async def _live(
+        self, database: PostgresDatabase, serve: Callable[[Lead], Awaitable[str]]
+    ) -> str:
+        """Lead for one life."""
+        if warning := database.warning():
+            self.tell(f"Warning: {warning}")
+        with contextlib.closing(Store.begin(database)) as store:
+            if store.term > 1:
+                self.tell(f"This coordinator leads now, in term {store.term}.")
+            lead = Lead(
+                store, SealedKeys(store, self.secret),
+                lambda: store.coordinators(self.wall_clock()), self._found_at,
+            )  # fmt: skip
+            life = asyncio.ensure_future(serve(lead))
+            holding = asyncio.create_task(self._hold(database, store))
+            try:
+                await asyncio.wait([life, holding], return_when=asyncio.FIRST_COMPLETED)
+                if not life.done():
+                    holding.result()  # raises: it has no other end
+                return await life
+            finally:
+                for task in (life, holding):
+                    task.cancel()
+                await asyncio.gather(life, holding, return_exceptions=True)
+
+    def _found_at(self, address: Address) -> None:
+        self.address = address
+
+    async def _hold(self, database: PostgresDatabase, store: Store) -> None:
+        """Keep the lead, and the note of where this coordinator is."""
+        loop = asyncio.get_running_loop()
+        next_note_s, noted = loop.time(), None
+        while True:
+            if loop.time() >= next_note_s or self.address != noted:
+                next_note_s, noted = loop.time() + NOTE_S, self.address
+                self._note(store)
+            await asyncio.sleep(HOLD_S)
+            database.hold()
