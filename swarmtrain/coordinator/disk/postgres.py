@@ -114,10 +114,10 @@ class PostgresDatabase:
         return bool(is_held)
 
     def set_aside(self) -> str:
-        """Give the schema of a run another name, and return that, "" where there is none. The lock
-        must be held."""
+        """Give the schema of a run another name, and return that, "" where it has no tables. The
+        lock must be held."""
         exists = "SELECT 1 FROM information_schema.schemata WHERE schema_name = ?"
-        if not self.read(exists, (self._schema,)):
+        if not self.schema():
             return ""
         number = 1
         while self.read(exists, (name := _fitting(f"{self._schema} before {number}"),)):
