@@ -1,8 +1,9 @@
 """`swarmtrain up run.toml`: the coordinator of a run, until Ctrl+C or the last round."""
 
 import sys
+from collections.abc import Callable
 from dataclasses import replace
-from functools import partial
+from functools import cache, partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -172,11 +173,12 @@ def _serve(options: UpOptions, situation: Situation) -> None:
     from swarmtrain.cli.watching import watched
     from swarmtrain.coordinator import outside
     from swarmtrain.coordinator.disk.run_directory import set_aside
-    from swarmtrain.coordinator.service import serve
+    from swarmtrain.coordinator.service import serve, text_of
 
     if options.new_run and not options.store:
         set_aside(directory, say)
-    shared = _shared(options, config, directory) if options.store else None
+    read_text = cache(partial(text_of, config, places, directory / "text", tell_stamped))
+    shared = _shared(options, config, directory, read_text) if options.store else None
 
     config, initial = _beginning(options, config, directory)
     is_private_here = is_private(outside.reachable_host(options.listen.host))
@@ -200,15 +202,13 @@ def _serve(options: UpOptions, situation: Situation) -> None:
     tracking = Tracking(directory, config.run.name, options.trackers)
 
     def announce(invite: Invite) -> None:
-        _announce(options, directory, invite, *pages)
-        pages.clear()
+        _announce(options, directory, invite, *pages[-1:])
 
     async def main(stop: asyncio.Event) -> None:
         nonlocal result
         life = partial(
             serve, config, directory, options.listen.host, options.listen.port, options.public_host,
-            on_ready=lambda invite: _announce(options, directory, invite, *pages), stop=stop,
-            tell=lambda text: say(stamped(text, sys.stderr)),
+            on_ready=announce, stop=stop, tell=tell_stamped, read_text=read_text,
             watched=None if options.json_events else watched,
             places=places, takes_changed_text=options.takes_changed_text, rounds=options.rounds,
             initial=initial, linger_s=options.linger_s,
@@ -238,7 +238,9 @@ def tell_stamped(text: str) -> None:
     say(stamped(text, sys.stderr))
 
 
-def _shared(options: UpOptions, config: "RunConfig", directory: Path) -> "Shared":
+def _shared(
+    options: UpOptions, config: "RunConfig", directory: Path, prepare: Callable[[], object]
+) -> "Shared":
     """This coordinator's part among those that share a database."""
     import time
 
@@ -274,7 +276,7 @@ def _shared(options: UpOptions, config: "RunConfig", directory: Path) -> "Shared
     port = options.public_port or options.listen.port
     host = options.public_host or reachable_host(options.listen.host)
     address = (host, port) if port else None
-    return Shared(options.store, secret, config, address, tell_stamped, time.time)
+    return Shared(options.store, secret, config, address, tell_stamped, time.time, prepare)
 
 
 def _beginning(

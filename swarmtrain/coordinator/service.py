@@ -115,6 +115,7 @@ async def serve(
     on_page: Callable[[str], None] = lambda link: None,
     tracking: Tracking | None = None,
     lead: Lead | None = None,
+    read_text: Callable[[], Text | None] | None = None,
     clock: Callable[[], float] = time.monotonic,
     wall_clock: Callable[[], float] = time.time,
 ) -> str:
@@ -126,7 +127,7 @@ async def serve(
     peers that cannot dial each other bytes are passed on, at `relay_bytes_per_s` at most. `part`
     parts the text of a run of experts. `on_page` hears the address of the run's page
     first. `tracking` is told each round's numbers. `lead` is where the log lies, and the keys; None
-    for the state directory."""
+    for the state directory. `read_text` is `text_of` with its arguments."""
     lead = lead or alone(state_dir)
     with contextlib.closing(lead.store) as store:
         groups = group_terms(config)
@@ -144,7 +145,8 @@ async def serve(
         door = _door(store, keys, config, machine, shell, wall_clock)
         if places.tokenizer:
             _keep(state_dir / TOKENIZER_FILE, places.tokenizer)
-        text = await asyncio.to_thread(_text, config, places, state_dir / "text", tell)
+        read_text = read_text or partial(text_of, config, places, state_dir / "text", tell)
+        text = await asyncio.to_thread(read_text)
         _check_same_text(store, text, takes_changed_text, tell)
         parted: Parted | None = None
         if config.experts.count > 1 and text is not None:
@@ -550,7 +552,7 @@ def run_terms(config: RunConfig) -> RunTerms:
     )
 
 
-def _text(config: RunConfig, places: Places, folder: Path, tell: Tell) -> Text | None:
+def text_of(config: RunConfig, places: Places, folder: Path, tell: Tell) -> Text | None:
     """Read and hash the text, beside the loop that hears Ctrl+C; None where peers bring all."""
     data = config.data
     if data.source == OWN_TEXT and not places.validation:

@@ -8,7 +8,7 @@ recovery than the one that a single coordinator has.
 import asyncio
 import contextlib
 from collections.abc import Awaitable, Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from swarmtrain.config.settings import RunConfig
 from swarmtrain.coordinator.disk.certificate import load_or_create
@@ -41,14 +41,18 @@ class Shared:
         secret: seals the run's keys.
         address: where peers would find this one, None where only its life tells.
         tell: hears what the organiser must know, in sentences.
+        prepare: does what takes long and needs no lead, in a thread.
     """
 
     url: str
-    secret: bytes
+    secret: bytes = field(repr=False)
     config: RunConfig
     address: Address | None
     tell: Tell
     wall_clock: Callable[[], float]
+    prepare: Callable[[], object]
+    opened: dict[bytes, bytes] = field(default_factory=dict, repr=False)
+    """Keys of before, by their sealed bytes: to open one takes long."""
 
     async def in_turn(
         self, serve: Callable[[Lead], Awaitable[str]], stop: asyncio.Event, *, is_new: bool = False
@@ -64,35 +68,34 @@ class Shared:
             StoreLocked: `is_new`, and another coordinator leads.
             UserError: another run's file or keys, or what ends a life.
         """
-        database = await self._connected()
-        if is_new:
-            await self._set_aside(database)
-        while True:
-            try:
-                if not await self._stand_by(database, stop):
-                    database.close()
-                    return ""
-                return await self._live(database, serve)
-            except StoreLost as lost:
-                database.close()
-                self.tell(f"{lost.what} {lost.meaning}")
+        database: PostgresDatabase | None = await self._connected()
+        if is_new and database is not None:
+            self._set_aside(database)
+        await asyncio.to_thread(self.prepare)
+        while database is not None:
+            with contextlib.closing(database):
+                try:
+                    if not await self._stand_by(database, stop):
+                        return ""
+                    return await self._live(database, serve)
+                except StoreLost as lost:
+                    self.tell(f"{lost.what} {lost.meaning}")
             database = await self._back(stop)
+        return ""
 
     async def _connected(self) -> PostgresDatabase:
         return await asyncio.to_thread(PostgresDatabase, self.url, self.config.run.name)
 
-    async def _back(self, stop: asyncio.Event) -> PostgresDatabase:
-        """Wait for a database that was there before."""
-        while True:
+    async def _back(self, stop: asyncio.Event) -> PostgresDatabase | None:
+        """Wait for a database that was there before, or for `stop`."""
+        while not stop.is_set():
             with contextlib.suppress(TimeoutError):
                 await asyncio.wait_for(stop.wait(), RETRY_S)
-            try:
-                return PostgresDatabase(self.url, self.config.run.name)
-            except StoreLost:
-                if stop.is_set():
-                    raise
+            with contextlib.suppress(StoreLost):
+                return await self._connected()
+        return None
 
-    async def _set_aside(self, database: PostgresDatabase) -> None:
+    def _set_aside(self, database: PostgresDatabase) -> None:
         if not database.leads():
             database.close()
             raise StoreLocked(
@@ -127,9 +130,12 @@ class Shared:
         there is no run yet."""
         first = next(store.replay(), None)
         if first is not None:
-            keys = load_or_create(SealedKeys(store, self.secret), may_create=False, wall_s=0.0)
+            keys = load_or_create(self._keys(store), may_create=False, wall_s=0.0)
             check_same_run(first, self.config, keys)
         return first is not None
+
+    def _keys(self, store: Store) -> SealedKeys:
+        return SealedKeys(store, self.secret, self.opened)
 
     def _note(self, store: Store) -> None:
         if self.address is not None:
@@ -145,7 +151,7 @@ class Shared:
             if store.term > 1:
                 self.tell(f"This coordinator leads now, in term {store.term}.")
             lead = Lead(
-                store, SealedKeys(store, self.secret),
+                store, self._keys(store),
                 lambda: store.coordinators(self.wall_clock()), self._found_at,
             )  # fmt: skip
             life = asyncio.ensure_future(serve(lead))

@@ -17,6 +17,7 @@ from typing import Protocol
 
 import msgspec
 
+from swarmtrain.coordinator.disk.store_errors import StoreLost
 from swarmtrain.foundation.errors import cleaned
 from swarmtrain_transport.actions import Adopt, Append, CoordinatorAction, SendToPeer
 from swarmtrain_transport.errors import RemoteFault
@@ -391,7 +392,8 @@ class Shell:
         self._step(lambda now_s: self.machine.tick(now_s))
 
     def _fail(self, error: Exception) -> None:
-        logger.error("The coordinator stops: %s", error)
+        if not isinstance(error, StoreLost):  # which is no end where coordinators share a store
+            logger.error("The coordinator stops: %s", error)
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None

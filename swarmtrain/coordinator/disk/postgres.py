@@ -234,9 +234,9 @@ def _ours(statement: str) -> bytes:
 
 
 def _reason(error: psycopg.Error) -> str:
-    """The server's own words, on one line."""
-    said = error.diag.message_primary or str(error) or type(error).__name__
-    return " ".join(said.split())[:300].rstrip(".")
+    """The first line of the server's own words."""
+    said = error.diag.message_primary or str(error).strip() or type(error).__name__
+    return said.splitlines()[0][:300].rstrip(".")
 
 
 def _schema_of(run: str) -> str:

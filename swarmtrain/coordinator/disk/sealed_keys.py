@@ -8,7 +8,7 @@ import contextlib
 import os
 import tempfile
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 
 from cryptography.exceptions import InvalidTag
@@ -95,10 +95,12 @@ class SealedKeys:
     Attributes:
         store: leads.
         secret: SECRET_BYTES_MIN to SECRET_BYTES_MAX bytes that all coordinators of the run have.
+        opened: keys that were opened before, by their sealed bytes.
     """
 
     store: SharedRegister
-    secret: bytes
+    secret: bytes = field(repr=False)
+    opened: dict[bytes, bytes] = field(default_factory=dict, repr=False)
 
     def named(self, name: str) -> str:
         """Return the key and its database."""
@@ -111,10 +113,11 @@ class SealedKeys:
             UserError: SWT-E415, another secret has sealed it.
         """
         sealed = self.store.sealed_key(name)
-        if sealed is None:
-            return None
+        if sealed is None or sealed in self.opened:
+            return None if sealed is None else self.opened[sealed]
         try:
-            return unseal(self.secret, name, sealed)
+            self.opened[sealed] = unseal(self.secret, name, sealed)
+            return self.opened[sealed]
         except InvalidTag as exc:
             raise UserError(
                 "SWT-E415",

@@ -22,6 +22,9 @@ PAUSE_MAX_S = 15.0
 """Pauses between tries double up to this; each is cut by up to half at random, so that peers do
 not all come back in the same instant."""
 
+SOON_ROUNDS = 40
+"""Where a run has several coordinators, so often all are tried without longer pauses: 15 s."""
+
 SAID_EVERY = 4
 """The 1st, 4th, 16th failure in a row are told, and so on: after a second, minutes, an hour."""
 
@@ -86,7 +89,12 @@ class Patience:
     def pause_s(self) -> float:
         """Return how long to wait before the next try, seconds."""
         rounds, in_turn = divmod(self.failed, self.addresses)
-        return 0.0 if in_turn else pause_s(rounds, self._rng)
+        if in_turn:
+            return 0.0
+        # Another coordinator takes over within seconds.
+        is_soon = self.addresses > 1 and rounds <= SOON_ROUNDS
+        waited = min(rounds, 1) if is_soon else rounds - SOON_ROUNDS * (self.addresses > 1)
+        return pause_s(waited, self._rng)
 
 
 def pause_s(failed: int, rng: random.Random) -> float:
