@@ -383,3 +383,36 @@ def test_a_coordinator_that_does_not_read_is_given_up_and_tried_again(
             await running
 
     run(scene())
+
+
+def test_the_next_coordinator_of_the_invite_is_tried_where_one_does_not_answer(
+    tmp_path: Path,
+) -> None:
+    async def scene() -> None:
+        async with serving(tmp_path) as rig:
+            pauses, listener = Pauses(), Listener()
+            known = rig.invite()
+            here = known.host, known.port
+            invite = known.at(("127.0.0.1", free_port()), here)
+            client = client_of(invite, ALICE, listener, pause=pauses)
+            running = asyncio.create_task(client.run())
+            await listener.hears(Welcome)
+            assert client.address == here and pauses.seconds == [0.0]
+            await client.close()
+            await running
+
+    run(scene())
+
+
+def test_a_coordinator_that_stands_by_at_no_address_is_a_fault(tmp_path: Path) -> None:
+    async def scene() -> None:
+        async with serving(tmp_path) as rig:
+            listener = Listener()
+            client = client_of(rig.invite(), ALICE, listener)
+            running = asyncio.create_task(client.run())
+            await listener.hears(Welcome)
+            rig.shell.spread((("no host!", 1),))
+            with pytest.raises(RemoteFault, match="address"):
+                await running
+
+    run(scene())

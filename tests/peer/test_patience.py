@@ -36,3 +36,18 @@ def test_who_was_in_before_waits_and_a_stranger_is_told_how_to() -> None:
 )
 def test_a_failed_try_is_told_in_words(error: Exception, words: str) -> None:
     assert patience.in_words(error) == words
+
+
+def test_several_coordinators_are_tried_in_turn_before_each_pause_and_soon_again() -> None:
+    trying = patience.Patience("h", 1, random.Random(1), is_endless=False)
+    trying.addresses = 2
+    tries = 2 * patience.FIRST_TRIES
+    assert [trying.failure(OSError()) for _ in range(tries)][-2:] == [False, True]
+    trying.answered()
+    pauses = []
+    for _ in range(4 * patience.SOON_ROUNDS):
+        trying.failure(OSError())
+        pauses.append(trying.pause_s())
+    assert not any(pauses[::2]) and all(pauses[1::2])
+    soon = pauses[: 2 * patience.SOON_ROUNDS]
+    assert max(soon) <= patience.PAUSE_FIRST_S < max(pauses) <= patience.PAUSE_MAX_S

@@ -78,6 +78,8 @@ class Store(SharedRegister):
     def __init__(self, database: Database, term: int) -> None:
         super().__init__(database, term)
         self._kept_losses: set[int] = set()
+        self._newest: tuple[int, bytes] | None = None
+        """Index and hash of the newest record, once that was read: nobody else adds any."""
 
     @classmethod
     def open(cls, directory: Path) -> "Store":
@@ -220,6 +222,7 @@ class Store(SharedRegister):
             join = self._insert(record)
             if join is not None:
                 self._admit(join)
+        self._newest = record.index, record.hash
 
     def adopt(self, records: Sequence[Record], term: int) -> None:
         """Take over what earlier lives decided and this disk has lost, and go on as `term`.
@@ -228,6 +231,7 @@ class Store(SharedRegister):
             StoreConflict: the records do not continue the log.
             StoreFull, StoreFailed: the disk. The log is as it was before the call.
         """
+        self._newest = None
         with self._transaction():
             for record in records:
                 join = self._insert(record)
@@ -264,10 +268,13 @@ class Store(SharedRegister):
                 self._db.change("DELETE FROM losses WHERE op < ?", (min(losses),))
             self._kept_losses = set(losses)
 
+    def _read_newest(self) -> tuple[int, bytes]:
+        newest = self._db.read("SELECT idx, hash FROM log ORDER BY idx DESC LIMIT 1")
+        return (newest[0][0], newest[0][1]) if newest else (-1, GENESIS_HASH)
+
     def _insert(self, record: Record) -> Join | None:
         """Add a row; a JOIN is returned, for its invite."""
-        newest = self._db.read("SELECT idx, hash FROM log ORDER BY idx DESC LIMIT 1")
-        index, digest = newest[0] if newest else (-1, GENESIS_HASH)
+        index, digest = self._newest or self._read_newest()
         if record.index != index + 1 or record.prev_hash != digest:
             raise conflict(f"record {record.index} does not continue record {index}, the newest")
         kind, group, op = outline_of(record)

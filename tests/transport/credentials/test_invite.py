@@ -1,5 +1,7 @@
 """Invites as people handle them: printed, wrapped, cut, mistyped, pasted into the wrong place."""
 
+import re
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -180,3 +182,30 @@ def test_a_field_that_no_invite_can_carry_is_a_bug_of_ours(make: object) -> None
     assert callable(make)
     with pytest.raises(LocalFault):
         make()
+
+
+def test_an_invite_names_all_coordinators_of_a_run() -> None:
+    invite = PLAIN.at(("one.example", 8400), ("::1", 9000), ("one.example", 8400))
+    assert invite.addresses == (("one.example", 8400), ("::1", 9000))
+    assert str(invite).startswith("swarm://one.example:8400,[::1]:9000/")
+    assert Invite.parse(str(invite)) == invite
+    assert Invite.parse(str(invite).replace(":8400,", ",")) == invite
+    many = PLAIN.at(*((f"h{number}", 1) for number in range(9)))
+    assert len(many.addresses) == 4 and Invite.parse(str(many)) == many
+
+
+@pytest.mark.parametrize(
+    ("authority", "words"),
+    [
+        ("one:1,two:99999", "port '99999'"),
+        ("one:1,", "neither an IP address nor a host name"),
+        (",one:1", "neither an IP address nor a host name"),
+        ("a,b,c,d,e", "names 5 addresses"),
+        ("one:1,[::1", "stands in brackets"),
+    ],
+)
+def test_each_address_of_an_invite_is_checked(authority: str, words: str) -> None:
+    text = str(PLAIN)
+    start, end = len("swarm://"), text.index("/", len("swarm://"))
+    with pytest.raises(InviteError, match=re.escape(words)):
+        Invite.parse(text[:start] + authority + text[end:])
