@@ -19,5 +19,15 @@ if [ -z "${unread:-}" ] && [ -n "$found" ] && ! grep -q '^\[data\]' "$run"; then
   run=/tmp/run.toml
 fi
 
-exec swarmtrain up "$run" --linger "${LINGER:-1m}" \
-  --listen 0.0.0.0:8400 --public-host "${PUBLIC_HOST:-coordinator}" >/invite/invite
+# Coordinators that share a database share the secret of the run's keys, too, and each has an invite.
+invite=/invite/invite
+if [ -n "${STORE:-}" ]; then
+  until [ -s /secrets/password ]; do sleep 0.2; done
+  PGPASSWORD=$(cat /secrets/password)
+  export PGPASSWORD SWARMTRAIN_STORE="$STORE"
+  set -- --key-file /secrets/keys
+  invite=/invite/invite-$PUBLIC_HOST
+fi
+
+exec swarmtrain up "$run" "$@" --linger "${LINGER:-1m}" \
+  --listen 0.0.0.0:8400 --public-host "${PUBLIC_HOST:-coordinator}" >"$invite"

@@ -26,10 +26,11 @@ cap=
 [ -z "${LINK:-}" ] || shape
 
 trap 'exit 143' TERM INT
-until [ -s /invite/invite ]; do
+# One for each coordinator that has led: any of them names all.
+until invite=$(find /invite -name 'invite*' -size +0 | head -n 1) && [ -n "$invite" ]; do
   sleep 0.2
 done
 trap - TERM INT
 # shellcheck disable=SC2086  # a cap is two words
-exec swarmtrain join --invite-file /invite/invite --name "${PEER_NAME:-}" --yes --wait \
+exec swarmtrain join --invite-file "$invite" --name "${PEER_NAME:-}" --yes --wait \
   ${SPAN:+--span "$SPAN"} $cap

@@ -48,6 +48,19 @@ raise SystemExit(not ($2))"; then return; fi
   done
 }
 
+leader() { # of two coordinators the one that leads is asked from now on
+  local end=$((SECONDS + limit_s)) one
+  while ((SECONDS < end)); do
+    for one in first second; do
+      container=$("${compose[@]}" ps -q "$one")
+      if status 2>/dev/null | grep -q '"term"'; then return; fi
+    done
+    sleep 1
+  done
+  echo "$profile: nobody leads within $limit_s s" >&2
+  return 1
+}
+
 for profile in "${@:-open}"; do
   export COMPOSE_PROFILES=$profile
   coordinator=coordinator kind=$profile peers=4 more=5 named=
@@ -56,11 +69,13 @@ for profile in "${@:-open}"; do
     nat) coordinator=nat-coordinator named=home-4 more=4 ;;
     mixed) kind=mixed-dsl ;;
     pipeline) coordinator=pipeline-coordinator kind=stage-1 peers=6 more=7 ;;
+    postgres) coordinator=first ;;
   esac
   trap '"${compose[@]}" down -v --timeout 5 >/dev/null 2>&1' EXIT
   began=$(date +%s.%N)
   "${compose[@]}" up -d >/dev/null 2>&1
   container=$("${compose[@]}" ps -q "$coordinator")
+  if [ "$profile" = postgres ]; then leader; fi
   wait_until "a falling loss" "told >= 2 and last < first"
   took=$(python3 -c "print(f'{$(date +%s.%N) - $began:.1f}')")
   echo "$profile: a falling loss $took s after up ($(look | cut -d' ' -f3,4))"
@@ -79,5 +94,12 @@ for profile in "${@:-open}"; do
   rounds=$(look | cut -d' ' -f1)
   wait_until "all there again, with equal roots" "there >= $more and rounds >= $rounds + 2 and roots <= 1"
   echo "$profile: one was killed, $more are there, round $(look | cut -d' ' -f1), equal roots"
+  if [ "$profile" = postgres ]; then
+    docker kill "$container" >/dev/null
+    rounds=$(look | cut -d' ' -f1)
+    leader
+    wait_until "two rounds after another coordinator took over" "there >= $more and rounds >= $rounds + 2"
+    echo "$profile: the coordinator was killed, another leads, round $(look | cut -d' ' -f1)"
+  fi
   "${compose[@]}" down -v --timeout 5 >/dev/null 2>&1
 done

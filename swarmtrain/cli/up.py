@@ -276,7 +276,9 @@ def _shared(
     port = options.public_port or options.listen.port
     host = options.public_host or reachable_host(options.listen.host)
     address = (host, port) if port else None
-    return Shared(options.store, secret, config, address, tell_stamped, time.time, prepare)
+    return Shared(
+        directory, options.store, secret, config, address, tell_stamped, time.time, prepare
+    )
 
 
 def _beginning(

@@ -7,8 +7,12 @@ recovery than the one that a single coordinator has.
 
 import asyncio
 import contextlib
-from collections.abc import Awaitable, Callable
+import fcntl
+from collections.abc import Awaitable, Callable, Iterator
 from dataclasses import dataclass, field
+from pathlib import Path
+
+import msgspec
 
 from swarmtrain.config.settings import RunConfig
 from swarmtrain.coordinator.disk.certificate import load_or_create
@@ -16,8 +20,12 @@ from swarmtrain.coordinator.disk.postgres import HOLD_S, PostgresDatabase
 from swarmtrain.coordinator.disk.run_directory import Tell, check_same_run
 from swarmtrain.coordinator.disk.sealed_keys import SealedKeys
 from swarmtrain.coordinator.disk.store import SCHEMA, Store
-from swarmtrain.coordinator.disk.store_errors import StoreLocked, StoreLost
+from swarmtrain.coordinator.disk.store_errors import StoreLocked, StoreLost, locked, translated
 from swarmtrain.coordinator.lead import Address, Lead
+from swarmtrain.status import StatusServer
+
+LOCK_FILE = "coordinator.lock"
+"""In the state directory: two coordinators there would answer for each other."""
 
 LOOK_S = 0.25
 """Pause between two tries to lead."""
@@ -32,11 +40,20 @@ NOTE_S = 600.0
 """Pause between two notes of where a coordinator is found."""
 
 
+class Standing(msgspec.Struct):
+    """The answer to `swarmtrain status` of a coordinator that does not lead."""
+
+    run: str
+    store: str
+    role: str = "stands by for another coordinator, which leads"
+
+
 @dataclass(slots=True)
 class Shared:
     """The part of one coordinator among those of a run.
 
     Attributes:
+        state_dir: exists; answers `swarmtrain status`.
         url: the database's address.
         secret: seals the run's keys.
         address: where peers would find this one, None where only its life tells.
@@ -44,6 +61,7 @@ class Shared:
         prepare: does what takes long and needs no lead, in a thread.
     """
 
+    state_dir: Path
     url: str
     secret: bytes = field(repr=False)
     config: RunConfig
@@ -65,9 +83,25 @@ class Shared:
 
         Raises:
             StoreLost: the database does not answer at the start.
-            StoreLocked: `is_new`, and another coordinator leads.
+            StoreLocked: `is_new`, and another coordinator leads; or one has the state directory.
             UserError: another run's file or keys, or what ends a life.
         """
+        with self._own_directory():
+            return await self._in_turn(serve, stop, is_new)
+
+    @contextlib.contextmanager
+    def _own_directory(self) -> Iterator[None]:
+        path = self.state_dir / LOCK_FILE
+        with translated(path), path.open("ab") as lock:
+            try:
+                fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except BlockingIOError as exc:
+                raise locked(self.state_dir) from exc
+            yield
+
+    async def _in_turn(
+        self, serve: Callable[[Lead], Awaitable[str]], stop: asyncio.Event, is_new: bool
+    ) -> str:
         database: PostgresDatabase | None = await self._connected()
         if is_new and database is not None:
             self._set_aside(database)
@@ -109,12 +143,23 @@ class Shared:
 
     async def _stand_by(self, database: PostgresDatabase, stop: asyncio.Event) -> bool:
         """Wait until this coordinator leads; False if it shall stop before that."""
+        if database.leads():
+            return True
+        self.tell("Another coordinator leads. This one stands by, and takes over from it.")
+        answers = StatusServer(
+            self.state_dir, lambda: Standing(self.config.run.name, database.name)
+        )
+        await answers.open()
+        try:
+            return await self._until_gone(database, stop)
+        finally:
+            await answers.close()
+
+    async def _until_gone(self, database: PostgresDatabase, stop: asyncio.Event) -> bool:
+        """Wait until nobody leads, so this coordinator does; False if it shall stop before."""
         loop = asyncio.get_running_loop()
-        next_note_s, is_told, is_checked = loop.time(), False, False
+        next_note_s, is_checked = loop.time(), False
         while not database.leads():
-            if not is_told:
-                self.tell("Another coordinator leads. This one stands by, and takes over from it.")
-                is_told = True
             if loop.time() >= next_note_s and database.schema() == SCHEMA:
                 store = Store(database, 0)
                 is_checked = is_checked or self._check(store)

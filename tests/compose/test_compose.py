@@ -36,7 +36,7 @@ def test_run_files_of_the_profiles_are_run_files():
 
 @pytest.mark.timeout(900)
 @pytest.mark.skipif(not os.environ.get("SWARMTRAIN_DOCKER"), reason="SWARMTRAIN_DOCKER is not set")
-@pytest.mark.parametrize("profile", ["open", "dsl", "pipeline", "nat"])
+@pytest.mark.parametrize("profile", ["open", "dsl", "pipeline", "nat", "postgres"])
 def test_a_run_in_containers_loses_one_and_gains_one(profile):
     ran = subprocess.run([str(COMPOSE / "smoke.sh"), profile], capture_output=True, text=True)
     if ran.returncode == 77:

@@ -12,11 +12,12 @@ import pytest
 
 from swarmtrain.config.settings import DataSection, RunConfig, RunSection
 from swarmtrain.coordinator import sharing
-from swarmtrain.coordinator.disk.store_errors import StoreLost
+from swarmtrain.coordinator.disk.store_errors import StoreLocked, StoreLost
 from swarmtrain.coordinator.lead import Lead
 from swarmtrain.coordinator.service import serve
 from swarmtrain.coordinator.sharing import Shared
 from swarmtrain.foundation.errors import UserError
+from swarmtrain.status import ask
 from swarmtrain_transport.credentials.identity import Identity
 from swarmtrain_transport.credentials.invite import Invite
 from swarmtrain_transport.wire.messages import Records, Welcome
@@ -60,8 +61,9 @@ class Life:
         self.invites: asyncio.Queue[Invite] = asyncio.Queue()
         self.address = "127.0.0.1", free_port()
         shared = Shared(
-            postgres.url(), secret, config, self.address, self.told.put_nowait, lambda: 1.0e9, list
-        )
+            folder, postgres.url(), secret, config, self.address, self.told.put_nowait,
+            lambda: 1.0e9, list,
+        )  # fmt: skip
 
         async def life(lead: Lead) -> str:
             return await serve(
@@ -123,6 +125,8 @@ def test_another_takes_over_with_the_same_keys_and_peers_come_to_it_by_themselve
             await second.hears("stands by")
             # The peer hears of it, although its invite is older.
             await until(lambda: client._invite.addresses == (first.address, second.address))
+            told = await asyncio.to_thread(ask, tmp_path / "b")
+            assert "stands by" in told["role"] and "PostgreSQL" in told["store"]
             first.stop.set()
             assert await first.task == ""
             assert "term 2" in await second.hears("leads now")
@@ -130,6 +134,7 @@ def test_another_takes_over_with_the_same_keys_and_peers_come_to_it_by_themselve
             assert again == invite.at(second.address, first.address)
             assert (await listener.hears(Welcome)).term == 2
             assert client.address == second.address
+            assert (await asyncio.to_thread(ask, tmp_path / "b"))["term"] == 2
             await client.close()
             await running
 
@@ -232,6 +237,18 @@ def test_who_does_not_fit_is_told_so_when_it_starts_and_not_when_it_should_lead(
             assert caught.value.code == code
             await client.close()
             await running
+
+    run(scene())
+
+
+def test_a_state_directory_belongs_to_one_coordinator(postgres: Server, tmp_path: Path) -> None:
+    async def scene() -> None:
+        config = config_of("directory")
+        first = Life(postgres, config, tmp_path / "a")
+        async with coordinators(first):
+            await first.leads()
+            with pytest.raises(StoreLocked, match="in use"):
+                await Life(postgres, config, tmp_path / "a").task
 
     run(scene())
 

@@ -131,10 +131,11 @@ def _full(path: Path) -> StoreFull:
     return StoreFull(base.code, base.what, base.meaning, base.remedy)
 
 
-def _locked(path: Path) -> StoreLocked:
+def locked(directory: Path) -> StoreLocked:
+    """Another coordinator has a state directory."""
     return StoreLocked(
         "SWT-E404",
-        f"{path.parent} is in use by another coordinator.",
+        f"{directory} is in use by another coordinator.",
         "Two coordinators on one log would decide twice, so only one may have it.",
         "Stop the other one, or name another directory with --state-dir.",
     )
@@ -164,7 +165,7 @@ def translated(path: Path) -> Iterator[None]:
         if code == sqlite3.SQLITE_FULL:
             raise _full(path) from exc
         if code in (sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED):
-            raise _locked(path) from exc
+            raise locked(path.parent) from exc
         if code in _DAMAGES:
             raise damaged(path, str(exc)) from exc
         raise _failed(path, str(exc)) from exc
