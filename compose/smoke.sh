@@ -95,8 +95,8 @@ for profile in "${@:-open}"; do
   wait_until "all there again, with equal roots" "there >= $more and rounds >= $rounds + 2 and roots <= 1"
   echo "$profile: one was killed, $more are there, round $(look | cut -d' ' -f1), equal roots"
   if [ "$profile" = postgres ]; then
-    docker kill "$container" >/dev/null
     rounds=$(look | cut -d' ' -f1)
+    docker kill "$container" >/dev/null
     leader
     wait_until "two rounds after another coordinator took over" "there >= $more and rounds >= $rounds + 2"
     echo "$profile: the coordinator was killed, another leads, round $(look | cut -d' ' -f1)"

@@ -56,7 +56,7 @@ class Shared:
         state_dir: exists; answers `swarmtrain status`.
         url: the database's address.
         secret: seals the run's keys.
-        address: where peers would find this one, None where only its life tells.
+        address: host and port by which peers find this one, None while only its life can tell.
         tell: hears what the organiser must know, in sentences.
         prepare: does what takes long and needs no lead, in a thread.
     """

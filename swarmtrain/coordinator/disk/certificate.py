@@ -103,7 +103,7 @@ class RunKeys:
     """The coordinator's keys and certificate.
 
     Attributes:
-        place: where they lie.
+        place: files or store that they lie in.
         cert_sha256: SHA-256 of the certificate's DER bytes, 32 bytes; part of every invite.
         run_key: signs ledger records.
         run_key_name: name of the run key in its place.

@@ -23,7 +23,7 @@ PAUSE_MAX_S = 15.0
 not all come back in the same instant."""
 
 SOON_ROUNDS = 40
-"""Where a run has several coordinators, so often all are tried without longer pauses: 15 s."""
+"""Rounds of tries of a run's several coordinators before pauses grow: 15 s."""
 
 SAID_EVERY = 4
 """The 1st, 4th, 16th failure in a row are told, and so on: after a second, minutes, an hour."""
