@@ -149,6 +149,7 @@ PROGRAMS: dict[str, Callable[[Sequence[str]], None]] = {
     "export": _anything,
     "source": _anything,
     "curl": _anything,
+    "openssl": _anything,
     "git": _anything,
     "perf": _anything,
     "printf": _anything,
