@@ -1,15 +1,16 @@
 """`swarmtrain receipts save|verify`: rounds with a peer's work, signed by the run key."""
 
 import itertools
+import re
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from swarmtrain.cli.arguments import AsJson, StateDir, Verbose
+from swarmtrain.cli.arguments import AsJson, StateDir, Verbose, read_by
 from swarmtrain.cli.situation import Situation
 from swarmtrain.console.lines import counted, fact, show, show_json
-from swarmtrain.foundation.errors import UserError
+from swarmtrain.foundation.errors import UserError, cleaned, misuse
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -24,6 +25,18 @@ receipts_app = typer.Typer(
 
 FILES_MAX = 100_000
 """Receipts of a folder that are read; each takes a millisecond."""
+
+
+def parse_run_key(text: str) -> str:
+    """A run's public key in hex, or "" for any.
+
+    Raises:
+        UserError: SWT-E610, it is none.
+    """
+    key = text.strip().lower()
+    if key and re.fullmatch(r"[0-9a-f]{64}", key) is None:
+        raise misuse(f"{cleaned(text)!r} is no run key.", "Give all of its 64 digits of hex.")
+    return key
 
 
 @receipts_app.command()
@@ -73,7 +86,11 @@ def verify(
     path: Annotated[Path, typer.Argument(help="A receipt, or a folder of receipts.")],
     run_key: Annotated[
         str,
-        typer.Option(metavar="HEX", help="The run's key, from somebody you trust: must be it."),
+        typer.Option(
+            metavar="HEX",
+            parser=read_by(parse_run_key),
+            help="The run's key, from somebody you trust: must be it.",
+        ),
     ] = "",
     ledger: Annotated[
         Path | None,
@@ -98,7 +115,7 @@ def verify(
     files = _files(path)
     for file in files:
         try:
-            proven.append(_proven(file, run_key.strip().lower()))
+            proven.append(_proven(file, run_key))
         except UserError as error:
             refused.append((file, error))
     counts, cancelled = settled(proven)
@@ -120,7 +137,6 @@ def verify(
 def _proven(file: Path, run_key: str) -> "Proven":
     from swarmtrain.credit.receipt import BYTES_MAX, checked, proves_nothing
     from swarmtrain.foundation import regular_file
-    from swarmtrain.foundation.errors import cleaned
 
     try:
         data = regular_file.read(file, BYTES_MAX)
@@ -128,7 +144,7 @@ def _proven(file: Path, run_key: str) -> "Proven":
         raise proves_nothing(f"it cannot be read ({error.strerror})") from error
     found = checked(data)
     if run_key and found.run_key != run_key:
-        raise proves_nothing(f"it is of another run than {cleaned(run_key)}: {found.run_key}")
+        raise proves_nothing(f"the run key that has signed it is {found.run_key}")
     return found
 
 
@@ -162,13 +178,18 @@ def _against(
 
 def _ledger_of(directory: Path) -> "Sequence[Record]":
     from swarmtrain.peer.disk import ledger_file
-    from swarmtrain.status import no_directory, nothing_ran_in
+    from swarmtrain.status import no_directory
 
     if not directory.is_dir():
         raise no_directory(directory)
     records = ledger_file.read(directory / ledger_file.FILE_NAME).records
     if not records or records[0].index:
-        raise nothing_ran_in(directory)
+        raise UserError(
+            "SWT-E806",
+            f"{directory} holds no peer's copy of a ledger.",
+            f"A peer keeps it there in {ledger_file.FILE_NAME}; a coordinator makes no receipts.",
+            "Name the directory that was given to `swarmtrain join` as --state-dir.",
+        )
     return records
 
 
@@ -200,9 +221,10 @@ def _tell(
         show(f"Round {one.round} of {one.peer[:8]} was cancelled later by a REWIND.")
     for one in unknown:
         show(f"Round {one.round} of {one.peer[:8]} is signed; the ledger here has no such record.")
-    if not (counts or unknown):
-        return
-    show(f"Proved: {counted(len(counts) + len(unknown), 'receipt')} signed by the run key above.")
+    if counts or unknown:
+        also = " and in the ledger" if is_compared and not unknown else ""
+        num = counted(len(counts) + len(unknown), "receipt")
+        show(f"Proved: {num} signed by the run key above{also}.")
     if not is_compared:
         show(
             "Compare it with the one that the organiser gave out (--run-key). A later REWIND, which"

@@ -9,7 +9,7 @@ from collections import Counter
 from collections.abc import Sequence
 
 from swarmtrain.console.lines import counted
-from swarmtrain.console.units import human_bytes
+from swarmtrain.console.units import human_bytes, human_seconds
 from swarmtrain.credit.lifetime import Lifetime
 from swarmtrain.foundation.errors import cleaned
 
@@ -40,7 +40,7 @@ def drawn(kept: Sequence[Lifetime]) -> str:
     unit, most = tokens.most_common(1)[0]
     rounds = counted(sum(one.rounds for one in kept), "round")
     runs = counted(len({one.run_key for one in kept}), "run")
-    hours = sum(one.seconds for one in kept) / 3600
+    hours = human_seconds(sum(one.seconds for one in kept))
     moved = human_bytes(sum(one.bytes_up + one.bytes_down for one in kept))
     lines = [(36, "head", "swarmtrain: models trained together"),
              (84, "big", f"{_short(most)} {unit}" if most else rounds),
@@ -49,7 +49,7 @@ def drawn(kept: Sequence[Lifetime]) -> str:
     for one in sorted(kept, key=lambda one: -one.rounds)[:_RUNS]:
         y += _LINE
         lines.append((y, "row", f"{_name(one.run)} as {_name(one.name)}: {one.rounds:,}"))
-    lines.append((y + 34, "soft", f"{hours:,.1f} hours and {moved} moved, by the peer's own word"))
+    lines.append((y + 34, "soft", f"{hours} and {moved} moved, by the machine's own word"))
     texts = "".join(
         f'<text x="28" y="{at}" class="{kind}">{html.escape(text)}</text>'
         for at, kind, text in lines

@@ -158,7 +158,7 @@ def checked(data: bytes) -> Proven:
             if not verify(key, record.signature, record.hash):
                 raise proves_nothing("a record in it is not signed by the run key that it names")
         begun, planned, ended = _of(run, Run), _of(plan, Plan), _of(commit, Commit, plan.body)
-    except (RemoteFault, msgspec.MsgspecError, RecursionError) as error:
+    except (RemoteFault, msgspec.MsgspecError, ValueError, RecursionError) as error:
         raise proves_nothing(
             f"it is cut, damaged, or no receipt ({cleaned(str(error))})"
         ) from error
@@ -186,13 +186,13 @@ def settled(proven: Iterable[Proven]) -> tuple[list[Proven], list[Proven]]:
     """
     hashes: dict[tuple[str, int], str] = {}
     newest: dict[tuple[str, int, int], int] = {}
-    alike = sorted({(one.record, one.peer, one.run_key): one for one in proven}.items())
-    for _, one in alike:
+    alike = sorted(set(proven), key=lambda one: (one.record, one.peer, one.run_key))
+    for one in alike:
         if hashes.setdefault((one.run_key, one.record), one.digest) != one.digest:
             raise proves_nothing(f"the run key has signed two histories, at record {one.record}")
         newest[one.run_key, one.group, one.round] = one.record
     parts: tuple[list[Proven], list[Proven]] = ([], [])
-    for _, one in alike:
+    for one in alike:
         parts[one.record != newest[one.run_key, one.group, one.round]].append(one)
     return parts
 
