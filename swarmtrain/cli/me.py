@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     from swarmtrain.credit.lifetime import Lifetime
 
 _FROM_LEDGER, _OWN_WORD = ("rounds", "tokens"), ("bytes_up", "bytes_down", "seconds")
+_FIELDS = ("run", "run_key", "peer", "name", *_FROM_LEDGER, *_OWN_WORD, "unit", "seen_s")
 
 
 def me(
@@ -38,7 +39,7 @@ def me(
     if card is not None:
         _draw(card, kept)
     if as_json:
-        runs = [{**_row_of(one), **_fields(one)} for one in kept]
+        runs = [{name: getattr(one, name) for name in _FIELDS} for one in kept]
         show_json({"runs": runs, "from_ledger": _FROM_LEDGER, "own_word": _OWN_WORD,
                    "folder": str(folder), "damaged": [str(path) for path in damaged]})  # fmt: skip
         return
@@ -74,15 +75,6 @@ def _show(kept: "list[Lifetime]") -> None:
     titles = ("run", "peer", "rounds", "merged", "sent*", "received*", "time*", "last seen")
     right = titles[2:7]
     show("\n".join(plain_lines(table_of(titles, rows, right=right))))
-
-
-def _row_of(one: "Lifetime") -> dict[str, object]:
-    return {"run": one.run, "run_key": one.run_key, "peer": one.peer, "name": one.name}
-
-
-def _fields(one: "Lifetime") -> dict[str, object]:
-    found = {name: getattr(one, name) for name in (*_FROM_LEDGER, *_OWN_WORD)}
-    return {**found, "unit": one.unit, "seen_s": one.seen_s}
 
 
 def _draw(card: Path, kept: "list[Lifetime]") -> None:

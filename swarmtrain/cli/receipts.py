@@ -50,20 +50,21 @@ def save(
     """Make a receipt of each round with this peer's work, from its copy of the ledger. Nobody is
     asked; the peer may run. Receipts that are there already are made again."""
     context.ensure_object(Situation).begin(verbose=verbose)
-    from swarmtrain.credit.receipt import SUFFIX, made
+    from swarmtrain.credit.receipt import SUFFIX, made, run_key_of
     from swarmtrain.foundation import atomic_file, dirs, regular_file
     from swarmtrain.peer.disk import group_storage, identity_file, ledger_file
     from swarmtrain.status import newest_state_dir
 
     directory = state_dir or newest_state_dir(beside=ledger_file.FILE_NAME)
     records = _ledger_of(directory)
+    key = run_key_of(records)
     peer = identity_file.load(directory / identity_file.FILE_NAME).peer_id
     run_file = regular_file.read(directory / group_storage.RUN_FILE, None)
     names = []
     for group, op, data in made(records, peer, run_file):
         dirs.make_private(folder)
         part = f"-group-{group}" if group else ""
-        name = f"{_run_of(records)}-{peer.hex()[:8]}{part}-round-{op:06d}{SUFFIX}"
+        name = f"{key.hex()[:8]}-{peer.hex()[:8]}{part}-round-{op:06d}{SUFFIX}"
         atomic_file.write(folder / name, data, sync=False)
         names.append(name)
     if not names:
@@ -107,7 +108,9 @@ def verify(
     you know from `swarmtrain verify DIR`, or by --ledger.
     """
     context.ensure_object(Situation).begin(verbose=verbose)
-    from swarmtrain.credit.receipt import settled
+    import msgspec
+
+    from swarmtrain.credit.receipt import judged
 
     records = _ledger_of(ledger) if ledger is not None else None
     proven: list[Proven] = []
@@ -118,16 +121,13 @@ def verify(
             proven.append(_proven(file, run_key))
         except UserError as error:
             refused.append((file, error))
-    counts, cancelled = settled(proven)
-    unknown: list[Proven] = []
-    if records is not None:
-        counts, cancelled, unknown = _against(counts, cancelled, records)
+    told = judged(proven, records)
     if as_json:
+        rows = [{**msgspec.structs.asdict(one), "state": state} for one, state in told]
         bad = [{"file": str(file), "why": why.what} for file, why in refused]
-        told = {"receipts": counts, "cancelled": cancelled, "unknown": unknown, "refused": bad}
-        show_json(told)
-    else:
-        _tell(counts, cancelled, unknown, is_compared=records is not None)
+        show_json({"receipts": rows, "refused": bad})
+    elif told:
+        _tell(told, is_compared=records is not None)
     if refused:
         file, first = refused[0]
         more = f" (and {len(refused) - 1} more of {len(files)})" if len(refused) > 1 else ""
@@ -165,17 +165,6 @@ def _files(path: Path) -> list[Path]:
     return files
 
 
-def _against(
-    counts: "list[Proven]", cancelled: "list[Proven]", records: "Sequence[Record]"
-) -> "tuple[list[Proven], list[Proven], list[Proven]]":
-    from swarmtrain.credit.receipt import against
-
-    told = {one: against(one, records) for one in counts}
-    gone = [one for one in counts if told[one] is False]
-    unknown = [one for one in counts if told[one] is None]
-    return [one for one in counts if told[one]], [*cancelled, *gone], unknown
-
-
 def _ledger_of(directory: Path) -> "Sequence[Record]":
     from swarmtrain.peer.disk import ledger_file
     from swarmtrain.status import no_directory
@@ -193,40 +182,28 @@ def _ledger_of(directory: Path) -> "Sequence[Record]":
     return records
 
 
-def _run_of(records: "Sequence[Record]") -> str:
-    from swarmtrain_transport.wire.records import Run, body_of
+def _tell(told: "list[tuple[Proven, str]]", *, is_compared: bool) -> None:
+    from swarmtrain.credit.receipt import CANCELLED, UNKNOWN
 
-    run = body_of(records[0])
-    assert isinstance(run, Run)
-    name = "".join(one for one in run.run_id if one.isascii() and (one.isalnum() or one in "-_"))
-    return f"{name[:64] or 'run'}-{run.run_key.hex()[:8]}"
-
-
-def _tell(
-    counts: "list[Proven]", cancelled: "list[Proven]", unknown: "list[Proven]", *, is_compared: bool
-) -> None:
-    for run_key, peer in dict.fromkeys((one.run_key, one.peer) for one in (*counts, *unknown)):
-        its = [one for one in (*counts, *unknown) if (one.run_key, one.peer) == (run_key, peer)]
+    found = [one for one, state in told if state != CANCELLED]
+    for run_key, peer in dict.fromkeys((one.run_key, one.peer) for one in found):
+        its = [one for one in found if (one.run_key, one.peer) == (run_key, peer)]
         show(fact("run", its[0].run))
         show(fact("run key", run_key))
         show(fact("peer", peer))
-        rounds = sorted({one.round for one in its})
-        span = f", {rounds[0]} to {rounds[-1]}" if len(rounds) > 1 else f": {rounds[0]}"
-        show(fact("rounds", f"{len(its)}{span}"))
+        rounds = [one.round for one in its]
+        show(fact("rounds", f"{len(its)}, of {min(rounds)} to {max(rounds)}"))
         if all(one.tokens is not None for one in its):
-            total = sum(one.tokens or 0 for one in its)
-            show(fact("merged", f"{total:,} {its[0].unit}"))
+            show(fact("merged", f"{sum(one.tokens or 0 for one in its):,} {its[0].unit}"))
         show("")
-    for one in cancelled:
-        show(f"Round {one.round} of {one.peer[:8]} was cancelled later by a REWIND.")
-    for one in unknown:
-        show(f"Round {one.round} of {one.peer[:8]} is signed; the ledger here has no such record.")
-    if counts or unknown:
-        also = " and in the ledger" if is_compared and not unknown else ""
-        num = counted(len(counts) + len(unknown), "receipt")
-        show(f"Proved: {num} signed by the run key above{also}.")
+    for one, state in told:
+        if state == CANCELLED:
+            show(f"Round {one.round} of {one.peer[:8]} was cancelled later by a REWIND.")
+        elif state == UNKNOWN:
+            show(f"Round {one.round} of {one.peer[:8]} is signed; the ledger here lacks it.")
+    show(f"Proved: {counted(len(found), 'receipt')}, signed by the run key.")
     if not is_compared:
         show(
-            "Compare it with the one that the organiser gave out (--run-key). A later REWIND, which"
-            " takes a round back, shows only beside a ledger (--ledger DIR)."
+            "Compare the key with the one that the organiser gave out (--run-key). A later REWIND,"
+            " which takes a round back, shows only beside a ledger (--ledger DIR)."
         )

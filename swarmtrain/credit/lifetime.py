@@ -9,7 +9,6 @@ has measured. A file that is damaged is set aside; it never stops a run.
 import contextlib
 import itertools
 import threading
-from bisect import bisect_right
 from collections.abc import Iterable
 from pathlib import Path
 
@@ -30,53 +29,11 @@ FILE_BYTES_MAX = 1 << 20
 FILES_MAX = 10_000
 """Files that are read, one for each key; nobody has been in so many runs."""
 
-SPANS_MAX = 4096
-"""Spans of rounds that are told apart in a group. Of more the two oldest become one, that counts
-its rounds and knows no more which ones; no REWIND goes back so far."""
+ROUNDS_MAX = 50_000
+"""Rounds of a group that are told apart. Of more the older half becomes a number: no REWIND goes
+back so far, and the file stays below its bound."""
 
 _DAMAGED = ".damaged"
-
-
-class Span(msgspec.Struct, array_like=True, forbid_unknown_fields=True):
-    """Rounds `first` to `last`, of which `count` have the peer's work: all, but in the oldest."""
-
-    first: int
-    last: int
-    count: int
-
-    def __post_init__(self) -> None:
-        if not 0 < self.count <= self.last - self.first + 1:
-            raise ValueError("a span that counts more rounds than it has")
-
-
-def add(spans: list[Span], op: int) -> None:
-    """Add a round to spans in ascending order, once."""
-    place = bisect_right(spans, op, key=lambda span: span.first)
-    before = spans[place - 1] if place else None
-    if before is not None and op <= before.last:
-        return
-    spans.insert(place, Span(op, op, 1))
-    if before is not None and before.last == op - 1:
-        _join(spans, place - 1)
-        place -= 1
-    if place + 1 < len(spans) and spans[place + 1].first == op + 1:
-        _join(spans, place)
-    if len(spans) > SPANS_MAX:
-        _join(spans, 0)
-
-
-def _join(spans: list[Span], place: int) -> None:
-    one, next_one = spans[place : place + 2]
-    spans[place : place + 2] = [Span(one.first, next_one.last, one.count + next_one.count)]
-
-
-def take_back(spans: list[Span], op: int) -> None:
-    """Take back all rounds after this one."""
-    while spans and spans[-1].first > op:
-        spans.pop()
-    if spans and spans[-1].last > op:
-        newest = spans[-1]
-        spans[-1] = Span(newest.first, op, min(newest.count, op - newest.first + 1))
 
 
 class Lifetime(msgspec.Struct):
@@ -84,11 +41,12 @@ class Lifetime(msgspec.Struct):
 
     Attributes:
         run: name of the run.
-        run_key: its key in hex.
+        run_key: key of the run, in hex.
         peer: the peer's key in hex; `name` the name that it had last.
         unit: unit of tokens.
         round_tokens: tokens of a round; None where the model is in stages.
-        merged: spans of rounds with its work, by group.
+        merged: rounds with its work, by group.
+        older: the last of the rounds that are a number alone, and that number, by group.
         bytes_up, bytes_down: bytes that it has sent and received, by its own word.
         seconds: time that it was in the run without a pause, by its own word.
         seen_s: time of the newest change, seconds since 1970.
@@ -100,7 +58,8 @@ class Lifetime(msgspec.Struct):
     name: str = ""
     unit: str = "tokens"
     round_tokens: int | None = None
-    merged: dict[int, list[Span]] = {}
+    merged: dict[int, set[int]] = {}
+    older: dict[int, tuple[int, int]] = {}
     bytes_up: int = 0
     bytes_down: int = 0
     seconds: float = 0.0
@@ -109,12 +68,27 @@ class Lifetime(msgspec.Struct):
     @property
     def rounds(self) -> int:
         """Rounds that have its work."""
-        return sum(span.count for spans in self.merged.values() for span in spans)
+        return sum(map(len, self.merged.values())) + sum(count for _, count in self.older.values())
 
     @property
     def tokens(self) -> int | None:
         """Tokens in results; None where those of one peer are not counted."""
         return None if self.round_tokens is None else self.rounds * self.round_tokens
+
+    def add(self, group: int, op: int) -> None:
+        """Add a round, once."""
+        last, count = self.older.get(group, (0, 0))
+        if op > last:
+            ops = self.merged.setdefault(group, set())
+            ops.add(op)
+            if len(ops) > ROUNDS_MAX:
+                oldest = sorted(ops)[: ROUNDS_MAX // 2]
+                self.older[group] = oldest[-1], count + len(oldest)
+                ops.difference_update(oldest)
+
+    def take_back(self, group: int, op: int) -> None:
+        """Take back all rounds after this one."""
+        self.merged[group] = {one for one in self.merged.get(group, ()) if one <= op}
 
 
 class Keeper:
@@ -150,22 +124,16 @@ class Keeper:
         if found is None or kept is None:
             return record
         if isinstance(found, Rewind):
-            take_back(kept.merged.get(found.group, []), found.op)
+            kept.take_back(found.group, found.op)
         else:
-            _, commit = found
-            add(kept.merged.setdefault(commit.group, []), commit.op)
+            kept.add(found[1].group, found[1].op)
             self._has_news = True
         return record
-
-    def take_all(self, records: Iterable[Record]) -> None:
-        """Take records that were accepted."""
-        for record in records:
-            self.take(record)
 
     def _begin(self, record: Record) -> None:
         run = body_of(record)
         if self._kept is None and isinstance(run, Run):
-            fresh = Lifetime(cleaned(run.run_id), run.run_key.hex(), self._peer.hex(), merged={})
+            fresh = Lifetime(cleaned(run.run_id), run.run_key.hex(), self._peer.hex())
             path = self._folder / file_name(fresh)
             self._kept = kept = loaded(path, sets_aside=True) or fresh
             if (kept.run_key, kept.peer) != (fresh.run_key, fresh.peer):

@@ -36,6 +36,8 @@ BYTES_MAX = 512 << 10
 
 SUFFIX = ".receipt"
 
+COUNTS, CANCELLED, UNKNOWN = "counts", "cancelled", "unknown"
+
 T = TypeVar("T", bound=AnyBody)
 
 
@@ -95,8 +97,8 @@ class OwnRounds:
         """Take a record that comes later than those before.
 
         Returns:
-            PLAN and COMMIT of a round with the peer's work, or a REWIND. None for all else, and
-            where the PLAN is in a gap of the copy.
+            PLAN and COMMIT of a round with the peer's work, a REWIND, or None; also None for a
+            round whose PLAN lies in a gap of the copy.
         """
         try:
             body = self._reader.read(record)
@@ -175,56 +177,56 @@ def checked(data: bytes) -> Proven:
     )  # fmt: skip
 
 
-def settled(proven: Iterable[Proven]) -> tuple[list[Proven], list[Proven]]:
-    """Part receipts into those that count, each round once, and those that were cancelled.
+def run_key_of(records: Sequence[Record]) -> bytes:
+    """Return the run key that a copy of a ledger begins with."""
+    return _of(records[0], Run).run_key
+
+
+def judged(
+    proven: Iterable[Proven], records: Sequence[Record] | None = None
+) -> list[tuple[Proven, str]]:
+    """Say of each of some receipts if it counts, and of each round once.
 
     Of two COMMITs of a round the later one counts: a run commits a round again only where a REWIND
     has cancelled it.
 
+    Args:
+        proven: facts of receipts.
+        records: copy of the run's ledger, in order, to hold them against.
+
+    Returns:
+        Receipts in the ledger's order with COUNTS, CANCELLED, or UNKNOWN to that copy, which may
+        end before or have a gap there.
+
     Raises:
-        UserError: SWT-E813, the run key has signed two different records with one index.
+        UserError: SWT-E813, the run key has signed two records with one index, or the ledger is
+            another run's.
     """
     hashes: dict[tuple[str, int], str] = {}
     newest: dict[tuple[str, int, int], int] = {}
+    rewinds: list[tuple[int, Rewind]] = []
+    for record in records or ():
+        if outline_of(record).kind == tag_of(Rewind):
+            rewinds.append((record.index, _of(record, Rewind)))
+    run_key = run_key_of(records).hex() if records else ""
+    held = {record.index: record.hash.hex() for record in records or ()}
     alike = sorted(set(proven), key=lambda one: (one.record, one.peer, one.run_key))
     for one in alike:
-        if hashes.setdefault((one.run_key, one.record), one.digest) != one.digest:
+        known = hashes.setdefault((one.run_key, one.record), held.get(one.record, one.digest))
+        if records is not None and one.run_key != run_key:
+            raise proves_nothing(f"it is of another run, whose key is {one.run_key}")
+        if known != one.digest:
             raise proves_nothing(f"the run key has signed two histories, at record {one.record}")
         newest[one.run_key, one.group, one.round] = one.record
-    parts: tuple[list[Proven], list[Proven]] = ([], [])
+    told = []
     for one in alike:
-        parts[one.record != newest[one.run_key, one.group, one.round]].append(one)
-    return parts
-
-
-def against(proven: Proven, records: Sequence[Record]) -> bool | None:
-    """Hold a receipt against a copy of the run's ledger.
-
-    Args:
-        proven: facts of the receipt.
-        records: the copy, in order.
-
-    Returns:
-        True if the ledger has its record; False if a REWIND has cancelled it later; None where the
-        copy does not reach that far or has a gap there.
-
-    Raises:
-        UserError: SWT-E813, the ledger is another run's or has another record there.
-    """
-    run = body_of(records[0]) if records else None
-    if not isinstance(run, Run) or run.run_key.hex() != proven.run_key:
-        raise proves_nothing(f"it is of another run: its key is {proven.run_key}")
-    is_there = False
-    for record in records:
-        if record.index == proven.record:
-            is_there = record.hash.hex() == proven.digest
-            if not is_there:
-                raise proves_nothing(f"the run's ledger has another record {record.index}")
-        elif is_there and outline_of(record).kind == tag_of(Rewind):
-            rewind = _of(record, Rewind)
-            if rewind.group == proven.group and rewind.op < proven.round:
-                return False
-    return is_there or None
+        is_cancelled = one.record != newest[one.run_key, one.group, one.round] or any(
+            index > one.record and body.group == one.group and body.op < one.round
+            for index, body in rewinds
+        )
+        is_known = records is None or one.record in held
+        told.append((one, CANCELLED if is_cancelled else COUNTS if is_known else UNKNOWN))
+    return told
 
 
 def _of(record: Record, kind: type[T], plan: bytes = b"") -> T:

@@ -3,13 +3,13 @@
 import xml.etree.ElementTree as ElementTree
 
 from swarmtrain.credit.card import drawn
-from swarmtrain.credit.lifetime import Lifetime, Span
+from swarmtrain.credit.lifetime import Lifetime
 
 HOSTILE = "</text><script>alert(1)</script>\x00\x1b[31m\ud800\u202e&\"'" + "x" * 5000
 
 
 def of(run: str, rounds: int, **more: object) -> Lifetime:
-    spans = {0: [Span(1, rounds, rounds)]} if rounds else {}
+    spans = {0: {*range(rounds)}}
     return Lifetime(run, run, "aa", merged=spans, round_tokens=2_000_000, **more)
 
 
@@ -32,5 +32,5 @@ def test_it_tells_the_totals_and_the_runs_with_most_rounds():
 
 
 def test_a_run_in_stages_counts_rounds_alone():
-    text = drawn([Lifetime("cut", "aa", "bb", merged={1: [Span(1, 2, 2)]})])
+    text = drawn([Lifetime("cut", "aa", "bb", merged={1: {1, 2}})])
     assert "2 rounds</text>" in text and "tokens" not in text

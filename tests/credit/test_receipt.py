@@ -7,7 +7,16 @@ import pytest
 
 from swarmtrain.config import file as config_file
 from swarmtrain.config.settings import RunConfig
-from swarmtrain.credit.receipt import BYTES_MAX, Proven, Receipt, against, checked, settled
+from swarmtrain.credit.receipt import (
+    BYTES_MAX,
+    CANCELLED,
+    COUNTS,
+    UNKNOWN,
+    Proven,
+    Receipt,
+    checked,
+    judged,
+)
 from swarmtrain.foundation.errors import UserError
 from swarmtrain_transport.credentials.identity import Identity
 from swarmtrain_transport.wire.records import Record, Rewind
@@ -91,8 +100,8 @@ def test_one_history_has_one_record_at_an_index():
     mine = checked(receipts(ledger_of(bodies()))[2])
     lie = msgspec.structs.replace(mine, digest="00" * 32)
     with pytest.raises(UserError, match="two histories"):
-        settled([mine, lie])
-    assert settled([mine, mine]) == ([mine], [])
+        judged([mine, lie])
+    assert judged([mine, mine]) == [(mine, COUNTS)]
 
 
 def rewound() -> tuple[list[Record], Proven]:
@@ -106,26 +115,25 @@ def test_a_rewind_takes_a_receipt_back_where_the_ledger_is_known():
     records, old = rewound()
     new = {op: checked(data) for op, data in receipts(records).items()}
     assert [*new] == [1, 2, 3] and new[2].record > old.record
-    assert against(old, records) is False
-    assert all(against(one, records) is True for one in new.values())
-    assert against(new[3], records[:-1]) is None and against(old, records[:1]) is None
+    assert judged([old], records) == [(old, CANCELLED)]
+    assert judged(new.values(), records) == [(one, COUNTS) for one in new.values()]
+    assert judged([new[3]], records[:-1]) == [(new[3], UNKNOWN)]
+    assert judged([old], records[:1]) == [(old, UNKNOWN)] and judged([old]) == [(old, COUNTS)]
 
 
 def test_of_two_results_of_one_round_the_later_counts():
     records, old = rewound()
     new = checked(receipts(records)[2])
-    assert settled([new, old]) == ([new], [old])
+    assert judged([new, old]) == [(old, CANCELLED), (new, COUNTS)]
 
 
 def test_a_receipt_beside_another_ledger_is_refused():
     mine = checked(receipts(ledger_of(bodies()))[2])
     mallory = Identity.from_secrets(b"mallory.".ljust(32), bytes(32))
     with pytest.raises(UserError, match="another run"):
-        against(mine, ledger_of(bodies(), mallory))
-    with pytest.raises(UserError, match="another run"):
-        against(mine, [])
-    with pytest.raises(UserError, match="another record"):
-        against(mine, ledger_of([*bodies()[:4], *bodies()[3:]]))
+        judged([mine], ledger_of(bodies(), mallory))
+    with pytest.raises(UserError, match="two histories"):
+        judged([mine], ledger_of([*bodies()[:4], *bodies()[3:]]))
 
 
 def test_a_run_file_of_another_version_leaves_the_round_and_hides_the_tokens(monkeypatch):

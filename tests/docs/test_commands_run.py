@@ -32,7 +32,7 @@ ELSEWHERE = {
 """Commands that are not run here, by who runs them."""
 
 ORDER = ("explain", "doctor", "plan", "status", "why", "peers", "invite", "run", "export",
-         "generate", "evaluate", "verify")  # fmt: skip
+         "generate", "evaluate", "verify", "me", "receipts")  # fmt: skip
 """All others, in the order of a run. The run has ended once and waits for peers again; peers are
 banned, and invites withdrawn, of nobody who is there."""
 

@@ -288,7 +288,7 @@ def _totals(path: Path) -> object:
     return one and card.drawn([one]) and lifetime.total_words([one])
 
 
-LIFETIME = lifetime.Lifetime("run", "aa", "bb", merged={0: [lifetime.Span(1, 3, 3)]})
+LIFETIME = lifetime.Lifetime("run", "aa", "bb", merged={0: {1, 2, 3}})
 
 
 # ---- the list

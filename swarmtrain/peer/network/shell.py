@@ -256,9 +256,7 @@ class PeerShell:
 
     def _begin(self, card: Card, link: Link, sign: Sign, verify: Verify) -> None:
         """Go on from what the state directory holds."""
-        records = self._storage.records
-        if self._keeper is not None:
-            records = map(self._keeper.take, records)
+        records = map(self._kept, self._storage.records)
         participant = self._participant = Participant(
             card, CodecArithmetic(), sign, verify, self._shuffled,
             records, self._now_s(), Retention(self._spill), self._storage.ledger,
@@ -593,8 +591,7 @@ class PeerShell:
                 case do.RecordAccepted():
                     accepted.append(action.record)
                 case do.LedgerBegins():
-                    if self._keeper is not None:
-                        self._keeper.take(action.run)
+                    self._kept(action.run)
                     self._storage.begin_ledger(
                         action.run, action.snapshot, action.image, frees=action.frees
                     )
@@ -615,8 +612,8 @@ class PeerShell:
                     self._to_trainer(action)
         if accepted:
             self._storage.append_records(accepted)
-            if self._keeper is not None:
-                self._keeper.take_all(accepted)
+            for record in accepted:
+                self._kept(record)
         if moved is not None and self._stages is not None:
             served = self._stages.peer.machine.span
             before = span_words(range(served.first, served.last + 1))
@@ -651,6 +648,10 @@ class PeerShell:
             self._guarded(self._stages.tick)
 
     # ---- numbers
+
+    def _kept(self, record: Record) -> Record:
+        """The record, which the user's totals have heard of."""
+        return record if self._keeper is None else self._keeper.take(record)
 
     def _refresh(self) -> None:
         """Bring the numbers of PROGRESS up to date."""
