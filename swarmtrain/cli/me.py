@@ -49,7 +49,7 @@ def me(
         show(
             "Rounds and tokens are those in results, counted from each run's signed ledger;"
             " `swarmtrain receipts save FOLDER` proves them to others, round by round, while the"
-            " state directory is here. Bytes and time are this machine's own word."
+            " state directory is here. * Bytes and time are this machine's own word."
         )
     else:
         show(f"Nothing yet: totals begin when a peer of yours comes into a run (in {folder}).")

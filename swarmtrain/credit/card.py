@@ -16,7 +16,7 @@ from swarmtrain.foundation.errors import cleaned
 _RUNS = 4
 """Runs that have a line of their own: those with most rounds."""
 
-_NAME_CHARS = 28
+_NAME_CHARS = 20
 _LINE = 26
 
 _STYLE = (
@@ -48,7 +48,8 @@ def drawn(kept: Sequence[Lifetime]) -> str:
     y = 124
     for one in sorted(kept, key=lambda one: -one.rounds)[:_RUNS]:
         y += _LINE
-        lines.append((y, "row", f"{_name(one.run)} as {_name(one.name)}: {one.rounds:,}"))
+        its = counted(one.rounds, "round")
+        lines.append((y, "row", f"{_name(one.run)}, as {_name(one.name)}: {its}"))
     lines.append((y + 34, "soft", f"{hours} and {moved} moved, by the machine's own word"))
     texts = "".join(
         f'<text x="28" y="{at}" class="{kind}">{html.escape(text)}</text>'

@@ -8,6 +8,7 @@ REWIND it knows nothing. That the key belongs to a certain run is for whoever kn
 
 import hashlib
 from collections.abc import Iterable, Iterator, Sequence
+from functools import lru_cache
 from typing import TypeVar
 
 import msgspec
@@ -236,6 +237,7 @@ def _of(record: Record, kind: type[T], plan: bytes = b"") -> T:
     return body
 
 
+@lru_cache(8)  # of a folder most are of one run
 def _tokens(run_file: bytes) -> tuple[int | None, str]:
     try:
         config = config_file.from_canonical(run_file)

@@ -7,6 +7,7 @@ import pytest
 
 from swarmtrain.config import file as config_file
 from swarmtrain.config.settings import RunConfig
+from swarmtrain.credit import receipt
 from swarmtrain.credit.receipt import (
     BYTES_MAX,
     CANCELLED,
@@ -142,5 +143,7 @@ def test_a_run_file_of_another_version_leaves_the_round_and_hides_the_tokens(mon
     def refuse(raw: bytes) -> RunConfig:
         raise UserError("SWT-E608", "another schema")
 
+    receipt._tokens.cache_clear()
     monkeypatch.setattr(config_file, "from_canonical", refuse)
     assert checked(data).tokens is None
+    receipt._tokens.cache_clear()

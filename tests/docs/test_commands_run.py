@@ -61,7 +61,7 @@ def to_run() -> list[Command]:
         one.words: one for one in reversed(commands_of_ours())
         if one.words[1] in ORDER and "--measured" not in one.words  # tests/plan/test_measured.py
     }  # fmt: skip
-    by_page = sorted(found.values(), key=lambda one: (one.block.page, one.block.line))
+    by_page = sorted(reversed(found.values()), key=lambda one: (one.block.page, one.block.line))
     return sorted(by_page, key=lambda one: ORDER.index(one.words[1]))
 
 
