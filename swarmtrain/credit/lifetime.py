@@ -11,6 +11,7 @@ import itertools
 import threading
 from collections.abc import Iterable
 from pathlib import Path
+from typing import Annotated
 
 import msgspec
 
@@ -30,8 +31,11 @@ FILES_MAX = 10_000
 """Files that are read, one for each key; nobody has been in so many runs."""
 
 ROUNDS_MAX = 50_000
-"""Rounds of a group that are told apart. Of more the older half becomes a number: no REWIND goes
-back so far, and the file stays below its bound."""
+"""Rounds that are told apart. Of more the older half of the largest group becomes a number: no REWIND
+goes back so far, and the file stays below its bound."""
+
+_Count = Annotated[int, msgspec.Meta(ge=0)]
+_Seconds = Annotated[float, msgspec.Meta(ge=0.0, le=1e11)]
 
 _DAMAGED = ".damaged"
 
@@ -57,13 +61,13 @@ class Lifetime(msgspec.Struct):
     peer: str
     name: str = ""
     unit: str = "tokens"
-    round_tokens: int | None = None
+    round_tokens: _Count | None = None
     merged: dict[int, set[int]] = {}
     older: dict[int, tuple[int, int]] = {}
-    bytes_up: int = 0
-    bytes_down: int = 0
-    seconds: float = 0.0
-    seen_s: float = 0.0
+    bytes_up: _Count = 0
+    bytes_down: _Count = 0
+    seconds: _Seconds = 0.0
+    seen_s: _Seconds = 0.0
 
     @property
     def rounds(self) -> int:
@@ -77,14 +81,15 @@ class Lifetime(msgspec.Struct):
 
     def add(self, group: int, op: int) -> None:
         """Add a round, once."""
-        last, count = self.older.get(group, (0, 0))
-        if op > last:
-            ops = self.merged.setdefault(group, set())
-            ops.add(op)
-            if len(ops) > ROUNDS_MAX:
-                oldest = sorted(ops)[: ROUNDS_MAX // 2]
-                self.older[group] = oldest[-1], count + len(oldest)
-                ops.difference_update(oldest)
+        if op <= self.older.get(group, (0, 0))[0]:
+            return
+        self.merged.setdefault(group, set()).add(op)
+        if sum(map(len, self.merged.values())) > ROUNDS_MAX:
+            most = max(self.merged, key=lambda one: len(self.merged[one]))
+            ops = sorted(self.merged[most])
+            oldest, self.merged[most] = ops[: len(ops) // 2], set(ops[len(ops) // 2 :])
+            count = self.older.get(most, (0, 0))[1] + len(oldest)
+            self.older[most] = oldest[-1], count
 
     def take_back(self, group: int, op: int) -> None:
         """Take back all rounds after this one."""
@@ -172,7 +177,7 @@ class Keeper:
         kept.name, kept.unit = self._name, config.counted_unit
         kept.round_tokens = config.round_tokens
         kept.bytes_up, kept.bytes_down = self._before[0] + moved[0], self._before[1] + moved[1]
-        kept.seen_s = wall_s
+        kept.seen_s = max(0.0, wall_s)
         return msgspec.json.encode(kept)
 
     def write(self, data: bytes) -> None:

@@ -88,7 +88,15 @@ def test_a_damaged_file_is_set_aside_and_rounds_are_read_again(tmp_path):
     records = ledger_of(bodies())
     path = tmp_path / file_name(lived(tmp_path, records, (7, 7)))
     whole = path.read_bytes()
-    for damage in (b"", b"\xc4", whole[:-9], b"[" * 9999, whole.replace(b"[1,2,3]", b"[1,2,{}]")):
+    for damage in (
+        b"",
+        b"\xc4",
+        whole[:-9],
+        b"[" * 9999,
+        whole.replace(b"[1,2,3]", b"[1,2,{}]"),
+        whole.replace(b'"seen_s":1', b'"seen_s":1e300'),
+        whole.replace(b":7,", b":-7,"),
+    ):
         path.write_bytes(damage)
         keeper = Keeper(tmp_path, A, "otter")
         for record in records:
@@ -127,6 +135,9 @@ def test_rounds_of_long_ago_become_a_number_and_count_no_second_time(monkeypatch
     assert one.rounds == 20 and len(one.merged[0]) <= 4
     one.take_back(0, 36)
     assert one.rounds == 18
+    for op in range(1, 10):
+        one.add(1, op)
+    assert one.rounds == 27 and sum(map(len, one.merged.values())) <= 4
 
 
 def test_totals_add_what_is_of_one_unit():
