@@ -31,8 +31,8 @@ FILES_MAX = 10_000
 """Files that are read, one for each key; nobody has been in so many runs."""
 
 ROUNDS_MAX = 50_000
-"""Rounds that are told apart. Of more the older half of the largest group becomes a number: no REWIND
-goes back so far, and the file stays below its bound."""
+"""Rounds that are told apart. Of more the older half of the largest group becomes a number: no
+REWIND goes back so far, and the file stays below its bound."""
 
 _Count = Annotated[int, msgspec.Meta(ge=0)]
 _Seconds = Annotated[float, msgspec.Meta(ge=0.0, le=1e11)]
