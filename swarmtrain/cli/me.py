@@ -80,7 +80,7 @@ def _show(kept: "list[Lifetime]") -> None:
 def _draw(card: Path, kept: "list[Lifetime]") -> None:
     from swarmtrain.credit.card import drawn
     from swarmtrain.foundation import atomic_file
-    from swarmtrain.foundation.errors import UserError
+    from swarmtrain.foundation.errors import UserError, misuse, translate
 
     if not kept:
         raise UserError(
@@ -89,4 +89,9 @@ def _draw(card: Path, kept: "list[Lifetime]") -> None:
             "No peer of yours has been in a run since totals are kept.",
             "`swarmtrain join` a run first.",
         )
-    atomic_file.write(card, drawn(kept).encode())
+    try:
+        atomic_file.write(card, drawn(kept).encode())
+    except OSError as error:
+        raise translate(error) or misuse(
+            f"{card} cannot be written: {error.strerror}.", "Name a file in a folder that exists."
+        ) from error

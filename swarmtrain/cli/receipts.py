@@ -9,7 +9,7 @@ import typer
 from swarmtrain.cli.arguments import AsJson, StateDir, Verbose
 from swarmtrain.cli.situation import Situation
 from swarmtrain.console.lines import counted, fact, show, show_json
-from swarmtrain.foundation.errors import UserError
+from swarmtrain.foundation.errors import UserError, misuse, translate
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -48,12 +48,17 @@ def save(
     peer = identity_file.load(directory / identity_file.FILE_NAME).peer_id
     run_file = regular_file.read(directory / group_storage.RUN_FILE, None)
     names = []
-    for group, op, data in made(records, peer, run_file):
-        dirs.make_private(folder)
-        part = f"-group-{group}" if group else ""
-        name = f"{key.hex()[:8]}-{peer.hex()[:8]}{part}-round-{op:06d}{SUFFIX}"
-        atomic_file.write(folder / name, data, sync=False)
-        names.append(name)
+    try:
+        for group, op, data in made(records, peer, run_file):
+            dirs.make_owned(folder)
+            part = f"-group-{group}" if group else ""
+            name = f"{key.hex()[:8]}-{peer.hex()[:8]}{part}-round-{op:06d}{SUFFIX}"
+            atomic_file.write(folder / name, data, sync=False)
+            names.append(name)
+    except OSError as error:
+        raise translate(error) or misuse(
+            f"{folder} cannot be written: {error.strerror}.", "Name another folder."
+        ) from error
     if not names:
         raise UserError(
             "SWT-E814",
@@ -172,7 +177,8 @@ def _tell(told: "list[tuple[Proven, str]]", *, is_compared: bool) -> None:
         show(fact("run key", run_key))
         show(fact("peer", peer))
         rounds = [one.round for one in its]
-        show(fact("rounds", f"{len(its)}, of {min(rounds)} to {max(rounds)}"))
+        span = f", of {min(rounds)} to {max(rounds)}" if len(its) > 1 else f": {rounds[0]}"
+        show(fact("rounds", f"{len(its)}{span}"))
         if all(one.tokens is not None for one in its):
             show(fact("merged", f"{sum(one.tokens or 0 for one in its):,} {its[0].unit}"))
         show("")
