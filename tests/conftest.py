@@ -3,10 +3,15 @@
 import gc
 import os
 import signal
+import tempfile
 
 # Before torch is loaded, here and in the processes that tests start: a thread of its that waits for
 # the others sleeps. It would spin, and on cores that other tests share that is most of the time.
 os.environ.setdefault("OMP_WAIT_POLICY", "passive")
+
+# Peers of tests are nobody's credit.
+_LIFETIME = tempfile.TemporaryDirectory(prefix="swarmtrain-lifetime-")
+os.environ["SWARMTRAIN_LIFETIME"] = _LIFETIME.name
 
 # Hundreds of processes that tests start share what the first of them has compiled.
 os.environ.pop("PYTHONDONTWRITEBYTECODE", None)

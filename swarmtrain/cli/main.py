@@ -25,11 +25,13 @@ from swarmtrain.cli.invite import invite_app
 from swarmtrain.cli.join import join
 from swarmtrain.cli.limits import limits_app
 from swarmtrain.cli.log import redact, say
+from swarmtrain.cli.me import me
 from swarmtrain.cli.page import page
 from swarmtrain.cli.pausing import finish, leave, pause, resume
 from swarmtrain.cli.peer import peer_app
 from swarmtrain.cli.peers import peers_app
 from swarmtrain.cli.plan import plan
+from swarmtrain.cli.receipts import receipts_app
 from swarmtrain.cli.relay import relay
 from swarmtrain.cli.run import run_app
 from swarmtrain.cli.service import service_app
@@ -60,6 +62,8 @@ for order in (pause, resume, finish, leave):
 app.add_typer(limits_app)
 app.add_typer(service_app)
 app.add_typer(peer_app)
+app.command()(me)
+app.add_typer(receipts_app)
 app.command()(doctor)
 app.command()(status)
 app.command()(page)

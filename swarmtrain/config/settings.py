@@ -580,6 +580,24 @@ class RunConfig(_Section, frozen=True, dict=True):
         return "samples" if is_own else "tokens"
 
     @property
+    def step_tokens(self) -> int:
+        """Tokens, or samples, of one inner step of a peer."""
+        return self.inner.batch * (self.model.context if self.counted_unit == "tokens" else 1)
+
+    @property
+    def round_tokens(self) -> int | None:
+        """Tokens, or samples, of a peer in a round's result. None where the model is in stages: a
+        micro-batch there is the work of one peer of each."""
+        is_staged = self.pipeline.num_stages > 1
+        return None if is_staged else self.steps_per_round * self.step_tokens
+
+    @property
+    def micro_tokens(self) -> int:
+        """Tokens of a micro-batch where the model is in stages; 0 where it is not."""
+        is_staged = self.pipeline.num_stages > 1
+        return self.pipeline.micro_batch * self.model.context if is_staged else 0
+
+    @property
     def tokens_per_step(self) -> int:
         """Tokens of one inner step of the swarm that a schedule by tokens is written for: where the
         model is in stages, of as many sources as there are peers for each."""

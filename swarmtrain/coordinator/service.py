@@ -367,14 +367,10 @@ def _page(
     wall_clock: Callable[[], float],
 ) -> Page:
     is_public = config.admission.page == "public"
-    is_counted = config.counted_unit == "tokens"
-    window = config.model.context if is_counted else 1
-    step_tokens = config.inner.batch * window
-    micro = config.pipeline.micro_batch * window if config.pipeline.num_stages > 1 else 0
     return Page(
         _Run(desk, machine.writer.ledger, store, machine.first.chronicle.losses),
-        History(config.steps_per_round * step_tokens, config.num_ops, micro),
-        Viewed(step_tokens, machine.terms.value_bytes),
+        History(config.round_tokens or 0, config.num_ops, config.micro_tokens),
+        Viewed(config.step_tokens, machine.terms.value_bytes),
         Viewers(store, keys, is_public=is_public, wall_clock=wall_clock),
         clock,
         wall_clock,

@@ -1,6 +1,7 @@
 """Places for state on this machine. Directories are made for their owner alone (0700)."""
 
 import errno
+import os
 from pathlib import Path
 
 import platformdirs
@@ -9,6 +10,9 @@ from swarmtrain.foundation.errors import UserError, translate
 
 COPIES_MAX = 64
 """Peers without a name on one machine in one run: as many as are in a round (PEERS_MAX)."""
+
+LIFETIME = "SWARMTRAIN_LIFETIME"
+"""Variable that names another folder for totals: rehearsals have their own."""
 
 
 def runs_dir() -> Path:
@@ -40,6 +44,12 @@ def mapping_consent() -> Path:
 def reports_dir() -> Path:
     """Return the folder for reports of unexpected faults when no state directory is known yet."""
     return Path(platformdirs.user_state_dir("swarmtrain", appauthor=False)) / "reports"
+
+
+def lifetime_dir() -> Path:
+    """Return the folder of a user's totals, which outlive the state directories of runs."""
+    usual = Path(platformdirs.user_state_dir("swarmtrain", appauthor=False)) / "lifetime"
+    return Path(os.environ.get(LIFETIME, "") or usual)
 
 
 def compared_dir() -> Path:

@@ -628,6 +628,17 @@ _ROWS = (
         "a file can be. It was not made by swarmtrain, and was not read.",
     ),
     ErrorKind(
+        "SWT-E813", "The receipt proves nothing", EXIT_BAD_DATA,
+        "A receipt holds three records of a run's ledger, each signed by the run key. The file is\n"
+        "cut, altered or too long, its records are not of one round and its peer, or the run key\n"
+        "is not the one that was asked for. Whoever has a copy of the ledger makes it again.",
+    ),
+    ErrorKind(
+        "SWT-E814", "No round and no receipt is here", EXIT_INPUT_MISSING,
+        "Receipts and cards are of rounds whose result has a peer's work, and none was found: the\n"
+        "folder has no file that ends in .receipt, or no such round has ended yet.",
+    ),
+    ErrorKind(
         "SWT-E820", "The training text is not there", EXIT_INPUT_MISSING,
         "The place that --data, data.source or data.validation names has no text, or cannot be\n"
         "read. A path in a run file is relative to that file, one of --data to the directory of\n"

@@ -67,6 +67,11 @@ class Place:
         """Folder of the processes' logs."""
         return self.root / "logs"
 
+    @property
+    def lifetime(self) -> Path:
+        """Totals of its peers, which are not their user's."""
+        return self.root / "lifetime"
+
     def peer(self, name: str) -> Path:
         """State directory of a peer."""
         return self.root / "peers" / name

@@ -23,6 +23,7 @@ from functools import partial
 from pathlib import Path
 from typing import IO
 
+from swarmtrain.foundation import dirs
 from swarmtrain.foundation.events import Event, parse
 from swarmtrain.local_run import marks
 from swarmtrain.local_run.place import COORDINATOR, Place
@@ -175,7 +176,8 @@ class Processes:
         self, name: str, command: list[str], variables: Mapping[str, str], *, is_heard: bool
     ) -> "subprocess.Popen[bytes]":
         self.bury(name)
-        environment = {**os.environ, "OMP_NUM_THREADS": "1", **variables}
+        own = {dirs.LIFETIME: str(self._place.lifetime)}  # a rehearsal is nobody's credit
+        environment = {**os.environ, "OMP_NUM_THREADS": "1", **own, **variables}
         if self._mark:
             environment[marks.VARIABLE] = f"{self._mark}/{name}"
         with self._place.log(name).open("ab", buffering=0) as log:

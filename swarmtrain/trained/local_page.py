@@ -23,7 +23,8 @@ from swarmtrain import status
 from swarmtrain.config import file as config_file
 from swarmtrain.config.settings import RunConfig
 from swarmtrain.console.units import human_bytes
-from swarmtrain.foundation import regular_file
+from swarmtrain.credit.lifetime import kept_in, total_words
+from swarmtrain.foundation import dirs, regular_file
 from swarmtrain.foundation.errors import UserError, port_in_use
 from swarmtrain.page.history import History
 from swarmtrain.page.server import Page
@@ -85,7 +86,7 @@ class LocalRun:
         self._directory, self._path = directory, directory / FILE_NAME
         self.config = _config_of(directory)
         self._records: list[Record] = []
-        self._num_bytes = -1
+        self._num_bytes, self._in_all = -1, ""
         self._image: bytes | None = None
         self._view, self._reader, self.begins_at = LedgerView(), BodyReader(), 0
         self._peer: Mapping[str, Any] = {}
@@ -116,6 +117,7 @@ class LocalRun:
             self._view.apply(record, self._reader.read(record))
         self._records += fresh
         self._num_bytes = num_bytes
+        self._in_all = total_words(kept_in(dirs.lifetime_dir())[0])
 
     def status(self) -> CoordinatorStatus:
         """The run as far as this peer knows it."""
@@ -167,6 +169,7 @@ class LocalRun:
             ("trained on", f"{told['tokens']:,} {told['unit']}" if told.get("tokens") else ""),
             ("sent", human_bytes(told["bytes_up"]) if "bytes_up" in told else ""),
             ("received", human_bytes(told["bytes_down"]) if "bytes_down" in told else ""),
+            ("merged in all runs", self._in_all),
             ("limits", str(told.get("limits", ""))), ("ways", str(told.get("ways", ""))),
             ("cannot be reached by", str(told.get("unreachable", ""))),
             ("result", str(told.get("result", ""))),
@@ -176,16 +179,10 @@ class LocalRun:
     def page(self, guard: LinkGuard) -> Page:
         """The page of this run, for who has the link."""
         config = self.config
-        is_counted = config.counted_unit == "tokens"
-        window = config.model.context if is_counted else 1
-        step_tokens = config.inner.batch * window
-        history = History(
-            config.steps_per_round * step_tokens, config.num_ops,
-            config.pipeline.micro_batch * window if config.pipeline.num_stages > 1 else 0,
-        )  # fmt: skip
+        history = History(config.round_tokens or 0, config.num_ops, config.micro_tokens)
         value_bytes = facts_of(config.exchange.codec).bytes_per_value(config.exchange.block)
         return Page(
-            self, history, Viewed(step_tokens, value_bytes), guard, time.monotonic,
+            self, history, Viewed(config.step_tokens, value_bytes), guard, time.monotonic,
             time.time, own=self.own, write=self._write,
         )  # fmt: skip
 

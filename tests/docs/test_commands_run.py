@@ -32,7 +32,7 @@ ELSEWHERE = {
 """Commands that are not run here, by who runs them."""
 
 ORDER = ("explain", "doctor", "plan", "status", "why", "peers", "invite", "run", "export",
-         "generate", "evaluate", "verify")  # fmt: skip
+         "generate", "evaluate", "verify", "me", "receipts")  # fmt: skip
 """All others, in the order of a run. The run has ended once and waits for peers again; peers are
 banned, and invites withdrawn, of nobody who is there."""
 
@@ -61,7 +61,7 @@ def to_run() -> list[Command]:
         one.words: one for one in reversed(commands_of_ours())
         if one.words[1] in ORDER and "--measured" not in one.words  # tests/plan/test_measured.py
     }  # fmt: skip
-    by_page = sorted(found.values(), key=lambda one: (one.block.page, one.block.line))
+    by_page = sorted(reversed(found.values()), key=lambda one: (one.block.page, one.block.line))
     return sorted(by_page, key=lambda one: ORDER.index(one.words[1]))
 
 

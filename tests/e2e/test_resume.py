@@ -130,6 +130,19 @@ def test_a_run_goes_on_after_everything_was_stopped_and_half_of_it_deleted(tmp_p
         # And each directory shows by itself that this is so.
         roots = {proved(here, name)["state_root"] for name in ("ann", "bob", "coordinator")}
         assert roots == {saved_root(tmp_path / "ann")[1]}
+        credited_once(here)
+
+
+def credited_once(here: Place) -> None:
+    """Bob was killed and came back: each of his rounds counts once, and is proved to ann."""
+    answer("receipts", "save", here.folder / "receipts", "--state-dir", here.folder / "bob")
+    told = answer(
+        "receipts", "verify", here.folder / "receipts", "--ledger", here.folder / "ann", "--json"
+    )
+    found = json.loads(told)["receipts"]
+    assert {one["state"] for one in found} == {"counts"}
+    runs = json.loads(answer("me", "--json"))["runs"]
+    assert [one["rounds"] for one in runs if one["peer"] == found[0]["peer"]] == [len(found)]
 
 
 def proved(here: Place, name: str) -> dict[str, Any]:

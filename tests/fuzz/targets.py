@@ -20,6 +20,7 @@ from swarmtrain import checkpoint
 from swarmtrain.checkpoint import CheckpointError
 from swarmtrain.config import file as config_file
 from swarmtrain.config.settings import RunConfig, RunSection
+from swarmtrain.credit import card, lifetime, receipt
 from swarmtrain.foundation.errors import UserError
 from swarmtrain.models.weights_file import head_bytes, places_in
 from swarmtrain.peer.arithmetic import CodecArithmetic, codec_of
@@ -66,6 +67,7 @@ from swarmtrain_transport.wire.records import (
     pack_struct,
     record_from_bytes,
 )
+from tests.credit.real_ledger import bodies, ledger_of, receipts
 from tests.transport.coordinator.ops.gather_table import gather_plan
 from tests.transport.rig import A, B, join_body, plan_body, run_body, sign
 
@@ -281,6 +283,14 @@ def _checkpoint_manifest() -> bytes:
         return (saved.path / "manifest.json").read_bytes()
 
 
+def _totals(path: Path) -> object:
+    one = lifetime.loaded(path)
+    return one and card.drawn([one]) and lifetime.total_words([one])
+
+
+LIFETIME = lifetime.Lifetime("run", "aa", "bb", merged={0: {1, 2, 3}})
+
+
 # ---- the list
 
 
@@ -465,6 +475,8 @@ def _file_targets() -> dict[str, Target]:
             (UserError,),
             (b'[run]\nname = "a"\n[exchange]\nblock = 64\n',),
         ),
+        "receipt": Target(receipt.checked, (UserError,), (receipts(ledger_of(bodies()))[2],)),
+        "lifetime": Target(_in_file(_totals), (), (msgspec.json.encode(LIFETIME),)),
         "ledger-file": Target(ledger_file.parse, (), segments),
         "weights-head": Target(
             lambda data: places_in(data[8 : 8 + head_bytes(data[:8])], 1 << 40),

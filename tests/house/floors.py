@@ -35,7 +35,7 @@ SWARMTRAIN = (
     "errors config console port_mapping",
     "models data checkpoint inner_optimizer",
     "pipeline",
-    "strategies why",
+    "strategies why credit",
     "status",
     "page",
     "coordinator peer",

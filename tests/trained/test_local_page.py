@@ -5,11 +5,14 @@ from pathlib import Path
 from typing import Any
 
 import aiohttp
+import msgspec
 import pytest
 
 from swarmtrain.cli.main import main
 from swarmtrain.config import file as config_file
 from swarmtrain.config.settings import RunConfig, RunSection
+from swarmtrain.credit.lifetime import Lifetime, file_name
+from swarmtrain.foundation import dirs
 from swarmtrain.foundation.errors import UserError
 from swarmtrain.peer.disk.storage import PeerStorage
 from swarmtrain.trained.local_page import STOPPED, LinkGuard, LocalRun, serve
@@ -31,6 +34,15 @@ def trained(rounds: int) -> Hall:
     for op in range(1, rounds + 1):
         hall.run_op(op, A, B, C)
     return hall
+
+
+def test_you_has_the_totals_of_all_runs(tmp_path, monkeypatch):
+    monkeypatch.setenv(dirs.LIFETIME, str(tmp_path / "lifetime"))
+    one = Lifetime("another", "aa", "bb", round_tokens=10, merged={0: {1, 2, 7}})
+    (tmp_path / "lifetime").mkdir()
+    (tmp_path / "lifetime" / file_name(one)).write_bytes(msgspec.json.encode(one))
+    directory_of(trained(1), tmp_path).close()
+    assert dict(LocalRun(tmp_path).own())["merged in all runs"] == "3 rounds, 30 tokens"
 
 
 def test_a_stopped_peer_is_shown_from_its_disk_and_what_comes_later_too(tmp_path):

@@ -19,7 +19,8 @@ import msgspec
 
 from swarmtrain.config.caps import NO_CAPS, Caps
 from swarmtrain.config.options import Endpoint
-from swarmtrain.foundation import supervisor
+from swarmtrain.credit.lifetime import Keeper
+from swarmtrain.foundation import dirs, supervisor
 from swarmtrain.foundation.errors import UserError, cleaned, refused, run_over, translate
 from swarmtrain.peer.arithmetic import CodecArithmetic
 from swarmtrain.peer.disk.recall import recall
@@ -160,6 +161,7 @@ class PeerShell:
         self._unreached = Unreachable()
         self._complaints = Complaints(self._loop.time)
         self._bandwidth: Bandwidth | None = None
+        self._keeper: Keeper | None = None
         self._spill = SpillFile(storage.directory)
         self._make_stages: MakePeer | None = None
         self._stages: StageLane | None = None
@@ -235,6 +237,8 @@ class PeerShell:
             zmq_link.close()
             self._participant = None
             self._spill.close()
+            if self._keeper is not None:
+                self._keeper.write(self._keeper.file(self.bytes_moved, time.time()))
             if self._bandwidth is not None:
                 self._bandwidth.close()  # the last: it writes, and a disk may be full
 
@@ -245,13 +249,17 @@ class PeerShell:
         )  # fmt: skip
         self._zmq = zmq_link
         self._bandwidth = Bandwidth(zmq_link, self._loop, self._caps, self._storage.directory)
+        self._keeper = Keeper(dirs.lifetime_dir(), self._identity.peer_id, self._name)
+        for run in self._storage.ledger.read(0, 1):
+            self._keeper.take(run)
         self._begin(card, self._bandwidth, self._identity.sign, verify)
 
     def _begin(self, card: Card, link: Link, sign: Sign, verify: Verify) -> None:
         """Go on from what the state directory holds."""
+        records = map(self._kept, self._storage.records)
         participant = self._participant = Participant(
             card, CodecArithmetic(), sign, verify, self._shuffled,
-            self._storage.records, self._now_s(), Retention(self._spill), self._storage.ledger,
+            records, self._now_s(), Retention(self._spill), self._storage.ledger,
             self._storage.beginning(), DiskShelf(self._storage.directory),
         )  # fmt: skip
         recall(self._storage, participant)
@@ -453,6 +461,8 @@ class PeerShell:
             return
         if isinstance(message, Welcome):
             self._config_hash = hashlib.sha256(message.run).digest()
+            if self._keeper is not None:
+                self._keeper.knows(message.run)
             if self._meetings is not None:
                 self._meetings.welcomed()
             self._to_trainer(message)
@@ -581,6 +591,7 @@ class PeerShell:
                 case do.RecordAccepted():
                     accepted.append(action.record)
                 case do.LedgerBegins():
+                    self._kept(action.run)
                     self._storage.begin_ledger(
                         action.run, action.snapshot, action.image, frees=action.frees
                     )
@@ -601,6 +612,8 @@ class PeerShell:
                     self._to_trainer(action)
         if accepted:
             self._storage.append_records(accepted)
+            for record in accepted:
+                self._kept(record)
         if moved is not None and self._stages is not None:
             served = self._stages.peer.machine.span
             before = span_words(range(served.first, served.last + 1))
@@ -636,6 +649,10 @@ class PeerShell:
 
     # ---- numbers
 
+    def _kept(self, record: Record) -> Record:
+        """The record, which the user's totals have heard of."""
+        return record if self._keeper is None else self._keeper.take(record)
+
     def _refresh(self) -> None:
         """Bring the numbers of PROGRESS up to date."""
         participant, link, control = self._participant, self._zmq, self._control
@@ -649,6 +666,11 @@ class PeerShell:
             self._bandwidth.look(participant, sum(self.bytes_moved), self._now_s())
         if control is not None:
             stats.control_bytes_in, stats.control_bytes_out = control.bytes_in, control.bytes_out
+        if self._keeper is not None and self._keeper.look(
+            self._now_s(), works=self.is_connected and not self.wishes.is_paused
+        ):
+            data = self._keeper.file(self.bytes_moved, time.time())
+            self.spawn(asyncio.to_thread(self._keeper.write, data))
         stats.phase, stats.step, stats.loss = self._note.phase, self._note.step, self._note.loss
         stats.tokens_per_s, stats.tokens = self._note.tokens_per_s, self._note.tokens
 
