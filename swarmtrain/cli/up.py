@@ -84,10 +84,11 @@ def up(
         ),
     ] = 0,
     begins_with: Annotated[
-        Path | None,
+        list[str] | None,
         typer.Option(
-            "--from", metavar="DIR", show_default=False,
-            help="Begin the run with the weights of an export, or of any safetensors that fit.",
+            "--from", metavar="RUN|DIR", show_default=False,
+            help="Begin with the weights of another run: its name or its peers' state directories "
+            "(repeat it for several), an export, or any safetensors that fit.",
         ),
     ] = None,
     linger: Annotated[
@@ -122,7 +123,8 @@ def up(
     options = UpOptions(
         run_file=run_file, listen=listen, public_host=public_host, state_dir=state_dir,
         json_events=json_events, new_run=new_run,
-        takes_changed_text=changed_text, rounds=rounds, begins_with=begins_with,
+        takes_changed_text=changed_text, rounds=rounds,
+        begins_with=tuple(begins_with or ()),
         linger_s=linger, public_port=public_port,
         maps=maps, relay_bytes_per_s=relay, trackers=tuple(track or ()),
     )  # fmt: skip
@@ -221,9 +223,10 @@ def _beginning(
         )
     known = weights.kept(directory)
     found = known
-    if options.begins_with is not None:
-        found = weights.open_initial(options.begins_with, config)
-        if warning := weights.other_tokens(options.begins_with, config):
+    if options.begins_with:
+        place = _place_of(options.begins_with, directory, known)
+        found = weights.open_initial(place, config)
+        if warning := weights.other_tokens(place, config):
             say(f"Warning: {warning}")
         if known is not None and known.name != found.name:
             raise misuse(
@@ -235,6 +238,40 @@ def _beginning(
         return config, None
     model = structs.replace(config.model, initial=found.name)
     return structs.replace(config, model=model), found
+
+
+def _place_of(given: tuple[str, ...], directory: Path, known: "Initial | None") -> Path:
+    """The file or folder with the weights that --from names: one that it names itself, or an export
+    of the state directories that it names, which lies beside the ledger.
+
+    Another process makes the export: torch would stay in the memory of this one.
+    """
+    import shutil
+    import subprocess
+
+    from swarmtrain.coordinator import initial as weights
+    from swarmtrain.foundation.errors import UserError
+    from swarmtrain.trained.places import state_dirs
+
+    if len(given) == 1 and weights.is_weights(Path(given[0])):
+        return Path(given[0])
+    try:
+        state_dirs(given)
+    except UserError:
+        if len(given) > 1:
+            raise
+        return Path(given[0])  # who opens it has more to say
+    made = directory.absolute() / weights.FOLDER_NAME
+    if known is not None and Path(known.path).parent == made:
+        say("The run goes on with the weights that it began with; --from changes nothing any more.")
+        return made
+    shutil.rmtree(made, ignore_errors=True)
+    words = (sys.executable, "-m", "swarmtrain", "export", "--moments", "--to", str(made), "--")
+    done = subprocess.run((*words, *given), stdout=subprocess.PIPE, text=True, check=False)
+    if done.returncode:
+        raise typer.Exit(done.returncode)  # it has said why
+    say(f"The run begins with what lies in {made}, of:\n{done.stdout.split(str(made))[0].strip()}")
+    return made
 
 
 def _extend_running(directory: Path, rounds: int) -> bool:

@@ -109,7 +109,14 @@ def set_aside(state_dir: Path, tell: Tell) -> None:
     with contextlib.suppress(StoreDamaged, StoreOfEarlierVersion):
         Store.open(state_dir).close()
     # The ledger first: keys that stay behind wait for it, a ledger without keys is of no use.
-    names = (*SIDE_FILES, RUN_KEY_FILE, FRESH_KEY_FILE, TLS_FILE, initial.FILE_NAME)
+    names = (
+        *SIDE_FILES,
+        RUN_KEY_FILE,
+        FRESH_KEY_FILE,
+        TLS_FILE,
+        initial.FILE_NAME,
+        initial.FOLDER_NAME,
+    )
     numbers = itertools.count(1)
     folder = next(f for n in numbers if not (f := state_dir / f"before-{n}").exists())
     try:
