@@ -13,6 +13,7 @@ import typer
 
 from swarmtrain import __version__
 from swarmtrain.cli.chaos import chaos
+from swarmtrain.cli.ckpt import ckpt_app
 from swarmtrain.cli.compare import compare
 from swarmtrain.cli.demo import demo
 from swarmtrain.cli.doctor import doctor
@@ -67,6 +68,7 @@ app.add_typer(invite_app)
 app.add_typer(peers_app)
 app.add_typer(run_app)
 app.command()(verify)
+app.add_typer(ckpt_app)
 app.command()(export)
 app.command()(generate)
 app.command()(evaluate)

@@ -68,6 +68,12 @@ class Source:
     records: Sequence[Record]
     is_whole: bool
 
+    def attested(self, group: int, op: int) -> set[bytes | None]:
+        """Roots of a group's state after an op that the ledger tells of."""
+        if (view := self.view.groups.get(group)) is None:
+            return set()
+        return {view.attests.get(op), *view.roots.get(op, {}).values()}
+
 
 @dataclass(frozen=True, slots=True)
 class Collected:
@@ -200,11 +206,11 @@ def _sources(given: Sequence[str | Path]) -> list[Source]:
     earlier run of that name, and damaged ones, are passed over."""
     directories = state_dirs(given)
     if len(given) > 1 or run_folder(given[0]) not in {one.parent.parent for one in directories}:
-        return [_source(one) for one in directories]
+        return [source_of(one) for one in directories]
     found, faults = [], []
     for one in directories:
         try:
-            found.append(_source(one))
+            found.append(source_of(one))
         except UserError as fault:
             faults.append(fault)
     if not found:
@@ -213,7 +219,12 @@ def _sources(given: Sequence[str | Path]) -> list[Source]:
     return [one for one in found if one.run == newest.run]
 
 
-def _source(directory: Path) -> Source:
+def source_of(directory: Path) -> Source:
+    """A state directory and its ledger; the peer there may run.
+
+    Raises:
+        UserError: SWT-E807, they do not hold together.
+    """
     try:
         records, begins = records_in(directory, may_grow=True)
         view = fold(records, begins).view
@@ -244,13 +255,8 @@ def _checkpoints(sources: Sequence[Source], stage: int) -> Iterator[LoadedCheckp
         except CheckpointDamaged:
             continue
         facts = loaded.checkpoint.facts
-        attested = {
-            root
-            for source in sources
-            if (view := source.view.groups.get(stage)) is not None
-            for root in (view.attests.get(op), *view.roots.get(op, {}).values())
-        }
-        if (facts.op, facts.group) == (op, stage) and facts.state_root in attested:
+        is_attested = any(facts.state_root in one.attested(stage, op) for one in sources)
+        if (facts.op, facts.group) == (op, stage) and is_attested:
             yield loaded
 
 

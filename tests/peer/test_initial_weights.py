@@ -48,7 +48,9 @@ def layout(**shapes: tuple[int, ...]) -> Layout:
 
 
 def begun(shelf: Shelf, wanted: Layout) -> Tensor:
-    (vector,) = asyncio.run(initial_weights(shelf.name, wanted, shelf.fetch)).values()
+    (vector,) = asyncio.run(
+        initial_weights(shelf.name, wanted, shelf.fetch, BUILT_IN["diloco"])
+    ).values()
     return vector
 
 
@@ -113,12 +115,12 @@ def test_moments_of_the_runs_strategy_come_with_the_weights() -> None:
     }
     shelf, wanted = shelf_of(WEIGHTS | moments), layout(b=(2,), c=())
     facts = BUILT_IN["diloco"]
-    found = asyncio.run(initial_weights(shelf.name, wanted, shelf.fetch, None, facts))
+    found = asyncio.run(initial_weights(shelf.name, wanted, shelf.fetch, facts))
     assert list(found) == ["anchor", "momentum"]
     assert found["anchor"][:3].tolist() == [0.5, -2.0, 7.0]
     assert found["momentum"][:3].tolist() == [3.0, 4.0, 0.0]
     broken = {moment_name("diloco", "momentum", "b"): torch.tensor([3.0, torch.inf])}
     shelf = shelf_of(WEIGHTS | broken)
     with pytest.raises(UserError) as caught:
-        asyncio.run(initial_weights(shelf.name, wanted, shelf.fetch, None, facts))
+        asyncio.run(initial_weights(shelf.name, wanted, shelf.fetch, facts))
     assert caught.value.code == "SWT-E451"

@@ -41,8 +41,8 @@ async def initial_weights(
     name: str,
     layout: Layout,
     fetch: Fetch,
+    facts: StrategyFacts,
     out: Tensor | None = None,
-    facts: StrategyFacts | None = None,
 ) -> dict[str, Tensor]:
     """Fetch the weights of a layout, and the moments of the outer optimizer that the file has of
     it; those of a stage are a part of the file.
@@ -51,9 +51,9 @@ async def initial_weights(
         name: name in the run file.
         layout: layout of the model, or of a stage.
         fetch: downloads from the coordinator.
+        facts: facts of the run's strategy.
         out: (padded,) float32 to write to and return, with zeros behind the model's values; new
             memory if None. After an error its values are nobody's.
-        facts: facts of the strategy whose moments are wanted; None for the weights alone.
 
     Returns:
         (padded,) float32 by the state's names of arrays: the anchor, and what else is there.
@@ -69,8 +69,9 @@ async def initial_weights(
     wanted = {spec.name: spec.shape for spec in layout.parameters}
     kept = {  # places in the vectors, by the file's names
         moment_name(facts.name, array, key): (array, key)
-        for array in (facts.moments if facts is not None else ()) for key in wanted
-    }  # fmt: skip
+        for array in facts.moments
+        for key in wanted
+    }
     kept = {one: at for one, at in kept.items() if one in places}
     wanted |= {one: wanted[key] for one, (_, key) in kept.items()}
     here = {key: places[key].shape for key in wanted if key in places}

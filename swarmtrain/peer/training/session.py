@@ -183,7 +183,7 @@ class Session:
                 return None
             return await initial_weights(
                 name, layout, lambda digest, most: shell.fetch_piece(digest, bytes_max=most),
-                flat, facts,
+                facts, flat,
             )  # fmt: skip
 
         self._say("fetching")
