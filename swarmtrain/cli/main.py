@@ -26,6 +26,7 @@ from swarmtrain.cli.invite import invite_app
 from swarmtrain.cli.join import join
 from swarmtrain.cli.limits import limits_app
 from swarmtrain.cli.log import redact, say
+from swarmtrain.cli.logs import logs_app
 from swarmtrain.cli.page import page
 from swarmtrain.cli.pausing import finish, leave, pause, resume
 from swarmtrain.cli.peer import peer_app
@@ -69,6 +70,7 @@ app.add_typer(peers_app)
 app.add_typer(run_app)
 app.command()(verify)
 app.add_typer(ckpt_app)
+app.add_typer(logs_app)
 app.command()(export)
 app.command()(generate)
 app.command()(evaluate)
