@@ -38,12 +38,13 @@ from swarmtrain.peer.disk.group_storage import RUN_FILE
 from swarmtrain.trained.places import run_folder, state_dirs
 from swarmtrain.verify.coordinator_state import is_coordinators, read_records
 from swarmtrain_transport.errors import RemoteFault
-from swarmtrain_transport.wire.records import Join, Record, body_of
+from swarmtrain_transport.wire.records import AnyBody, BodyReader, Join, Record
 
 BYTES_MAX = 5_000_000
 """Bytes of all files before they are packed: what people can look through, and mail."""
 
 _FILE_BYTES_MAX = 300_000
+_LINE_CHARS_MAX = 2_000
 _RECORDS_MAX = 400
 _RECORD_CHARS_MAX = 600
 _ITEMS_MAX = 8
@@ -56,8 +57,20 @@ _KEY_FILES = (identity_file.FILE_NAME, TLS_FILE, RUN_KEY_FILE, FRESH_KEY_FILE)
 _PACKAGES = ("swarmtrain", "torch", "numpy", "aiohttp", "pyzmq", "msgspec", "cryptography",
              "safetensors", "transformers", "psutil")  # fmt: skip
 
-_NAME = re.compile(r"[a-z_]{1,20}(/[a-z_]{1,20})?\Z")
+_NUMBERS = {
+    "tokens", "round", "val/loss", "train/loss", "perf/tok_s", "swarm/peers", "swarm/bytes_up",
+    "swarm/bytes_down", "time",
+}  # fmt: skip
 """Names of numbers in metrics."""
+
+_OURS = re.compile(
+    r"checkpoints|results|groups|kept|proofs|download|text|logs|reports|begins-with|before-\d+"
+    r"|op-\d{6,}|\d{1,8}(\.bin|\.link|\.proof)?|(model|outer|own)\.safetensors|lock|spill\.bin"
+    r"|(manifest|identity|status|limits|tokenizer)\.json|status\.sock|(run|initial)\.msgpack"
+    r"|ledger(-image)?\.bin|ledger\.sqlite(-\w{3})?|(tls|run-key|run-key\.fresh)\.pem"
+    r"|metrics(\.1)?\.jsonl"
+)
+"""Names of files that swarmtrain writes; whatever else lies there may have a telling name."""
 
 Files = dict[str, bytes]
 
@@ -86,19 +99,21 @@ def gathered(directories: Sequence[Path]) -> Files:
     records = {place: _records(place) for place in directories}
     scrubber = Scrubber(
         str(Path.home()), _people(),
-        (name for known in records.values() for name in _names(known)),
+        (body.name for known in records.values() for _, body in known if isinstance(body, Join)),
         (key for place in directories for key in _keys(place)),
     )  # fmt: skip
     files = {"machine.json": _json(_machine(), scrubber)}
+    left = BYTES_MAX - len(files["machine.json"])
     for number, place in enumerate(directories, 1):
         kind = "coordinator" if is_coordinators(place) else "peer"
         for name, data in _of_directory(place, records[place], scrubber):
-            files[f"{kind}-{number}/{name}"] = data
-    left = BYTES_MAX
-    for name, data in files.items():
-        files[name] = data[: max(0, left)]
-        left -= len(data)
-    return files
+            if len(data) <= left:
+                left -= len(data)
+                files[f"{kind}-{number}/{name}"] = data
+            elif left < _FILE_BYTES_MAX:
+                break  # the rest would be scrubbed for nothing
+    # Hosts that a later file has told may stand in an earlier one.
+    return {name: scrubber.hosts(data.decode()).encode() for name, data in files.items()}
 
 
 def write(path: Path, files: Mapping[str, bytes]) -> None:
@@ -127,7 +142,7 @@ def write(path: Path, files: Mapping[str, bytes]) -> None:
 
 
 def _of_directory(
-    place: Path, records: Sequence[Record], scrubber: Scrubber
+    place: Path, records: Sequence[tuple[Record, AnyBody]], scrubber: Scrubber
 ) -> Iterator[tuple[str, bytes]]:
     yield "files.txt", _text("\n".join(_listed(place)), scrubber)
     yield "status.json", _json(_status(place), scrubber)
@@ -141,7 +156,7 @@ def _of_directory(
     with suppress(OSError):
         yield METRICS_FILE, _numbers(_tail(_own(place, METRICS_FILE)))
     if records:
-        lines = [_told(record) for record in records[-_RECORDS_MAX:]]
+        lines = [_told(*one) for one in records[-_RECORDS_MAX:]]
         yield "ledger.txt", _text("\n".join(lines), scrubber)
     for path in (path for pattern in _LOGS for path in sorted(place.glob(pattern))):
         with suppress(OSError):
@@ -156,7 +171,7 @@ def _own(place: Path, name: str) -> Path:
         OSError: there is none.
     """
     path = place / name
-    if path.resolve() != place.resolve() / name:
+    if path.resolve() != place.resolve() / name or not path.is_file():
         raise FileNotFoundError(str(path))
     return path
 
@@ -168,7 +183,8 @@ def _tail(path: Path) -> str:
         file.seek(max(0, size - _FILE_BYTES_MAX))
         data = file.read(_FILE_BYTES_MAX)
     text = data.decode("utf-8", "replace")
-    return text if size <= _FILE_BYTES_MAX else text.partition("\n")[2]
+    text = text if size <= _FILE_BYTES_MAX else text.partition("\n")[2]
+    return "\n".join(line[:_LINE_CHARS_MAX] for line in text.splitlines())
 
 
 def _numbers(text: str) -> bytes:
@@ -178,14 +194,15 @@ def _numbers(text: str) -> bytes:
         with suppress(ValueError, RecursionError):
             told = json.loads(line)
             if isinstance(told, dict):
-                numbers = {key: one for key, one in told.items() if isinstance(one, int | float)}
-                lines.append(json.dumps({key: numbers[key] for key in numbers if _NAME.match(key)}))
+                known = [
+                    key for key in told if key in _NUMBERS and isinstance(told[key], int | float)
+                ]
+                lines.append(json.dumps({key: told[key] for key in known}))
     return "\n".join(lines).encode()
 
 
-def _told(record: Record) -> str:
+def _told(record: Record, body: AnyBody) -> str:
     """A record in a line: its kind and fields, hashes and ids by their beginnings."""
-    body = body_of(record)
     fields = {name: _shown(getattr(body, name)) for name in body.__struct_fields__}
     said = f"{record.index} term {record.term} {type(body).__name__} {fields}"
     return said[:_RECORD_CHARS_MAX]
@@ -205,22 +222,18 @@ def _shown(value: Any) -> Any:
     return value
 
 
-def _records(place: Path) -> Sequence[Record]:
+def _records(place: Path) -> list[tuple[Record, AnyBody]]:
     """The ledger there, as far as it can be read; that of a coordinator that runs cannot."""
-    try:
+    found: list[tuple[Record, AnyBody]] = []
+    reader = BodyReader()
+    with suppress(OSError, UserError, RemoteFault, StoreError):
         if is_coordinators(place):
             _own(place, STORE_FILE)
-            return read_records(place)
-        return ledger_file.read(_own(place, ledger_file.FILE_NAME)).records
-    except (OSError, UserError, RemoteFault, StoreError):
-        return ()
-
-
-def _names(records: Iterable[Record]) -> Iterator[str]:
-    for record in records:
-        with suppress(RemoteFault):
-            if isinstance(body := body_of(record), Join):
-                yield body.name
+            records: Iterable[Record] = read_records(place)
+        else:
+            records = ledger_file.read(_own(place, ledger_file.FILE_NAME)).records
+        found += [(record, reader.read(record)) for record in records]
+    return found
 
 
 def _people() -> Iterator[str]:
@@ -242,7 +255,8 @@ def _keys(place: Path) -> Iterator[str]:
 
 def _status(place: Path) -> Any:
     try:
-        return status.ask(place)
+        said = status.ask(place)
+        return said if len(json.dumps(said)) < 2 * _FILE_BYTES_MAX else {"too long": list(said)}
     except UserError as error:
         return {"no answer": str(error)}
 
@@ -268,7 +282,9 @@ def _listed(place: Path) -> Iterator[str]:
     for _, path in zip(range(_LISTED_MAX), found, strict=False):
         with suppress(OSError):
             kind = "link" if path.is_symlink() else "folder" if path.is_dir() else "file"
-            yield f"{path.lstat().st_size:>12} {kind} {path.relative_to(place)}"
+            names = path.relative_to(place).parts
+            shown = "/".join(one if _OURS.fullmatch(one) else "[another]" for one in names)
+            yield f"{path.lstat().st_size:>12} {kind} {shown}"
 
 
 def _json(value: Any, scrubber: Scrubber) -> bytes:

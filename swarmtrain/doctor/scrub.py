@@ -14,23 +14,26 @@ from contextlib import suppress
 from typing import Any
 
 _KEY_BLOCK = re.compile(r"-----BEGIN [^-]*-----.*?(?:-----END [^-]*-----|\Z)", re.DOTALL)
-_INVITE = re.compile(r"swarm://[^\s\"'<>]*", re.IGNORECASE)
-_LINK = re.compile(r"\b([a-z][a-z0-9+]{1,9})://[^\s\"'<>]+", re.IGNORECASE)
+_LINK = re.compile(r"\b([a-z][a-z0-9+]{1,9})://([^\s\"'<>/:#\[\]]*)[^\s\"'<>]*", re.IGNORECASE)
 _SECRET = re.compile(
     r"(?i)\b((?:[a-z]+[_-])?(?:cookie|authorization|secret|password|passphrase|token|api[_-]?key))"
     r"(\\?[\"']?\s*[:=]\s*)(?:\"(?:[^\"\\]|\\.)*\"|[^\n]*)"
 )
-_MAIL = re.compile(r"[\w.+-]+@[\w-]+(?:\.[\w-]+)+")
+_MAIL = re.compile(r"(?<![\w.+-])[\w.+-]+@[\w-]+(?:\.[\w-]+)+")
 _HARDWARE = re.compile(r"\b[0-9a-fA-F]{2}(?:[:-][0-9a-fA-F]{2}){5}\b")
 _USERS_FOLDER = re.compile(r"([/\\](?:home|Users)[/\\]+)[^/\\\s\"':]+")
 _ADDRESS = re.compile(
     r"(?<![\w.])(?:\d{1,3}(?:\.\d{1,3}){3}|[0-9a-fA-F]*:[0-9a-fA-F:.]*:[0-9a-fA-F.]*)"
 )
-_HOST = re.compile(r"(?<![\w./-])(?!\w+\.py:)[A-Za-z0-9-]+(?:\.[A-Za-z0-9-]+)+(?=:\d{2,5}\b)")
+_HOST = re.compile(
+    r"(?<![\w./-])(?!\w+\.py:)(?:[A-Za-z0-9-]+\.)+(?:[A-Za-z]{2,}(?=:\d{2,5}\b)"
+    r"|(?:com|org|net|edu|gov|info|io|dev|ai|cloud|lan|local|home|internal|de|uk|fr|nl|ch|at|eu|us"
+    r"|ca|au|jp|cn|in|br|it|es|se|no|fi|dk|pl|cz|ru)\b(?![\w(]))"
+)
 _HEX = re.compile(r"(?<![0-9A-Za-z])([0-9a-fA-F]{8})[0-9a-fA-F]{16,}")
 _RANDOM = re.compile(
-    r"[A-Za-z0-9+/]{38,}={1,2}"
-    r"|(?=[\w+-]*\d)(?=[\w+-]*[a-z])(?=[\w+-]*[A-Z])[\w+-]{20,}={0,2}", re.ASCII
+    r"(?<![A-Za-z0-9+/])[A-Za-z0-9+/]{38,}={1,2}"
+    r"|(?<![\w+-])(?=[\w+-]*\d)(?=[\w+-]*[a-z])(?=[\w+-]*[A-Z])[\w+-]{20,}={0,2}", re.ASCII
 )  # fmt: skip
 
 _COMMON = frozenset({"root", "user", "admin", "ubuntu", "debian", "pi", "localhost", "swarmtrain"})
@@ -58,6 +61,7 @@ class Scrubber:
         secrets: Iterable[str] = (),
     ) -> None:
         self._known: dict[str, str] = {}
+        self._hosts: set[str] = set()
         exact = [(line, "[secret]") for one in secrets for line in one.split() if len(line) > 7]
         exact += [(home, "~")] if len(home) > 1 else []
         self._exact = sorted(exact, key=lambda one: -len(one[0]))
@@ -70,22 +74,29 @@ class Scrubber:
         ]
 
     def text(self, text: str) -> str:
-        """The text, scrubbed."""
+        """The text, scrubbed. What is learnt of it is found in later texts, and in it once more."""
         for word, said in self._exact:
             text = text.replace(word, said)
         text = _KEY_BLOCK.sub("[key]", text)
-        text = _INVITE.sub("[invite]", text)
-        text = _LINK.sub(r"[\1 link]", text)
-        text = _SECRET.sub(r"\1\2[secret]", text)
+        text = _LINK.sub(self._link, text)
+        text = _SECRET.sub(_without_value, text)
         text = _MAIL.sub("[mail]", text)
         text = _HARDWARE.sub("[hardware address]", text)
         text = _USERS_FOLDER.sub(r"\1[name]", text)
         text = _ADDRESS.sub(self._address, text)
-        text = _HOST.sub(lambda found: self._placeholder("host", found[0].lower()), text)
+        text = _HOST.sub(lambda found: self._host(found[0]), text)
+        text = self.hosts(text)
         text = _HEX.sub(r"\1...", text)
         text = _RANDOM.sub("[random word]", text)
         for pattern, said in self._names:
             text = pattern.sub(said, text)
+        return text
+
+    def hosts(self, text: str) -> str:
+        """The text without the hosts that are known by now."""
+        for word in self._hosts:
+            pattern = rf"(?<![\w-]){re.escape(word)}(?![\w-])"
+            text = re.sub(pattern, self._known[word], text, flags=re.IGNORECASE)
         return text
 
     def value(self, value: Any) -> Any:
@@ -101,6 +112,17 @@ class Scrubber:
             return [self.value(one) for one in value]
         return value
 
+    def _link(self, found: re.Match[str]) -> str:
+        """An invite, or another link; its host is known from now on."""
+        scheme, host = found[1].lower(), found[2]
+        if "." in host and not host.replace(".", "").isdigit():
+            self._host(host)
+        return "[invite]" if scheme == "swarm" else f"[{scheme} link]"
+
+    def _host(self, host: str) -> str:
+        self._hosts.add(host.lower())
+        return self._placeholder("host", host.lower())
+
     def _address(self, found: re.Match[str]) -> str:
         for word in (found[0], found[0].rstrip(".:"), found[0].strip(".:")):
             with suppress(ValueError):
@@ -113,6 +135,11 @@ class Scrubber:
     def _placeholder(self, kind: str, word: str) -> str:
         count = sum(said.startswith(f"[{kind} ") for said in self._known.values())
         return self._known.setdefault(word, f"[{kind} {count + 1}]")
+
+
+def _without_value(found: re.Match[str]) -> str:
+    is_quoted = found[0][len(found[1] + found[2]) :].startswith('"')
+    return f'{found[1]}{found[2]}"[secret]"' if is_quoted else f"{found[1]}{found[2]}[secret]"
 
 
 def _name(name: str) -> re.Pattern[str]:
