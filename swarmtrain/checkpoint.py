@@ -397,10 +397,10 @@ def claimed(directory: Path) -> RunFacts | None:
 
 
 def claim(path: Path) -> RunFacts:
-    """What a checkpoint says of itself; its files have the right sizes, and nobody read them.
+    """Return the facts that a checkpoint tells of itself; its files are looked at by size alone.
 
     Raises:
-        CheckpointDamaged: they have not, or it has no manifest.
+        CheckpointDamaged: a file is missing or of another size, or there is no manifest.
     """
     manifest, checkpoint = _read_manifest(path)
     for name, file in manifest.files.items():

@@ -55,7 +55,7 @@ def moment_name(strategy: str, array: str, parameter: str) -> str:
 
 
 def weights_among(tensors: Mapping[str, T]) -> dict[str, T]:
-    """Those of a file's tensors that are weights."""
+    """The tensors of a file that are weights."""
     return {name: one for name, one in tensors.items() if not name.startswith(_OUTER)}
 
 

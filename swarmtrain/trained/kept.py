@@ -27,14 +27,14 @@ class Kept(msgspec.Struct, frozen=True):
     """A checkpoint.
 
     Attributes:
-        path: its folder.
+        path: folder of it.
         part: "whole", or which stage or expert.
         round: newest one that its state contains.
         state_root: root of that state in hex, as it says; "" if it says nothing.
         num_bytes: bytes of its files.
         age_s: seconds since it was written.
         ledger: ATTESTED, SILENT, or why the ledger beside it is of no use.
-        problem: what is wrong with its files, as far as was looked; "" for nothing.
+        problem: the objection to its files, as far as was looked; "" if there is none.
         checked: True if every byte was looked at.
     """
 
@@ -130,7 +130,7 @@ def _looked_at(
 
 
 def _problem(path: Path, group: int, source: Source) -> str:
-    """What is wrong with a checkpoint, "" for nothing."""
+    """The objection to a checkpoint, "" if it holds."""
     view = source.view.groups.get(group)
     if view is None:
         return f"the ledger knows no group {group}"
