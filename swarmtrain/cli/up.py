@@ -252,15 +252,18 @@ def _place_of(given: tuple[str, ...], directory: Path, known: "Initial | None") 
     from swarmtrain.coordinator import initial as weights
     from swarmtrain.foundation.errors import UserError
     from swarmtrain.trained.places import state_dirs
+    from swarmtrain.verify.coordinator_state import is_coordinators
 
-    if len(given) == 1 and weights.is_weights(Path(given[0])):
-        return Path(given[0])
+    place = Path(given[0])
+    if len(given) == 1 and weights.is_weights(place):
+        return place
     try:
         state_dirs(given)
     except UserError:
-        if len(given) > 1:
-            raise
-        return Path(given[0])  # who opens it has more to say
+        is_some_folder = place.is_dir() and not is_coordinators(place)
+        if len(given) == 1 and (is_some_folder or place.suffix):
+            return place  # who opens it knows what people have in place of weights
+        raise
     made = directory.absolute() / weights.FOLDER_NAME
     if known is not None and Path(known.path).parent == made:
         say("The run goes on with the weights that it began with; --from changes nothing any more.")

@@ -255,7 +255,10 @@ def _instead(path: Path) -> str:
             "Files of torch.save (.pt, .pth, .bin) can hold code and are never opened. Load it"
             " where you trust it, and save its tensors with safetensors.torch.save_file."
         )
-    return "Name the folder of an export, or a .safetensors file with all of the model."
+    return (
+        "Name the folder of an export, a .safetensors file with all of the model, or a run or a"
+        " state directory of a peer."
+    )
 
 
 def _begins(path: Path) -> bytes:

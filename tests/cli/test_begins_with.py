@@ -36,6 +36,13 @@ def test_what_lacks_a_stage_or_is_no_state_ends_the_command(tmp_path: Path) -> N
     with pytest.raises(UserError) as caught:
         _place_of((lacking, str(tmp_path / "nothing")), tmp_path, None)
     assert caught.value.code == "SWT-E806"
+    for given in ("nosuchrun", str(tmp_path / "nothing")):
+        with pytest.raises(UserError) as caught:
+            _place_of((given,), tmp_path, None)
+        assert caught.value.code == "SWT-E806"
+    (tmp_path / "empty").mkdir()
+    for given in (tmp_path / "empty", tmp_path / "weights.safetensors"):  # told by who opens it
+        assert _place_of((str(given),), tmp_path / "new", None) == given
 
 
 def test_an_export_with_moments_still_writes(
