@@ -48,6 +48,7 @@ _LINE_CHARS_MAX = 2_000
 _RECORDS_MAX = 400
 _RECORD_CHARS_MAX = 600
 _ITEMS_MAX = 8
+_ROUNDS = 9
 _LISTED_MAX = 400
 _DIRECTORIES_MAX = 16
 _KEY_BYTES_MAX = 8192
@@ -97,16 +98,18 @@ def directories_of(given: Sequence[str]) -> list[Path]:
 def gathered(directories: Sequence[Path]) -> Files:
     """The files of the archive by name, scrubbed: of this machine, and of each directory."""
     records = {place: _records(place) for place in directories}
+    told = {place: _told_by(place) for place in directories}
     scrubber = Scrubber(
         str(Path.home()), _people(),
-        (body.name for known in records.values() for _, body in known if isinstance(body, Join)),
+        [body.name for known in records.values() for _, body in known if isinstance(body, Join)]
+        + [name for said in told.values() for name in _names(said)],
         (key for place in directories for key in _keys(place)),
     )  # fmt: skip
     files = {"machine.json": _json(_machine(), scrubber)}
     left = BYTES_MAX - len(files["machine.json"])
     for number, place in enumerate(directories, 1):
         kind = "coordinator" if is_coordinators(place) else "peer"
-        for name, data in _of_directory(place, records[place], scrubber):
+        for name, data in _of_directory(place, records[place], told[place], scrubber):
             if len(data) <= left:
                 left -= len(data)
                 files[f"{kind}-{number}/{name}"] = data
@@ -142,10 +145,10 @@ def write(path: Path, files: Mapping[str, bytes]) -> None:
 
 
 def _of_directory(
-    place: Path, records: Sequence[tuple[Record, AnyBody]], scrubber: Scrubber
+    place: Path, records: Sequence[tuple[Record, AnyBody]], told: Any, scrubber: Scrubber
 ) -> Iterator[tuple[str, bytes]]:
     yield "files.txt", _text("\n".join(_listed(place)), scrubber)
-    yield "status.json", _json(_status(place), scrubber)
+    yield "status.json", _json(told, scrubber)
     with suppress(OSError, UserError, RemoteFault):
         data = regular_file.read(_own(place, RUN_FILE), config_file.FILE_BYTES_MAX)
         settings = msgspec.to_builtins(config_file.from_canonical(data))
@@ -253,12 +256,28 @@ def _keys(place: Path) -> Iterator[str]:
             )
 
 
-def _status(place: Path) -> Any:
+def _told_by(place: Path) -> dict[str, Any]:
+    """The answer of the process there, and how its newest rounds went: its ledger may be locked."""
     try:
         said = status.ask(place)
-        return said if len(json.dumps(said)) < 2 * _FILE_BYTES_MAX else {"too long": list(said)}
+        newest = int(said.get("round", 0))
+        for number in range(max(1, newest - _ROUNDS), newest + 1):
+            with suppress(UserError):
+                said[f"why {number}"] = status.ask(place, f"/why/{number}")
     except UserError as error:
         return {"no answer": str(error)}
+    except (TypeError, ValueError):
+        return {"no answer": "it makes no sense"}
+    return said if len(json.dumps(said)) < 2 * _FILE_BYTES_MAX else {"too long": list(said)}
+
+
+def _names(said: Any) -> Iterator[str]:
+    """Names of peers in an answer: whatever is under that word."""
+    for key, one in said.items() if isinstance(said, dict) else enumerate(said):
+        if key == "name" and isinstance(one, str):
+            yield one
+        elif isinstance(one, dict | list):
+            yield from _names(one)
 
 
 def _machine() -> dict[str, Any]:

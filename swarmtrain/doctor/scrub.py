@@ -20,7 +20,7 @@ _SECRET = re.compile(
     r"(\\?[\"']?\s*[:=]\s*)(?:\"(?:[^\"\\]|\\.)*\"|[^\n]*)"
 )
 _MAIL = re.compile(r"(?<![\w.+-])[\w.+-]+@[\w-]+(?:\.[\w-]+)+")
-_HARDWARE = re.compile(r"\b[0-9a-fA-F]{2}(?:[:-][0-9a-fA-F]{2}){5}\b")
+_HARDWARE = re.compile(r"\b[0-9a-fA-F]{2}(?:[:-][0-9a-fA-F]{2}){5,63}\b")
 _USERS_FOLDER = re.compile(r"([/\\](?:home|Users)[/\\]+)[^/\\\s\"':]+")
 _ADDRESS = re.compile(
     r"(?<![\w.])(?:\d{1,3}(?:\.\d{1,3}){3}|[0-9a-fA-F]*:[0-9a-fA-F:.]*:[0-9a-fA-F.]*)"
@@ -31,10 +31,8 @@ _HOST = re.compile(
     r"|ca|au|jp|cn|in|br|it|es|se|no|fi|dk|pl|cz|ru)\b(?![\w(]))"
 )
 _HEX = re.compile(r"(?<![0-9A-Za-z])([0-9a-fA-F]{8})[0-9a-fA-F]{16,}")
-_RANDOM = re.compile(
-    r"(?<![A-Za-z0-9+/])[A-Za-z0-9+/]{38,}={1,2}"
-    r"|(?<![\w+-])(?=[\w+-]*\d)(?=[\w+-]*[a-z])(?=[\w+-]*[A-Z])[\w+-]{20,}={0,2}", re.ASCII
-)  # fmt: skip
+_MIXED = r"(?<![{0}])(?=[{0}]*\d)(?=[{0}]*[a-z])(?=[{0}]*[A-Z])[{0}]{{{1},}}={{0,2}}"
+_RANDOM = re.compile(_MIXED.format(r"\w+-", 20) + "|" + _MIXED.format(r"\w+/", 38), re.ASCII)
 
 _COMMON = frozenset({"root", "user", "admin", "ubuntu", "debian", "pi", "localhost", "swarmtrain"})
 """Names that tell nobody apart; some are words of this program."""

@@ -6,6 +6,7 @@ by a check of what stays: the newest one that holds never goes, and a damaged on
 
 import time
 from collections.abc import Iterator
+from contextlib import suppress
 from pathlib import Path
 
 import msgspec
@@ -57,20 +58,26 @@ def kept_in(directory: Path, *, check: bool = False, now_s: float | None = None)
         check: read every byte and prove that it is the state that manifest and ledger name.
         now_s: seconds since 1970; None for the clock's.
     """
-    source: Source | None = None
-    fault = ""
-    try:
-        source = source_of(directory)
-    except UserError as error:
-        fault = error.what
     now_s = time.time() if now_s is None else now_s
+    source, fault = _source(directory)
     found = []
     for group, path in _folders(directory):
-        try:
-            found.append(_looked_at(path, group, source, fault, now_s, check=check))
-        except FileNotFoundError:
-            continue  # its peer has removed it
+        with suppress(FileNotFoundError):  # its peer has enough of later ones
+            one = _looked_at(path, group, source, fault, now_s, check=check)
+            if one.problem and check:  # of a round that the ledger did not know yet, perhaps
+                source, fault = _source(directory)
+                one = _looked_at(path, group, source, fault, now_s, check=check)
+            if path.exists():
+                found.append(one)
     return found
+
+
+def _source(directory: Path) -> tuple[Source | None, str]:
+    """The ledger there, or why it is of no use."""
+    try:
+        return source_of(directory), ""
+    except UserError as error:
+        return None, error.what
 
 
 def prune(directory: Path, keep: int, *, removes: bool) -> list[Path]:
