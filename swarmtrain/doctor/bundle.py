@@ -45,6 +45,7 @@ BYTES_MAX = 5_000_000
 
 _FILE_BYTES_MAX = 300_000
 _LINE_CHARS_MAX = 2_000
+_NAME_CHARS_MAX = 60
 _RECORDS_MAX = 400
 _RECORD_CHARS_MAX = 600
 _ITEMS_MAX = 8
@@ -161,10 +162,12 @@ def _of_directory(
     if records:
         lines = [_told(*one) for one in records[-_RECORDS_MAX:]]
         yield "ledger.txt", _text("\n".join(lines), scrubber)
-    for path in (path for pattern in _LOGS for path in sorted(place.glob(pattern))):
+    logs = [path for pattern in _LOGS for path in sorted(place.glob(pattern))]
+    for number, path in enumerate(logs, 1):
         with suppress(OSError):
             text = _tail(_own(place, str(path.relative_to(place))))
-            yield scrubber.text(f"logs/{path.name}").replace("/[", "/"), _text(text, scrubber)
+            name = re.sub(r"[^\w.\[\] -]", "_", scrubber.text(path.name))
+            yield f"logs/{number}-{name[-_NAME_CHARS_MAX:]}", _text(text, scrubber)
 
 
 def _own(place: Path, name: str) -> Path:
@@ -235,14 +238,16 @@ def _records(place: Path) -> list[tuple[Record, AnyBody]]:
             records: Iterable[Record] = read_records(place)
         else:
             records = ledger_file.read(_own(place, ledger_file.FILE_NAME)).records
-        found += [(record, reader.read(record)) for record in records]
+        for record in records:
+            with suppress(RemoteFault):  # a copy with a gap lacks the PLAN that it refers to
+                found.append((record, reader.read(record)))
     return found
 
 
 def _people() -> Iterator[str]:
     """Names of this user and machine."""
-    for find in (getpass.getuser, socket.gethostname, socket.getfqdn, platform.node):
-        with suppress(Exception):  # of a user without a name, a machine without a network
+    for find in (getpass.getuser, socket.gethostname):
+        with suppress(OSError, KeyError, ImportError):  # of a user without a name
             yield from {find(), find().partition(".")[0]}
 
 
@@ -307,7 +312,9 @@ def _listed(place: Path) -> Iterator[str]:
 
 
 def _json(value: Any, scrubber: Scrubber) -> bytes:
-    return json.dumps(scrubber.value(value), indent=1, ensure_ascii=False).encode()
+    return json.dumps(scrubber.value(value), indent=1, ensure_ascii=False).encode(
+        "utf-8", "replace"
+    )
 
 
 def _text(text: str, scrubber: Scrubber) -> bytes:

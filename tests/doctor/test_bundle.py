@@ -37,7 +37,6 @@ def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "state"))
     monkeypatch.setattr(getpass, "getuser", lambda: "marypoppins")
     monkeypatch.setattr(socket, "gethostname", lambda: "cherrytree17.lane")
-    monkeypatch.setattr(socket, "getfqdn", lambda: "cherrytree17.lane")
     return tmp_path
 
 
@@ -87,12 +86,8 @@ def directory(home: Path) -> tuple[Path, dict[str, str]]:
         storage.append_records([record])
     storage.close()
     everything = "\n".join([*lines.values(), "round 7: merged, SWT-E203, state a3af8fa7482a8024"])
-    said = {
-        "name": "jane-banks",
-        "said": list(lines.values()),
-        "round": 7,
-        **dict.fromkeys(lines.values()),
-    }
+    said = {"name": "jane-banks", "said": list(lines.values()), "round": 7}
+    said |= {"peers": [{"name": "zoe-tube"}, "zoe-tube is here"], **dict.fromkeys(lines.values())}
     (place / "status.json").write_text(json.dumps({"socket": "/nowhere", "last": said}))
     metrics = [{"round": 7.0, TEXT: 1.0, "text": TEXT, line: 2, "said": line} for line in lines]
     (place / "metrics.jsonl").write_text("\n".join(map(json.dumps, metrics)) + f"\n{TEXT}\n")
@@ -104,7 +99,7 @@ def directory(home: Path) -> tuple[Path, dict[str, str]]:
         (place / name).write_text(everything)
     for name in ("text/piece", "own.safetensors", "results/00000001.bin"):
         (place / name).write_text(f"{TEXT}\n{everything}")
-    for number, line in enumerate(lines):
+    for number, line in enumerate(lines.values()):
         (place / f"{number} {line.replace('/', ' ').replace(chr(10), ' ')[:120]}").touch()
     return place, lines
 
@@ -126,10 +121,10 @@ def test_no_secret_of_any_kind_comes_out_of_any_file(
     assert "nothing was sent" in told and "Look before you send" in told
     files = unpacked(out)
     names = {name.rpartition("peer-1/")[2] for name in files}
-    wanted = "files.txt status.json run-file.json metrics.jsonl ledger.txt logs/peer.log"
-    assert {*wanted.split(), "logs/fault-1.txt"} <= names
+    wanted = "files.txt status.json run-file.json metrics.jsonl ledger.txt logs/1-peer.log"
+    assert {*wanted.split(), "logs/2-[name].log", "logs/3-fault-1.txt"} <= names
     for name, text in files.items():
-        for secret in (*lines, TEXT, TEXT[:20]):
+        for secret in (*lines, "zoe-tube", TEXT, TEXT[:20]):
             assert secret.lower() not in f"{name}\n{text}".lower(), (name, secret)
     log = next(text for name, text in files.items() if name.endswith("peer.log"))
     assert "round 7: merged, SWT-E203, state a3af8fa7482a8024" in log  # what helps stays
@@ -152,16 +147,20 @@ def test_links_pipes_and_endless_files_are_left_and_the_archive_is_bounded(home:
         (place / name).rmdir()
     (place / "logs").symlink_to(elsewhere)
     os.mkfifo(place / "pipe.log")
+    (place / f"{'long' * 50}.log").write_bytes(b"\xff\xfe not text")
+    odd = '{"socket": "/nowhere", "last": {"round": "x", "y": "\\ud800"}}'
+    (place / "status.json").write_text(odd)
     (place / "limits.json").unlink()
     (place / "limits.json").symlink_to(elsewhere / "private.log")
     for number in range(24):
         (place / f"{number:02}.log").write_text("a line of a log\n" * 30_000)
     (place / "00.log").write_text("a line of a log\n" + "a1" * 100_000 + "\na1.A" * 9_000)
     files = bundle.gathered([place])
+    bundle.write(home / "out.tar.gz", files)
     assert sum(map(len, files.values())) <= bundle.BYTES_MAX
     assert not any(b"diary" in data for data in files.values())
     assert not any("private" in name or "pipe" in name or "limits" in name for name in files)
-    assert files["peer-1/logs/01.log"].startswith(b"a line of a log")
+    assert files["peer-1/logs/2-01.log"].startswith(b"a line of a log")
 
 
 def test_what_is_no_state_directory_says_so(home: Path) -> None:
