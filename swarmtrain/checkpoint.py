@@ -9,6 +9,7 @@ the ledger says of it, so the SHA-256 of the manifest can stand in the ledger.
 Not here: inner optimizer state and what a peer has read, which are its own. Nothing is unpickled.
 """
 
+import contextlib
 import errno
 import hashlib
 import itertools
@@ -337,7 +338,7 @@ def _saved(
         checkpoint = Checkpoint(final, facts, layout.digest, _sha256(manifest))
         atomic_file.sync_folder(aside)
         if final.exists():
-            _remove(final)
+            remove(final)
         atomic_file.rename(aside, final)
     except OSError as exc:
         if aside is not None:
@@ -390,14 +391,26 @@ def claimed(directory: Path) -> RunFacts | None:
     """The place of the newest checkpoint that seems to be whole, None without one. Only manifests
     are read, which takes a moment where `latest` takes as long as the model is large."""
     for path in reversed(folders(directory)):
-        try:
-            manifest, checkpoint = _read_manifest(path)
-            sizes = {name: (path / name).stat().st_size for name in manifest.files}
-        except (CheckpointDamaged, OSError):
-            continue
-        if sizes == {name: file.bytes for name, file in manifest.files.items()}:
-            return checkpoint.facts
+        with contextlib.suppress(CheckpointDamaged):
+            return claim(path)
     return None
+
+
+def claim(path: Path) -> RunFacts:
+    """Return the facts that a checkpoint tells of itself; its files are looked at by size alone.
+
+    Raises:
+        CheckpointDamaged: a file is missing or of another size, or there is no manifest.
+    """
+    manifest, checkpoint = _read_manifest(path)
+    for name, file in manifest.files.items():
+        try:
+            size = (path / name).stat().st_size
+        except OSError as exc:
+            raise _damaged(path, f"{name} cannot be read ({exc.strerror})") from exc
+        if size != file.bytes:
+            raise _damaged(path, f"{name} has {size} of {file.bytes} bytes")
+    return checkpoint.facts
 
 
 def prune(directory: Path, keep: int) -> None:
@@ -408,7 +421,7 @@ def prune(directory: Path, keep: int) -> None:
     if keep < 1:
         raise ValueError(f"keep must be at least 1, not {keep}")
     for path in folders(directory)[:-keep]:
-        _remove(path)
+        remove(path)
     if directory.is_dir():
         for entry in directory.iterdir():
             if entry.name.startswith((_WRITING_PREFIX, _REMOVED_PREFIX)):
@@ -420,7 +433,7 @@ def forget_after(directory: Path, op: int) -> None:
     they would take the place of those to come."""
     for path in folders(directory):
         if op_of(path) > op:
-            _remove(path)
+            remove(path)
 
 
 def folder_name(op: int) -> str:
@@ -522,8 +535,12 @@ def _map_tensors(path: Path, name: str, facts: _FileFacts) -> dict[str, Tensor]:
         raise _damaged(path, f"{name} is not a safetensors file ({exc})") from exc
 
 
-def _remove(path: Path) -> None:
-    """Take a folder away: first its name, at once, then its contents, which may take a while."""
+def remove(path: Path) -> None:
+    """Take a checkpoint away: first its name, at once, then its contents, which may take a while.
+
+    Raises:
+        OSError: it cannot be removed.
+    """
     gone = path.with_name(f"{_REMOVED_PREFIX}{path.name}")
     shutil.rmtree(gone, ignore_errors=True)
     os.rename(path, gone)

@@ -28,6 +28,10 @@ def export(
             help="safetensors: the run's own names; hf: for AutoModelForCausalLM.",
         ),
     ] = FORMS[0],
+    moments: Annotated[
+        bool,
+        typer.Option("--moments", help="With the outer optimizer's, for `up --from` elsewhere."),
+    ] = False,
     as_json: AsJson = False,
 ) -> None:  # fmt: skip
     """Make a folder of a run's newest model: weights, settings, tokenizer, and a card that tells
@@ -37,7 +41,7 @@ def export(
     from swarmtrain.console.units import human_bytes
     from swarmtrain.trained.export import export as make
 
-    made = make(to, given, form=form, tell=say)
+    made = make(to, given, form=form, moments=moments, tell=say)
     if as_json:
         show_json(made)
         return

@@ -13,6 +13,7 @@ import typer
 
 from swarmtrain import __version__
 from swarmtrain.cli.chaos import chaos
+from swarmtrain.cli.ckpt import ckpt_app
 from swarmtrain.cli.compare import compare
 from swarmtrain.cli.demo import demo
 from swarmtrain.cli.doctor import doctor
@@ -25,6 +26,7 @@ from swarmtrain.cli.invite import invite_app
 from swarmtrain.cli.join import join
 from swarmtrain.cli.limits import limits_app
 from swarmtrain.cli.log import redact, say
+from swarmtrain.cli.logs import logs_app
 from swarmtrain.cli.me import me
 from swarmtrain.cli.page import page
 from swarmtrain.cli.pausing import finish, leave, pause, resume
@@ -71,6 +73,8 @@ app.add_typer(invite_app)
 app.add_typer(peers_app)
 app.add_typer(run_app)
 app.command()(verify)
+app.add_typer(ckpt_app)
+app.add_typer(logs_app)
 app.command()(export)
 app.command()(generate)
 app.command()(evaluate)

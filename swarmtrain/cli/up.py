@@ -87,10 +87,11 @@ def up(
         ),
     ] = 0,
     begins_with: Annotated[
-        Path | None,
+        list[str] | None,
         typer.Option(
-            "--from", metavar="DIR", show_default=False,
-            help="Begin the run with the weights of an export, or of any safetensors that fit.",
+            "--from", metavar="RUN|DIR", show_default=False,
+            help="Begin with the weights of another run: its name or its peers' state directories "
+            "(repeat it for several), an export, or any safetensors that fit.",
         ),
     ] = None,
     linger: Annotated[
@@ -141,7 +142,8 @@ def up(
     options = UpOptions(
         run_file=run_file, listen=listen, public_host=public_host, state_dir=state_dir,
         json_events=json_events, new_run=new_run,
-        takes_changed_text=changed_text, rounds=rounds, begins_with=begins_with,
+        takes_changed_text=changed_text, rounds=rounds,
+        begins_with=tuple(begins_with or ()),
         linger_s=linger, public_port=public_port,
         maps=maps, relay_bytes_per_s=relay, trackers=tuple(track or ()),
         store=store, key_file=key_file,
@@ -175,12 +177,11 @@ def _serve(options: UpOptions, situation: Situation) -> None:
     from swarmtrain.coordinator.disk.run_directory import set_aside
     from swarmtrain.coordinator.service import serve, text_of
 
-    if options.new_run and not options.store:
-        set_aside(directory, say)
+    if options.new_run:
+        set_aside(directory, say, has_log=not options.store)
+    config, initial = _beginning(options, config, directory)
     read_text = cache(partial(text_of, config, places, directory / "text", tell_stamped))
     shared = _shared(options, config, directory, read_text) if options.store else None
-
-    config, initial = _beginning(options, config, directory)
     is_private_here = is_private(outside.reachable_host(options.listen.host))
     maps = may_map(
         options.maps, options.listen.host, is_useful=is_private_here and not options.public_host,
@@ -299,9 +300,10 @@ def _beginning(
         )
     known = weights.kept(directory)
     found = known
-    if options.begins_with is not None:
-        found = weights.open_initial(options.begins_with, config)
-        if warning := weights.other_tokens(options.begins_with, config):
+    if options.begins_with:
+        place = _place_of(options.begins_with, directory, known)
+        found = weights.open_initial(place, config)
+        if warning := weights.other_tokens(place, config):
             say(f"Warning: {warning}")
         if known is not None and known.name != found.name:
             raise misuse(
@@ -313,6 +315,43 @@ def _beginning(
         return config, None
     model = structs.replace(config.model, initial=found.name)
     return structs.replace(config, model=model), found
+
+
+def _place_of(given: tuple[str, ...], directory: Path, known: "Initial | None") -> Path:
+    """The file or folder with the weights that --from names: one that it names itself, or an export
+    of the state directories that it names, which lies beside the ledger.
+
+    Another process makes the export: torch would stay in the memory of this one.
+    """
+    import shutil
+    import subprocess
+
+    from swarmtrain.coordinator import initial as weights
+    from swarmtrain.foundation.errors import UserError
+    from swarmtrain.trained.places import state_dirs
+    from swarmtrain.verify.coordinator_state import is_coordinators
+
+    place = Path(given[0])
+    if len(given) == 1 and weights.is_weights(place):
+        return place
+    try:
+        state_dirs(given)
+    except UserError:
+        is_some_folder = place.is_dir() and not is_coordinators(place)
+        if len(given) == 1 and (is_some_folder or place.suffix):
+            return place  # who opens it knows what people have in place of weights
+        raise
+    made = directory.absolute() / weights.FOLDER_NAME
+    if known is not None and Path(known.path).parent == made:
+        say("The run goes on with the weights that it began with; --from changes nothing any more.")
+        return made
+    shutil.rmtree(made, ignore_errors=True)
+    words = (sys.executable, "-m", "swarmtrain", "export", "--moments", "--to", str(made), "--")
+    done = subprocess.run((*words, *given), stdout=subprocess.PIPE, text=True, check=False)
+    if done.returncode:
+        raise typer.Exit(done.returncode)  # it has said why
+    say(f"The run begins with what lies in {made}, of:\n{done.stdout.split(str(made))[0].strip()}")
+    return made
 
 
 def _extend_running(directory: Path, rounds: int) -> bool:

@@ -58,7 +58,7 @@ class UpOptions:
         new_run: set an earlier run of the state directory aside.
         takes_changed_text: go on with a text that is not the one the run began with.
         rounds: rounds after which a run that has begun shall end; 0 for what is known.
-        begins_with: weights that a new run begins with, or None.
+        begins_with: places of the weights that a new run begins with; none for fresh ones.
         linger_s: seconds for which a finished run waits for a member that went without a word.
         relay_bytes_per_s: rate at which bytes are passed on between peers, 0 for not at all.
         trackers: trackers of experiments that hear of each round.
@@ -74,7 +74,7 @@ class UpOptions:
     new_run: bool = False
     takes_changed_text: bool = False
     rounds: int = 0
-    begins_with: Path | None = None
+    begins_with: tuple[str, ...] = ()
     linger_s: float = LINGER_LATE_S
     public_port: int = 0
     maps: bool | None = None

@@ -2,14 +2,16 @@
 
 The coordinator has no torch and holds no weights: it reads the file's head, compares names and
 shapes with the run file's model, and gives out pieces of the bytes to members who ask for them by
-their hashes. The run file names the list of these hashes by its own. Where it can say which first
-state these weights make, it takes no other. Until the run has its first state the file must stay
-where it is; afterwards nobody asks for it.
+their hashes. The file may hold moments of the outer optimizer too (`weights_file.moment_name`). The
+run file names the list of these hashes by its own. Where it can say which first state these weights
+make, it takes no other. Until the run has its first state the file must stay where it is;
+afterwards nobody asks for it.
 """
 
 import hashlib
 import json
 import logging
+import math
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import BinaryIO
@@ -28,13 +30,23 @@ from swarmtrain.data.tokenizer import FILE as TOKENIZER_FILE
 from swarmtrain.foundation import atomic_file, regular_file
 from swarmtrain.foundation.control_lane import INITIAL_PIECE_BYTES
 from swarmtrain.foundation.errors import UserError, cleaned, translate
-from swarmtrain.models.weights_file import Place, differences, read_head
+from swarmtrain.models.weights_file import (
+    Place,
+    differences,
+    moment_name,
+    read_head,
+    weights_among,
+)
+from swarmtrain_optimizers.strategies.facts import StrategyFacts
 from swarmtrain_transport.blocks.manifest import ArraySpec, manifest_of
 
 logger = logging.getLogger(__name__)
 
 FILE_NAME = "initial.msgpack"
 """In the coordinator's state directory."""
+
+FOLDER_NAME = "begins-with"
+"""Export of other peers' state directories, in the coordinator's."""
 
 _MODEL = "model.safetensors"
 _FACTS = "swarmtrain.json"
@@ -99,7 +111,7 @@ class Initial(msgspec.Struct, frozen=True):
                 return unknown
             with regular_file.opened(self.path) as file:
                 return tuple(
-                    _root(file, places, parameters, config.facts.state)
+                    _root(file, places, parameters, config.facts)
                     for parameters in stage_parameters(config)
                 )
         except (OSError, ValueError, KeyError):
@@ -110,21 +122,29 @@ def _root(
     file: BinaryIO,
     places: Mapping[str, Place],
     parameters: Sequence[ParameterFacts],
-    names: Sequence[str],
+    facts: StrategyFacts,
 ) -> bytes:
-    """Root of the state whose anchor are these parameters, and all else zeros."""
+    """Root of the state whose anchor are these parameters; its moments are those of the file, all
+    else is zero."""
     size = num_values_of(parameters)
 
     def parts() -> Iterator[bytes]:
-        for name, *_ in parameters:
-            yield from _float32(file, places[name])
-        left = 4 * size * (len(names) - 1)
-        while left:
-            left -= len(zeros := bytes(min(left, INITIAL_PIECE_BYTES)))
-            yield zeros
+        for array in facts.state:
+            for name, shape, _ in parameters:
+                key = name if array == "anchor" else moment_name(facts.name, array, name)
+                if array == "anchor" or (array in facts.moments and key in places):
+                    yield from _float32(file, places[key])
+                else:
+                    yield from _zeros(4 * math.prod(shape))
 
-    specs = tuple(ArraySpec(name, size) for name in names)
+    specs = tuple(ArraySpec(name, size) for name in facts.state)
     return manifest_of(layout_digest(parameters), specs, parts()).root
+
+
+def _zeros(left: int) -> Iterator[bytes]:
+    while left:
+        left -= len(zeros := bytes(min(left, INITIAL_PIECE_BYTES)))
+        yield zeros
 
 
 def _float32(file: BinaryIO, place: Place) -> Iterator[bytes]:
@@ -148,6 +168,11 @@ def _widened(data: bytes) -> bytes:
 
 _WHOLE: Mapping[str, Callable[[bytes], bytes]] = {"F32": bytes, "BF16": _widened}
 """Makes float32 of values of these types."""
+
+
+def is_weights(place: Path) -> bool:
+    """Return True for a file, and for a folder with an export."""
+    return place.is_file() or (place / _MODEL).is_file()
 
 
 def open_initial(place: Path, config: RunConfig) -> Initial:
@@ -178,7 +203,15 @@ def _check(path: Path, config: RunConfig, found: dict[str, tuple[str, tuple[int,
              if dtype not in _FLOATS]  # fmt: skip
     if config.model.is_counted:
         wanted = {name: shape for name, shape, _ in built_in_parameters(config.model)}
-        other = [*differences(wanted, {name: shape for name, (_, shape) in found.items()}), *other]
+        here = {name: shape for name, (_, shape) in found.items()}
+        other = [*differences(wanted, weights_among(here)), *other]
+        # Each parameter's moments are as it is; those of other strategies are left aside.
+        moments = {
+            moment_name(config.facts.name, array, name): shape
+            for array in config.facts.moments for name, shape in wanted.items()
+        }  # fmt: skip
+        here = {name: shape for name, shape in here.items() if name in moments}
+        other += differences({name: moments[name] for name in here}, here)
     if other:
         raise not_of_this_model(str(path), other)
 
@@ -222,7 +255,10 @@ def _instead(path: Path) -> str:
             "Files of torch.save (.pt, .pth, .bin) can hold code and are never opened. Load it"
             " where you trust it, and save its tensors with safetensors.torch.save_file."
         )
-    return "Name the folder of an export, or a .safetensors file with all of the model."
+    return (
+        "Name the folder of an export, a .safetensors file with all of the model, or a run or a"
+        " state directory of a peer."
+    )
 
 
 def _begins(path: Path) -> bytes:

@@ -284,8 +284,9 @@ _ROWS = (
     ),
     ErrorKind(
         "SWT-E454", "The weights to begin with are not there", EXIT_INPUT_MISSING,
-        "`swarmtrain up --from` takes the folder of an export, or a .safetensors file with all of\n"
-        "the model. The file stays where it is until the run has its first state.",
+        "`swarmtrain up --from` takes a run's name, state directories of its peers, the folder of\n"
+        "an export, or a .safetensors file with all of the model. The file stays where it is\n"
+        "until the run has its first state.",
     ),
     ErrorKind(
         "SWT-E455", "The model's values are no numbers", EXIT_BAD_DATA,

@@ -8,7 +8,7 @@ import math
 import os
 from collections.abc import Iterator, Mapping
 from pathlib import Path
-from typing import Annotated, NamedTuple
+from typing import Annotated, NamedTuple, TypeVar
 
 import msgspec
 
@@ -27,6 +27,10 @@ _AXES_MAX = 8
 
 Shapes = Mapping[str, tuple[int, ...]]
 
+_OUTER = "outer/"
+
+T = TypeVar("T")
+
 
 class Place(NamedTuple):
     """One tensor of a file: its type as safetensors writes it, its shape, its first byte in the
@@ -42,6 +46,17 @@ class _Told(msgspec.Struct):
     dtype: str
     shape: Annotated[tuple[int, ...], msgspec.Meta(max_length=_AXES_MAX)]
     data_offsets: tuple[int, int]
+
+
+def moment_name(strategy: str, array: str, parameter: str) -> str:
+    """Name of a parameter's part of an outer optimizer's array, in a file that has these beside the
+    weights. Another strategy's mean something else, so the name says whose they are."""
+    return f"{_OUTER}{strategy}/{array}/{parameter}"
+
+
+def weights_among(tensors: Mapping[str, T]) -> dict[str, T]:
+    """The tensors of a file that are weights."""
+    return {name: one for name, one in tensors.items() if not name.startswith(_OUTER)}
 
 
 def read_head(path: Path) -> dict[str, Place]:

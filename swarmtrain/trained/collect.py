@@ -7,7 +7,7 @@ A checkpoint is taken if its files are whole and a ledger beside it attests its 
 import contextlib
 import hashlib
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 
 import msgspec
@@ -23,6 +23,8 @@ from swarmtrain.data.tokenizer import FILE_BYTES_MAX
 from swarmtrain.foundation import regular_file
 from swarmtrain.foundation.errors import UserError, misuse
 from swarmtrain.models.build import check_shapes
+from swarmtrain.models.tensors import Layout
+from swarmtrain.models.weights_file import moment_name
 from swarmtrain.peer.disk.group_storage import RUN_FILE, group_folder
 from swarmtrain.pipeline.missing import without
 from swarmtrain.trained.places import run_folder, state_dirs
@@ -66,6 +68,12 @@ class Source:
     records: Sequence[Record]
     is_whole: bool
 
+    def attested(self, group: int, op: int) -> set[bytes | None]:
+        """Roots of a group's state after an op that the ledger tells of."""
+        if (view := self.view.groups.get(group)) is None:
+            return set()
+        return {view.attests.get(op), *view.roots.get(op, {}).values()}
+
 
 @dataclass(frozen=True, slots=True)
 class Collected:
@@ -80,6 +88,8 @@ class Collected:
         missing: stages, or experts, that none of the directories has.
         router: router between experts, where there are several; their parameters are named as by
             `clusters.name_in`.
+        moments: float32, what the outer optimizer keeps and another run can begin with, by
+            `weights_file.moment_name`; nothing of several experts.
     """
 
     config: RunConfig
@@ -89,6 +99,7 @@ class Collected:
     tokenizer: bytes | None
     missing: tuple[int, ...] = ()
     router: Router | None = None
+    moments: Mapping[str, Tensor] = field(default_factory=dict)
 
 
 def collect(given: Sequence[str | Path], *, may_lack: bool = False) -> Collected:
@@ -111,6 +122,7 @@ def collect(given: Sequence[str | Path], *, may_lack: bool = False) -> Collected
     if config.experts.count > 1:
         return _experts(sources, config, furthest)
     weights: dict[str, Tensor] = {}
+    moments: dict[str, Tensor] = {}
     parts: list[Part] = []
     missing: list[int] = []
     paths = Paths(config.pipeline.num_stages, config.pipeline.visit)
@@ -123,13 +135,15 @@ def collect(given: Sequence[str | Path], *, may_lack: bool = False) -> Collected
                 continue
             raise _missing(config, stage)
         weights |= loaded.model
+        moments |= _moments(config, loaded)
         parts.append(_part(stage, loaded))
     if missing:
         config, weights = without(config, weights, missing)
     check_shapes(config, {name: tuple(one.shape) for name, one in weights.items()})
     return Collected(
-        config, tuple(parts), weights, furthest, _tokenizer(sources, config), tuple(missing)
-    )
+        config, tuple(parts), weights, furthest, _tokenizer(sources, config), tuple(missing),
+        moments=moments,
+    )  # fmt: skip
 
 
 def _experts(sources: Sequence[Source], config: RunConfig, furthest: Source) -> Collected:
@@ -148,6 +162,7 @@ def _experts(sources: Sequence[Source], config: RunConfig, furthest: Source) -> 
         raise _missing(config, 0)
     missing = tuple(sorted(set(range(config.experts.count)) - found.keys()))
     weights: dict[str, Tensor] = {}
+    moments = _moments(config, *found.values()) if len(found) == 1 else {}
     for number, loaded in enumerate(found.values()):
         check_shapes(config, {name: tuple(one.shape) for name, one in loaded.model.items()})
         is_alone = len(found) == 1
@@ -157,7 +172,17 @@ def _experts(sources: Sequence[Source], config: RunConfig, furthest: Source) -> 
     config = msgspec.structs.replace(config, experts=ExpertsSection(len(found)))
     parts = tuple(_part(expert, loaded) for expert, loaded in found.items())
     between = router.without(missing) if len(found) > 1 else None
-    return Collected(config, parts, weights, furthest, None, missing, between)
+    return Collected(config, parts, weights, furthest, None, missing, between, moments)
+
+
+def _moments(config: RunConfig, loaded: LoadedCheckpoint) -> dict[str, Tensor]:
+    layout = Layout.from_parameters(loaded.parameters, config.exchange.block)
+    return {
+        moment_name(config.facts.name, array, name): values
+        for array in config.facts.moments
+        if array in loaded.outer and len(loaded.outer[array]) == layout.padded
+        for name, values in layout.named_views(loaded.outer[array]).items()
+    }
 
 
 def _router(sources: Sequence[Source], config: RunConfig) -> Router | None:
@@ -181,11 +206,11 @@ def _sources(given: Sequence[str | Path]) -> list[Source]:
     earlier run of that name, and damaged ones, are passed over."""
     directories = state_dirs(given)
     if len(given) > 1 or run_folder(given[0]) not in {one.parent.parent for one in directories}:
-        return [_source(one) for one in directories]
+        return [source_of(one) for one in directories]
     found, faults = [], []
     for one in directories:
         try:
-            found.append(_source(one))
+            found.append(source_of(one))
         except UserError as fault:
             faults.append(fault)
     if not found:
@@ -194,7 +219,12 @@ def _sources(given: Sequence[str | Path]) -> list[Source]:
     return [one for one in found if one.run == newest.run]
 
 
-def _source(directory: Path) -> Source:
+def source_of(directory: Path) -> Source:
+    """A state directory and its ledger; the peer there may run.
+
+    Raises:
+        UserError: SWT-E807, they do not hold together.
+    """
     try:
         records, begins = records_in(directory, may_grow=True)
         view = fold(records, begins).view
@@ -225,13 +255,8 @@ def _checkpoints(sources: Sequence[Source], stage: int) -> Iterator[LoadedCheckp
         except CheckpointDamaged:
             continue
         facts = loaded.checkpoint.facts
-        attested = {
-            root
-            for source in sources
-            if (view := source.view.groups.get(stage)) is not None
-            for root in (view.attests.get(op), *view.roots.get(op, {}).values())
-        }
-        if (facts.op, facts.group) == (op, stage) and facts.state_root in attested:
+        is_attested = any(facts.state_root in one.attested(stage, op) for one in sources)
+        if (facts.op, facts.group) == (op, stage) and is_attested:
             yield loaded
 
 

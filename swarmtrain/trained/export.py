@@ -107,6 +107,7 @@ def export(
     given: Sequence[str | Path],
     *,
     form: str = SAFETENSORS,
+    moments: bool = False,
     tell: Tell = lambda line: None,
 ) -> Exported:
     """Write the newest model of a run into a new folder.
@@ -115,6 +116,7 @@ def export(
         folder: must not be there.
         given: state directories of peers of one run, folders of such, or the run's name.
         form: SAFETENSORS or HF.
+        moments: True for those of the outer optimizer too, for a run that begins with them.
         tell: hears what the folder lacks.
 
     Raises:
@@ -125,6 +127,8 @@ def export(
         raise misuse(f"{folder} is there already.", "Name a folder that is not.")
     found = collect(given)
     settings, weights = _in_form(found, form)
+    if moments:
+        weights = {**weights, **_moments(found, form)}
     # One metadata key at most: safetensors writes several in no fixed order.
     data = safetensors.torch.save(dict(weights), metadata={"format": "pt"})
     config = found.config
@@ -159,6 +163,17 @@ def export(
         files |= _end_of_text(found, settings, tell)
     _write(folder, files)
     return made
+
+
+def _moments(found: Collected, form: str) -> Mapping[str, Tensor]:
+    if found.router is not None:
+        raise misuse(
+            f"Here are {len(found.parts)} experts, each a model of its own; a run begins with one.",
+            "Name state directories of peers of one expert.",
+        )
+    if form != SAFETENSORS:
+        raise misuse("Moments are for runs of swarmtrain.", f"Export with --format {SAFETENSORS}.")
+    return {name: one.clone() for name, one in found.moments.items()}
 
 
 def _in_form(found: Collected, form: str) -> tuple[dict[str, Any], Mapping[str, Tensor]]:

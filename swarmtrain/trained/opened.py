@@ -24,7 +24,7 @@ from swarmtrain.foundation import regular_file
 from swarmtrain.foundation.errors import UserError, cleaned, no_numbers
 from swarmtrain.models.build import build_model, check_shapes, of_another_model
 from swarmtrain.models.hf import hf_import
-from swarmtrain.models.weights_file import differences, read_head
+from swarmtrain.models.weights_file import differences, read_head, weights_among
 from swarmtrain.trained.collect import collect
 from swarmtrain.trained.export import FACTS_FILE, HF, Exported, Facts
 from swarmtrain.trained.mixture import Mixture
@@ -121,7 +121,7 @@ def _exported(folder: Path) -> Trained:
         if problem := first_problem(facts.config) or unsettled(facts.config):
             raise ValueError(f"{FACTS_FILE} says that {problem.key} {problem.text}")
         head = read_head(folder / checkpoint.MODEL_FILE)
-        shapes = {name: one.shape for name, one in head.items()}
+        shapes = {name: one.shape for name, one in weights_among(head).items()}
         named = hf_import(facts.config, shapes) if facts.weights == HF else shapes
         router = _router(folder, facts, made)
         for expert in range(facts.experts):
@@ -132,7 +132,7 @@ def _exported(folder: Path) -> Trained:
             digest = hashlib.file_digest(file, "sha256")
         if digest.hexdigest() != made.model_sha256:
             raise ValueError(f"{checkpoint.MODEL_FILE} is not the one that the manifest names")
-        weights = safetensors.torch.load_file(folder / checkpoint.MODEL_FILE)
+        weights = weights_among(safetensors.torch.load_file(folder / checkpoint.MODEL_FILE))
         path = folder / TOKENIZER_FILE
         tokenizer = regular_file.read(path, FILE_BYTES_MAX) if path.exists() else None
     except (OSError, ValueError, msgspec.MsgspecError, RecursionError, SafetensorError) as error:

@@ -75,7 +75,7 @@ def prove_peer(directory: Path) -> Proof:
         UserError: SWT-E404, the peer runs.
         OSError: a file cannot be read.
     """
-    with _unused(directory):
+    with unused(directory):
         proof = concluded(Proof("peer", _PROVES), lambda empty: _find(empty, directory))
     if not proof.from_record:
         return proof
@@ -145,6 +145,25 @@ def records_in(directory: Path, *, may_grow: bool = False) -> tuple[list[Record]
             " image of a SNAPSHOT after them."
         )
     return [one for one in kept.records if one.index > begins.snapshot.index], begins
+
+
+def check_checkpoint(
+    folder: Path, peers: Path, run: Run, view: GroupView, config: RunConfig
+) -> None:
+    """Check that a checkpoint's files hold a state of this run: the one that it says, and the one
+    that the ledger attests of that round, if it attests any.
+
+    Args:
+        folder: the checkpoint.
+        peers: state directory that it lies in.
+        run: record 0 of the ledger there.
+        view: the fold of that ledger, of the checkpoint's group.
+        config: the run file.
+
+    Raises:
+        Unproved: they do not.
+    """
+    _GroupProof(peers, run, view)._check_checkpoint(folder, config)
 
 
 class _GroupProof:
@@ -351,7 +370,7 @@ class _GroupProof:
 
 
 @contextmanager
-def _unused(directory: Path) -> Iterator[None]:
+def unused(directory: Path) -> Iterator[None]:
     """While this lasts no peer can start on the directory, and none runs on it now."""
     path = directory / "lock"
     if not path.exists():
@@ -364,7 +383,7 @@ def _unused(directory: Path) -> Iterator[None]:
             raise UserError(
                 "SWT-E404",
                 f"A peer runs on {directory}.",
-                "The directory must not change during the proof.",
-                "Stop it first, or verify a copy of the directory.",
+                "The directory must not change meanwhile.",
+                "Stop it first, or take a copy of the directory.",
             ) from error
         yield

@@ -21,6 +21,7 @@ from swarmtrain.foundation.control_lane import INITIAL_PIECE_BYTES
 from swarmtrain.foundation.errors import UserError
 from swarmtrain.models.byte_transformer import build_model
 from swarmtrain.models.tensors import Layout
+from swarmtrain.models.weights_file import moment_name
 from swarmtrain.peer.training.state_image import image_of
 from swarmtrain.pipeline.cut import run_stages
 from swarmtrain.pipeline.span import Span
@@ -121,12 +122,17 @@ def test_it_is_known_in_later_lives(tmp_path: Path) -> None:
     assert caught.value.code == "SWT-E454"
 
 
-def offered(config: RunConfig, module: nn.Module) -> bytes:
-    """Root of the first state that a peer makes of a model."""
+def offered(config: RunConfig, module: nn.Module, **moments: float) -> bytes:
+    """Root of the first state that a peer makes of a model, and of moments that are all alike."""
     layout = Layout.of(module, config.exchange.block)
     vector = layout.read(module)
     strategy = strategy_of(config, layout)
     strategy.set_initial(vector)
+    arrays = dict(strategy.state_arrays())
+    for name, value in moments.items():
+        arrays[name] = torch.zeros(layout.padded)
+        arrays[name][: layout.num_values] = value
+    strategy.load_state(arrays)
     return image_of(strategy, layout.digest, layout.num_values, 0, copy=False).manifest.root
 
 
@@ -142,6 +148,31 @@ def test_the_first_state_of_given_weights_is_known_for_every_strategy(
     folder = saved(tmp_path / "model")
     (root,) = open_initial(folder, config).first_roots(config)
     assert root == offered(config, build_model(MODEL, seed=3))
+
+
+@pytest.mark.parametrize("name", sorted(one for one in BUILT_IN if BUILT_IN[one].moments))
+def test_moments_are_part_of_the_first_state_of_a_run_by_the_same_strategy(
+    tmp_path: Path, name: str
+) -> None:
+    config = RunConfig(
+        run=RunSection(name="tests"), model=MODEL,
+        outer=OuterSection(strategy=name, inner_steps=4, lr=0.9, momentum=0.5),
+    )  # fmt: skip
+    model, moments = build_model(MODEL, seed=3), BUILT_IN[name].moments
+    given = {
+        moment_name(strategy, array, key): torch.full_like(one, 0.25).detach()
+        for key, one in model.named_parameters()
+        for strategy, arrays in ((name, (*moments, "waiting")), ("other", moments))
+        for array in arrays
+    }
+    (root,) = open_initial(saved(tmp_path / "model", **given), config).first_roots(config)
+    assert root == offered(config, model, **dict.fromkeys(moments, 0.25))
+
+
+def test_moments_of_another_shape_are_refused(tmp_path: Path) -> None:
+    name = moment_name("diloco", "momentum", "norm.weight")
+    error = refused(saved(tmp_path / "model", **{name: torch.zeros(8)}))
+    assert f"{name} is 8, and should be 16" in error.what
 
 
 def test_it_is_known_of_bfloat16_and_of_each_stage(tmp_path: Path) -> None:

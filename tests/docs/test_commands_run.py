@@ -32,7 +32,7 @@ ELSEWHERE = {
 """Commands that are not run here, by who runs them."""
 
 ORDER = ("explain", "doctor", "plan", "status", "why", "peers", "invite", "run", "export",
-         "generate", "evaluate", "verify", "me", "receipts")  # fmt: skip
+         "generate", "evaluate", "ckpt", "logs", "verify", "me", "receipts")  # fmt: skip
 """All others, in the order of a run. The run has ended once and waits for peers again; peers are
 banned, and invites withdrawn, of nobody who is there."""
 
@@ -91,6 +91,8 @@ def prepared(command: Command, folder: Path, peer: Path) -> list[str]:
         "NAME": "bob",
     }  # fmt: skip
     words = [str(here.get(word, word)) for word in command.words[1:]]
+    if words[0] == "logs":
+        (folder / words[words.index("--out") + 1]).unlink(missing_ok=True)
     if words[0] == "export":
         shutil.rmtree(folder / words[words.index("--to") + 1], ignore_errors=True)
     return words

@@ -6,6 +6,8 @@ import json
 import pytest
 from e2e_rig import SMALL_MODEL, answer, place
 
+from swarmtrain.models.weights_file import read_head
+
 pytestmark = pytest.mark.timeout(240)
 
 RUN = (
@@ -36,6 +38,13 @@ def test_experts_train_apart_through_a_death_and_a_newcomer_and_answer_as_one(tm
         assert facts["experts"] == 2 and (model / "router.bin").is_file()
         written = answer("generate", model, "def ", "--tokens", "8", "--json")
         assert json.loads(written)["tokens"] == 8
+        # A run begins with one of them, from a peer of it.
+        both = here.command("export", *peers, "--to", here.folder / "both", "--moments")
+        assert both.end() == 2 and "2 experts" in both.said
+        answer("export", peers[0], "--to", here.folder / "alone", "--moments")
+        named = read_head(here.folder / "alone" / "model.safetensors")
+        assert {"norm.weight", "outer/diloco/momentum/norm.weight"} <= set(named)
+        assert "expert 1 of 2" in answer("ckpt", "ls", *peers)
         (model / "router.bin").write_bytes(b"another")
         refused = here.command("generate", model, "def ")
         assert refused.end() != 0 and "router.bin" in refused.said

@@ -12,7 +12,9 @@ from torch import Tensor
 from swarmtrain.foundation.control_lane import INITIAL_PIECE_BYTES
 from swarmtrain.foundation.errors import UserError
 from swarmtrain.models.tensors import Layout, ParameterSpec
+from swarmtrain.models.weights_file import moment_name
 from swarmtrain.peer.training.initial import initial_weights
+from swarmtrain_optimizers.strategies.registry import BUILT_IN
 
 WEIGHTS = {
     "a": torch.arange(300_000, dtype=torch.float32).reshape(300, 1000),
@@ -46,7 +48,10 @@ def layout(**shapes: tuple[int, ...]) -> Layout:
 
 
 def begun(shelf: Shelf, wanted: Layout) -> Tensor:
-    return asyncio.run(initial_weights(shelf.name, wanted, shelf.fetch))
+    (vector,) = asyncio.run(
+        initial_weights(shelf.name, wanted, shelf.fetch, BUILT_IN["diloco"])
+    ).values()
+    return vector
 
 
 def shelf_of(weights: Mapping[str, Tensor] = WEIGHTS) -> Shelf:
@@ -99,4 +104,23 @@ def test_values_that_are_none_are_refused(weights: dict[str, Tensor]) -> None:
 def test_what_is_no_such_file_is_refused(data: bytes) -> None:
     with pytest.raises(UserError) as caught:
         begun(Shelf(data), layout(b=(2,)))
+    assert caught.value.code == "SWT-E451"
+
+
+def test_moments_of_the_runs_strategy_come_with_the_weights() -> None:
+    moments = {
+        moment_name("diloco", "momentum", "b"): torch.tensor([3.0, 4.0]),
+        moment_name("diloco", "first_moment", "b"): torch.ones(2),
+        moment_name("streaming", "momentum", "c"): torch.ones(()),
+    }
+    shelf, wanted = shelf_of(WEIGHTS | moments), layout(b=(2,), c=())
+    facts = BUILT_IN["diloco"]
+    found = asyncio.run(initial_weights(shelf.name, wanted, shelf.fetch, facts))
+    assert list(found) == ["anchor", "momentum"]
+    assert found["anchor"][:3].tolist() == [0.5, -2.0, 7.0]
+    assert found["momentum"][:3].tolist() == [3.0, 4.0, 0.0]
+    broken = {moment_name("diloco", "momentum", "b"): torch.tensor([3.0, torch.inf])}
+    shelf = shelf_of(WEIGHTS | broken)
+    with pytest.raises(UserError) as caught:
+        asyncio.run(initial_weights(shelf.name, wanted, shelf.fetch, facts))
     assert caught.value.code == "SWT-E451"

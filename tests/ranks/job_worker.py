@@ -126,10 +126,14 @@ def lead(ranks: Ranks, model: Net, copy: Net, codec: str, folder: Path) -> None:
     chance = torch.Generator().manual_seed(5)
     given = torch.randn(layout.num_values, generator=chance)
     given = torch.cat((given, torch.zeros(layout.padded - layout.num_values)))
-    job.begin_with(given)
-    plain.begin_with(given)
+    momentum = torch.cat(
+        (torch.randn(layout.num_values, generator=chance), given[layout.num_values :])
+    )
+    job.begin_with(given, {"momentum": momentum})
+    plain.begin_with(given, {"momentum": momentum})
     compare(ranks, model, copy)
     assert job.offer().manifest == plain.offer().manifest
+    assert dict(plain.strategy.state_arrays())["momentum"].equal(momentum)
     job.op = plain.op = 0
     cut = layout.padded // 3 // BLOCK * BLOCK
     for op in range(1, 6):

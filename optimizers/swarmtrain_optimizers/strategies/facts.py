@@ -26,6 +26,11 @@ MEANS_TAKE = frozenset({"inner_steps", "lr", "momentum", "error_feedback"})
 """Settings of [outer] that most strategies have."""
 
 
+MOMENTS = frozenset({"momentum", "direction"})
+"""Arrays of a shared state that a run which begins anew may go on with: sums of differences, which
+fade. Adam's moments are none: their correction counts steps from zeros on."""
+
+
 class OpKind(Enum):
     """Kind of exchange: how contributions reach the peers.
 
@@ -144,6 +149,11 @@ class StrategyFacts:
     def diverges(self) -> bool:
         """True if peers' models differ at the end of a run, so that a last merge changes them."""
         return self.kind in (None, OpKind.PAIR)
+
+    @property
+    def moments(self) -> tuple[str, ...]:
+        """Arrays of the state that another run by this strategy may begin with."""
+        return tuple(name for name in self.state if name in MOMENTS)
 
     def merging(self) -> "StrategyFacts":
         """The facts where a last merge is asked for: who never exchanged else then gives means."""

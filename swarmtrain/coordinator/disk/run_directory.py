@@ -23,7 +23,12 @@ from swarmtrain.coordinator.disk.certificate import (
     note_begun,
 )
 from swarmtrain.coordinator.disk.store import SIDE_FILES, Store
-from swarmtrain.coordinator.disk.store_errors import StoreDamaged, StoreOfEarlierVersion, damaged
+from swarmtrain.coordinator.disk.store_errors import (
+    StoreDamaged,
+    StoreOfEarlierVersion,
+    StoreOfLaterVersion,
+    damaged,
+)
 from swarmtrain.foundation.errors import UserError, translate
 from swarmtrain_transport import limits
 from swarmtrain_transport.coordinator.rendezvous import Rendezvous
@@ -103,16 +108,29 @@ def adoption(store: Store, config: RunConfig, keys: RunKeys, tell: Tell) -> Adop
     return adopt
 
 
-def set_aside(state_dir: Path, tell: Tell) -> None:
+def set_aside(state_dir: Path, tell: Tell, *, has_log: bool = True) -> None:
     """Make room for another run: what an earlier one left moves into a folder of its own.
+
+    Args:
+        has_log: False where the log lies elsewhere, so there may be nothing to move.
 
     Raises:
         UserError: SWT-E404, its coordinator runs; E403, the directory cannot be written.
     """
-    with contextlib.suppress(StoreDamaged, StoreOfEarlierVersion):
-        Store.open(state_dir).close()
+    if has_log or (state_dir / SIDE_FILES[0]).exists():
+        with contextlib.suppress(StoreDamaged, StoreOfEarlierVersion, StoreOfLaterVersion):
+            Store.open(state_dir).close()
     # The ledger first: keys that stay behind wait for it, a ledger without keys is of no use.
-    names = (*SIDE_FILES, RUN_KEY_FILE, FRESH_KEY_FILE, TLS_FILE, initial.FILE_NAME)
+    names = (
+        *SIDE_FILES,
+        RUN_KEY_FILE,
+        FRESH_KEY_FILE,
+        TLS_FILE,
+        initial.FILE_NAME,
+        initial.FOLDER_NAME,
+    )
+    if not any((state_dir / name).exists() for name in names):
+        return
     numbers = itertools.count(1)
     folder = next(f for n in numbers if not (f := state_dir / f"before-{n}").exists())
     try:

@@ -7,7 +7,7 @@ A strategy works value by value, so on the values of one rank it does what it do
 rank 0.
 """
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import astuple, replace
 from enum import IntEnum
@@ -134,7 +134,8 @@ class RankDriver(Driver):
 
     def begin(self) -> None:
         """Let the weights be the anchor that came: as `Driver.begin_with`."""
-        self._weights.write_weights(self._came()["anchor"])
+        came = self._came()
+        super().begin_with(came.pop("anchor"), came)
 
     def restore(self, op: int) -> StateImage:
         """Go on from the state that came: as `Driver.restored`."""
@@ -329,10 +330,11 @@ class LeadDriver(RankDriver):
             with self._in_step(Word.PUT, msgspec.msgpack.encode((index, low, high))):
                 super().put(index, low, high, values[low - start : high - start])
 
-    def begin_with(self, vector: Tensor) -> None:
-        """See `Driver.begin_with`; rank 0 alone has `vector`, of the whole model."""
+    def begin_with(self, vector: Tensor, moments: Mapping[str, Tensor] | None = None) -> None:
+        """See `Driver.begin_with`; rank 0 alone has the vectors, of the whole model."""
         self.fresh()
-        self.put(self.state_names.index("anchor"), 0, self._places.num_values, vector)
+        for name, one in {"anchor": vector, **(moments or {})}.items():
+            self.put(self.state_names.index(name), 0, self._places.num_values, one)
         with self._in_step(Word.BEGIN):
             super().begin()
 

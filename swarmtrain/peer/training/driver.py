@@ -7,7 +7,7 @@ between two inner steps, so weights never change under a step. Not here: sockets
 
 import logging
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Protocol, runtime_checkable
 
@@ -175,6 +175,7 @@ class Driver:
             self._read = read_gradient
         self.flat: Tensor | None = None
         self._seed_of = seed_of
+        self._moments: Mapping[str, Tensor] = {}
         self._kept: tuple[int, bytes, dict[str, Tensor]] | None = None
         self._has_kept = False
         self._samples = 0
@@ -259,14 +260,19 @@ class Driver:
             sizes.append(now.num_values // now.vectors)
         return () if sizes == [self._strategy.num_values] else tuple(sizes)
 
-    def begin_with(self, vector: Tensor) -> None:
-        """Take these weights, (padded,) float32, in place of the trainer's own."""
+    def begin_with(self, vector: Tensor, moments: Mapping[str, Tensor] | None = None) -> None:
+        """Take these weights, (padded,) float32, in place of the trainer's own, and these arrays
+        likewise for `offer`, in place of zeros."""
         self._weights.write_weights(vector)
+        self._moments = moments or {}
 
     def offer(self) -> StateImage:
         """The trainer's own weights as op 0, in case this peer is the first."""
         if self.flat is None:
             self._strategy.set_initial(self._weights.read_weights())
+        moments, self._moments = self._moments, {}
+        if moments:
+            self._strategy.load_state({**dict(self._strategy.state_arrays()), **moments})
         return self._image(0, copy=True)
 
     def restored(

@@ -11,12 +11,20 @@ from collections.abc import Awaitable, Callable
 import torch
 from torch import Tensor
 
+from swarmtrain.checkpoint import ANCHOR
 from swarmtrain.foundation.control_lane import INITIAL_LIST_BYTES_MAX, INITIAL_PIECE_BYTES
 from swarmtrain.foundation.errors import UserError
 from swarmtrain.models.tensors import Layout
-from swarmtrain.models.weights_file import LENGTH_BYTES, differences, head_bytes, places_in
+from swarmtrain.models.weights_file import (
+    LENGTH_BYTES,
+    differences,
+    head_bytes,
+    moment_name,
+    places_in,
+)
 from swarmtrain.peer.network.memory import give_back
 from swarmtrain_optimizers.strategies.checks import is_finite
+from swarmtrain_optimizers.strategies.facts import StrategyFacts
 from swarmtrain_transport import limits
 
 logger = logging.getLogger(__name__)
@@ -30,19 +38,25 @@ _DTYPES = {
 
 
 async def initial_weights(
-    name: str, layout: Layout, fetch: Fetch, out: Tensor | None = None
-) -> Tensor:
-    """Fetch the weights of a layout; those of a stage are a part of the file.
+    name: str,
+    layout: Layout,
+    fetch: Fetch,
+    facts: StrategyFacts,
+    out: Tensor | None = None,
+) -> dict[str, Tensor]:
+    """Fetch the weights of a layout, and the moments of the outer optimizer that the file has of
+    it; those of a stage are a part of the file.
 
     Args:
         name: name in the run file.
         layout: layout of the model, or of a stage.
         fetch: downloads from the coordinator.
+        facts: facts of the run's strategy.
         out: (padded,) float32 to write to and return, with zeros behind the model's values; new
             memory if None. After an error its values are nobody's.
 
     Returns:
-        (padded,) float32.
+        (padded,) float32 by the state's names of arrays: the anchor, and what else is there.
 
     Raises:
         UserError: SWT-E451, the file is of another model; or a piece is not to be had.
@@ -53,22 +67,32 @@ async def initial_weights(
     except ValueError as error:
         raise _unfit(f"they cannot be read: {error}") from error
     wanted = {spec.name: spec.shape for spec in layout.parameters}
+    kept = {  # places in the vectors, by the file's names
+        moment_name(facts.name, array, key): (array, key)
+        for array in facts.moments
+        for key in wanted
+    }
+    kept = {one: at for one, at in kept.items() if one in places}
+    wanted |= {one: wanted[key] for one, (_, key) in kept.items()}
     here = {key: places[key].shape for key in wanted if key in places}
     wrong = [*differences(wanted, here)]
     types = {key: places[key].dtype for key in here}
     wrong += [f"{key} is of type {dtype}" for key, dtype in types.items() if dtype not in _DTYPES]
     if wrong:
         raise _unfit("; ".join(wrong[:3]))
-    vector = torch.zeros(layout.padded) if out is None else out
-    views = layout.named_views(vector)
+    vectors = {ANCHOR: torch.zeros(layout.padded) if out is None else out}
+    vectors |= {array: torch.zeros(layout.padded) for array, _ in kept.values()}
+    views = {array: layout.named_views(vector) for array, vector in vectors.items()}
     for key in sorted(wanted, key=lambda key: places[key].start):
         place = places[key]
         data = await file.read(place.start, place.stop)
         if data:
-            views[key].copy_(torch.frombuffer(data, dtype=_DTYPES[place.dtype]).view(place.shape))
-    if not is_finite(vector):
+            array, parameter = kept.get(key, (ANCHOR, key))
+            values = torch.frombuffer(data, dtype=_DTYPES[place.dtype])
+            views[array][parameter].copy_(values.view(place.shape))
+    if not all(map(is_finite, vectors.values())):
         raise _unfit("not all of their values are numbers")
-    return vector
+    return vectors
 
 
 class _File:

@@ -13,7 +13,7 @@ from functools import partial
 
 from torch import Tensor
 
-from swarmtrain.checkpoint import Checkpoint
+from swarmtrain.checkpoint import ANCHOR, Checkpoint
 from swarmtrain.config.settings import RunConfig
 from swarmtrain.foundation.errors import UserError, cleaned
 from swarmtrain.models.tensors import Layout
@@ -174,22 +174,23 @@ class Session:
     def _begins_as_given(self) -> bool:
         """Take the organiser's weights for the first state, if the run has none and there are."""
         name, layout, group = self._config.model.initial, self._layout, self._group
-        flat = self.driver.flat
+        flat, facts = self.driver.flat, self._config.facts
         if not name:
             return False
 
-        async def fetched(shell: PeerShell) -> Tensor | None:
+        async def fetched(shell: PeerShell) -> dict[str, Tensor] | None:
             if await shell.has_begun(group):
                 return None
             return await initial_weights(
-                name, layout, lambda digest, most: shell.fetch_piece(digest, bytes_max=most), flat
-            )
+                name, layout, lambda digest, most: shell.fetch_piece(digest, bytes_max=most),
+                facts, flat,
+            )  # fmt: skip
 
         self._say("fetching")
-        vector = self._thread.result_of(fetched)
-        if vector is not None:
-            self.driver.begin_with(vector)
-        return vector is not None
+        vectors = self._thread.result_of(fetched)
+        if vectors is not None:
+            self.driver.begin_with(vectors.pop(ANCHOR), vectors)
+        return vectors is not None
 
     def hear(self, outcome: Outcome) -> None:
         """News of the run for this group, from an inbox that several share; then `advance`."""
