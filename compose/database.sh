@@ -16,7 +16,7 @@ if [ ! -s "$data/PG_VERSION" ]; then
   secret keys
   secret password
   rm -rf "$data"
-  "$bin/initdb" -D "$data" -U swarmtrain --auth=scram-sha-256 --pwfile=/secrets/password >/dev/null
+  "$bin/initdb" -D "$data" -U swarmtrain -E UTF8 --locale=C --auth=scram-sha-256 --pwfile=/secrets/password >/dev/null
   echo "host all all all scram-sha-256" >>"$data/pg_hba.conf"
 fi
 exec "$bin/postgres" -D "$data" -c listen_addresses='*' -c unix_socket_directories=/tmp

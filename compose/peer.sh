@@ -27,7 +27,7 @@ cap=
 
 trap 'exit 143' TERM INT
 # One for each coordinator that has led: any of them names all.
-until invite=$(find /invite -name 'invite*' -size +0 | head -n 1) && [ -n "$invite" ]; do
+until invite=$(find /invite -type f -name 'invite*' -size +0 | head -n 1) && [ -n "$invite" ]; do
   sleep 0.2
 done
 trap - TERM INT

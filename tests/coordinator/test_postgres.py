@@ -211,6 +211,22 @@ def test_a_run_s_tables_can_be_set_aside(postgres: Server) -> None:
         database.close()
 
 
+def test_texts_are_texts_in_a_database_without_an_encoding(postgres: Server) -> None:
+    """As initdb makes it where no locale is set."""
+    with psycopg.connect(postgres.url(), autocommit=True) as other:
+        other.execute("CREATE DATABASE bare ENCODING 'SQL_ASCII' LOCALE 'C' TEMPLATE template0")
+    for _ in range(2):
+        database = PostgresDatabase(postgres.url("bare"), "bare")
+        while not database.leads():
+            pass
+        store = Store.begin(database)
+        if not store.records():
+            store.append(Chain(store.term).next(run_body()))
+            store.note_ban(b"b" * 32, "schön böse")
+        assert store.ban_reason(b"b" * 32) == "schön böse" and len(store.records()) == 1
+        store.close()
+
+
 def test_names_of_any_length_have_tables_of_their_own(postgres: Server) -> None:
     stores = [opened(postgres, "n" * 60 + end) for end in ("aaaa", "bbbb")]
     stores[0].append(Chain(stores[0].term).next(run_body()))

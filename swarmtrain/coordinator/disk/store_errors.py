@@ -63,8 +63,9 @@ def damaged(log: Path | str, detail: str) -> StoreDamaged:
         "SWT-E805",
         f"{log} is damaged: {detail}.",
         "The run cannot go on from it. Peers still hold the weights.",
-        "Bring back the state directory from a copy. Or move its ledger.sqlite* away and start"
-        " again: the run then goes on from the copy of the log that a peer keeps.",
+        "Bring back a copy of it. Or move it away (ledger.sqlite* of the state directory; in a"
+        " database, empty the run's table log) and start again: the run then goes on from the copy"
+        " of the log that a peer keeps.",
     )
 
 
