@@ -8,7 +8,10 @@ import typer
 
 from swarmtrain.cli.arguments import AsJson, StateDir, Verbose, read_by
 from swarmtrain.cli.situation import Situation
+from swarmtrain.config.caps import parse_rate, parse_size
+from swarmtrain.config.options import parse_room
 from swarmtrain.config.owner_limits import (
+    AT_NEXT_JOIN,
     NICE_MAX,
     THREADS_MAX,
     Limits,
@@ -44,6 +47,42 @@ Battery = Annotated[
     typer.Option("--battery/--no-battery", show_default=False, help="Train on battery, too."),
 ]
 
+Up = Annotated[
+    int | None,
+    typer.Option(
+        metavar="RATE", parser=read_by(parse_rate), envvar="SWARMTRAIN_UP", show_default=False,
+        help="Send no faster than this: 10mbit in bits, 2MB/s in bytes; \"\" for any.",
+    ),
+]  # fmt: skip
+Down = Annotated[
+    int | None,
+    typer.Option(
+        metavar="RATE", parser=read_by(parse_rate), envvar="SWARMTRAIN_DOWN", show_default=False,
+        help="Take in no faster than this.",
+    ),
+]  # fmt: skip
+Daily = Annotated[
+    int | None,
+    typer.Option(
+        metavar="SIZE", parser=read_by(parse_size), envvar="SWARMTRAIN_DAILY", show_default=False,
+        help="Move no more than this in a day, both ways, and leave before: 20GB.",
+    ),
+]  # fmt: skip
+Memory = Annotated[
+    int | None,
+    typer.Option(
+        metavar="SIZE", parser=read_by(parse_size), show_default="enough for one stage",
+        help="Memory that this peer may take, where the model is in stages: 2GB.",
+    ),
+]  # fmt: skip
+Keep = Annotated[
+    int | None,
+    typer.Option(
+        metavar="SIZE", parser=read_by(parse_room), show_default="half of what is free",
+        help="Disk for states of stages that too few peers serve: 2GB, or 0.",
+    ),
+]  # fmt: skip
+
 
 @limits_app.command("set")
 def set_limits(
@@ -69,19 +108,27 @@ def set_limits(
             help="Threads for training; 0 for as many as `join` was given.",
         ),
     ] = None,
+    up: Up = None,
+    down: Down = None,
+    daily: Daily = None,
+    memory: Memory = None,
+    keep: Keep = None,
     state_dir: StateDir = None,
     verbose: Verbose = False,
 ) -> None:  # fmt: skip
     """Set limits of a peer; those that are not named stay. A peer that runs takes them within
-    seconds, and keeps them when it comes again. Limits on the link are options of `join`."""
+    seconds, memory and disk at its next start, and keeps them when it comes again."""
     context.ensure_object(Situation).begin(verbose=verbose)
     directory = _directory(state_dir)
+    before = read(directory)
     limits = changed(
-        read(directory), hours=hours, duty=duty, battery=battery, busy=busy, nice=nice,
-        threads=threads,
+        before, hours=hours, duty=duty, battery=battery, busy=busy, nice=nice, threads=threads,
+        up=up, down=down, daily=daily, memory=memory, disk=keep,
     )  # fmt: skip
     write(directory, limits)
     show(_in_words(limits))
+    if any(getattr(limits, key) != getattr(before, key) for key in AT_NEXT_JOIN):
+        show("Memory and disk are told at the door: a peer that runs has them from its next start.")
 
 
 @limits_app.command("show")
