@@ -9,7 +9,7 @@ from typing import Annotated
 import typer
 
 from swarmtrain.cli.arguments import Device, JsonEvents, StateDir, Verbose, read_by
-from swarmtrain.cli.limits import Battery, Daily, Down, Duty, Hours, Keep, Memory, Up
+from swarmtrain.cli.limits import Battery, Duty, Hours, Keep, Memory, link_options
 from swarmtrain.cli.log import say
 from swarmtrain.cli.mapping import Map, can_ask, may_map
 from swarmtrain.cli.situation import Situation
@@ -50,6 +50,7 @@ Advertise = Annotated[
         help="Address that others dial, where it is another: a forwarded port.",
     ),
 ]
+_UP, _DOWN, _DAILY = link_options("SWARMTRAIN_")
 InviteText = Annotated[
     str,
     typer.Argument(
@@ -155,9 +156,9 @@ def join(
     listen: Listen = None,
     advertise: Advertise = None,
     maps: Map = None,
-    up: Up = None,
-    down: Down = None,
-    daily: Daily = None,
+    up: Annotated[int | None, _UP] = None,
+    down: Annotated[int | None, _DOWN] = None,
+    daily: Annotated[int | None, _DAILY] = None,
     relay: Relay = 0,
     relay_daily: RelayDaily = 0,
     span: Span = None,

@@ -2,7 +2,7 @@
 
 from dataclasses import asdict
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
@@ -47,27 +47,25 @@ Battery = Annotated[
     typer.Option("--battery/--no-battery", show_default=False, help="Train on battery, too."),
 ]
 
-Up = Annotated[
-    int | None,
-    typer.Option(
-        metavar="RATE", parser=read_by(parse_rate), envvar="SWARMTRAIN_UP", show_default=False,
-        help="Send no faster than this: 10mbit in bits, 2MB/s in bytes; \"\" for any.",
-    ),
-]  # fmt: skip
-Down = Annotated[
-    int | None,
-    typer.Option(
-        metavar="RATE", parser=read_by(parse_rate), envvar="SWARMTRAIN_DOWN", show_default=False,
-        help="Take in no faster than this.",
-    ),
-]  # fmt: skip
-Daily = Annotated[
-    int | None,
-    typer.Option(
-        metavar="SIZE", parser=read_by(parse_size), envvar="SWARMTRAIN_DAILY", show_default=False,
-        help="Move no more than this in a day, both ways, and leave before: 20GB.",
-    ),
-]  # fmt: skip
+
+def link_options(prefix: str = "") -> tuple[Any, Any, Any]:
+    """Options of the link: to send, to take in, and of a day. Variables of the environment stand
+    for them if their prefix is given."""
+    told = (
+        ("UP", "RATE", parse_rate, "Send no faster than this: 10mbit in bits, 2MB/s in bytes."),
+        ("DOWN", "RATE", parse_rate, "Take in no faster than this."),
+        ("DAILY", "SIZE", parse_size, "Move no more than this in a day, both ways: 20GB."),
+    )
+    return tuple(
+        typer.Option(
+            metavar=metavar, parser=read_by(parse), show_default=False, help=text,
+            envvar=f"{prefix}{name}" if prefix else None,
+        )
+        for name, metavar, parse, text in told
+    )  # fmt: skip
+
+
+_UP, _DOWN, _DAILY = link_options()
 Memory = Annotated[
     int | None,
     typer.Option(
@@ -108,16 +106,17 @@ def set_limits(
             help="Threads for training; 0 for as many as `join` was given.",
         ),
     ] = None,
-    up: Up = None,
-    down: Down = None,
-    daily: Daily = None,
+    up: Annotated[int | None, _UP] = None,
+    down: Annotated[int | None, _DOWN] = None,
+    daily: Annotated[int | None, _DAILY] = None,
     memory: Memory = None,
     keep: Keep = None,
     state_dir: StateDir = None,
     verbose: Verbose = False,
 ) -> None:  # fmt: skip
     """Set limits of a peer; those that are not named stay. A peer that runs takes them within
-    seconds, memory and disk at its next start, and keeps them when it comes again."""
+    seconds, memory and disk at its next start, and keeps them when it comes again. An empty
+    rate or size is no limit."""
     context.ensure_object(Situation).begin(verbose=verbose)
     directory = _directory(state_dir)
     before = read(directory)

@@ -19,7 +19,7 @@ _FILE_BYTES_MAX = 4096
 
 
 _FADES = 0.8
-"""What a round moved is expected of the next ones, a fifth less after each."""
+"""Share of what a round moved that is expected of the next one at least."""
 
 _RESERVE_BYTES = 2 << 20
 """Left of a day for frames that are on their way and for the goodbye; a quarter of a small one."""
