@@ -152,6 +152,11 @@ class Bandwidth:
             self._outbox.widths[peer] = width
             self._link.widen(peer, width)
 
+    @property
+    def today(self) -> int:
+        """Bytes of this calendar day."""
+        return self._allowance.used
+
     def check_allowance(self, *, is_exchanging: bool) -> None:
         """Look whether today's allowance is enough, for a round more between two.
 

@@ -672,7 +672,8 @@ class PeerShell:
             waiting=waiting, note=self._note, limits=self._limits.in_words(self._caps),
             has_left=self._has_left, unreachable=self._unreached.words,
             ways=self._meetings.words() if self._meetings is not None else "",
-            paused=self.wishes.words,
+            paused=self.wishes.words, caps=self._limits.caps(self._caps),
+            today=self._bandwidth.today if self._bandwidth is not None else 0,
         )  # fmt: skip
 
 
