@@ -152,7 +152,7 @@ class Page:
         guard: judge of viewers.
         clock, wall_clock: monotonic seconds, and seconds since 1970.
         own: facts of the peer whose page it is, in words.
-        meters: its limits on the link.
+        meters: bytes of that peer beside its limits.
         write: lets the trained model write on after a prompt; None where no page may ask that.
     """
 
