@@ -101,3 +101,11 @@ def test_a_limit_that_is_set_at_noon_counts_the_morning(tmp_path):
     allowance.daily = 4000
     with pytest.raises(UserError, match="are used up"):
         allowance.check()
+
+
+def test_a_newcomer_whose_day_is_less_than_the_weights_is_told_before_they_come(tmp_path):
+    allowance = Allowance(tmp_path, 1000, lambda: MAY)
+    allowance.check(lacks=700)
+    with pytest.raises(UserError, match="its weights alone are 900 B"):
+        allowance.check(lacks=900)
+    Allowance(tmp_path, 0, lambda: MAY).check(lacks=10**12)

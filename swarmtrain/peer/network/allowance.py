@@ -64,11 +64,12 @@ class Allowance:
         """Bytes that may go today."""
         return self.daily - self._reserve - self.used if self.daily else math.inf
 
-    def check(self, *, is_exchanging: bool = False) -> None:
+    def check(self, *, is_exchanging: bool = False, lacks: int = 0) -> None:
         """Raises UserError SWT-E405 if today's allowance is used up, or no round is left of it.
 
         Args:
             is_exchanging: true in the middle of a round's exchange.
+            lacks: bytes of the run's weights, at least, while the peer does not have them.
         """
         self.count(self._total)  # it may be another day
         if is_exchanging and self._began is None:
@@ -76,23 +77,28 @@ class Allowance:
         elif self._began is not None and not is_exchanging:
             self._round = max(self.used - self._began, int(_FADES * self._round))
             self._began = None
-        if self.left() > (0 if is_exchanging else self._round):
+        is_little = 0 < self.daily <= lacks + self._reserve
+        if self.left() > (0 if is_exchanging else self._round) and not is_little:
             return
         began = self.used if self._began is None else self._began
         self._round = max(self._round, self.used - began)
         self.save()
-        what = (
-            f"Today's {human_bytes(self.daily)} are used up ({human_bytes(self.used)} were moved)."
-        )
-        if self._round + self._reserve >= self.daily:
+        rest = "" if self.used >= self.daily else ", the rest is for what is on its way"
+        moved = f"{human_bytes(self.used)} were moved"
+        what = f"Today's {human_bytes(self.daily)} are used up ({moved}{rest})."
+        if is_little:
+            what = (
+                f"{human_bytes(self.daily)} a day are less than it takes to come into this run: its"
+                f" weights alone are {human_bytes(lacks)}."
+            )
+        elif self._round + self._reserve >= self.daily:
             what = (
                 f"{human_bytes(self.daily)} a day are less than a round of this run needs: it moves"
                 f" about {human_bytes(self._round)}."
             )
         elif self.left() > 0:
             what = (
-                f"Of today's {human_bytes(self.daily)} less is left than a round moves"
-                f" ({human_bytes(self.used)} were moved)."
+                f"Of today's {human_bytes(self.daily)} less is left than a round moves ({moved})."
             )
         raise UserError(
             "SWT-E405",

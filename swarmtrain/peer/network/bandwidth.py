@@ -157,14 +157,17 @@ class Bandwidth:
         """Bytes of this calendar day."""
         return self._allowance.used
 
-    def check_allowance(self, *, is_exchanging: bool) -> None:
+    def check_allowance(self, *, is_exchanging: bool, lacks: int = 0) -> None:
         """Look whether today's allowance is enough, for a round more between two.
+
+        Args:
+            is_exchanging, lacks: see Allowance.
 
         Raises:
             UserError: SWT-E405, it is not. Nothing more is sent or taken in.
         """
         try:
-            self._allowance.check(is_exchanging=is_exchanging)
+            self._allowance.check(is_exchanging=is_exchanging, lacks=lacks)
         except UserError:
             self._gate.change(_SHUT_BYTES_PER_S, self._loop.time())
             raise

@@ -547,7 +547,9 @@ class PeerShell:
         try:
             self._refresh()
             if self._bandwidth is not None:
-                self._bandwidth.check_allowance(is_exchanging=self.is_exchanging)
+                self._bandwidth.check_allowance(
+                    is_exchanging=self.is_exchanging, lacks=self._lacks()
+                )
             self._act(event() or ())
         except (TransportError, UserError, OSError) as error:
             self._fail(translate(error) or UserError("SWT-E502", str(error)))
@@ -556,6 +558,15 @@ class PeerShell:
             told = UserError("SWT-E901", f"The network side failed: {error!r}.")
             told.__cause__ = error
             self._fail(told)
+
+    def _lacks(self) -> int:
+        """Return the bytes of the run's weights while they are not here; of stages and experts
+        nobody knows yet which."""
+        participant = self._participant
+        if participant is None or participant.applied_op >= 0 or len(participant.view.groups) > 1:
+            return 0
+        genesis = participant.view.first.genesis
+        return 4 * genesis.num_values if genesis is not None else 0
 
     def _fail(self, error: UserError) -> None:
         if self._fault is None:
