@@ -151,7 +151,7 @@ def _numbers(view: Mapping[str, Any]) -> Iterator[str]:
         if moved["up"]:
             fewer = f", {moved['fewer']} times less than data-parallel" if moved["fewer"] else ""
             yield fact("sent by all", f"{human_bytes(moved['up'])}{fewer}")
-    elif "group" in view and losses:
+    elif losses:  # of a group, or of a run whose long ledger is still being read
         newest = max(losses, key=int)
         yield _loss(losses[newest], newest)
 
