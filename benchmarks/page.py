@@ -64,10 +64,10 @@ async def watched_by(viewers: int, rounds: int, seconds: float) -> dict[str, obj
     async with served(many(), rounds) as (url, _):
         watching = [
             await asyncio.create_subprocess_exec(
-                "curl", "-sN", "-H", "Authorization: Bearer x", f"{url}api/v1/stream",
+                "curl", "-sN", "-H", f"Authorization: Bearer {number}", f"{url}api/v1/stream",
                 stdout=asyncio.subprocess.DEVNULL,
             )
-            for _ in range(viewers)
+            for number in range(viewers)  # each a viewer of its own, who may have few streams
         ]  # fmt: skip
         await asyncio.sleep(2.0)
         begun = time.process_time(), time.monotonic()

@@ -68,6 +68,7 @@ class StatusServer:
         state_dir: exists and belongs to this process alone.
         view: the snapshot to answer with; called on the event loop for each question.
         why: the story of a round, if this process can tell it.
+        more: facts beside the snapshot, which may take a moment.
         obey: carries out an order and returns what is answered, if this process takes any. A
             UserError is what is answered instead.
     """
@@ -78,11 +79,12 @@ class StatusServer:
         view: Callable[[], msgspec.Struct],
         why: Callable[[int, int | None], Mapping[str, Any]] | None = None,
         obey: Callable[[bytes], Awaitable[Any]] | None = None,
+        more: Callable[[], Awaitable[dict[str, Any]]] | None = None,
     ) -> None:
         self._state_dir = state_dir
         self._view = view
         self._why = why
-        self._obey = obey
+        self._obey, self._more = obey, more
         self._runner: web.AppRunner | None = None
         self.path = socket_path(state_dir)
 
@@ -120,7 +122,7 @@ class StatusServer:
         if self._runner is not None:
             if keeps_answering:
                 with contextlib.suppress(OSError):
-                    _write_where(self._state_dir, self.path, msgspec.to_builtins(self._view()))
+                    _write_where(self._state_dir, self.path, await self._told())
             await self._runner.cleanup()
             self._runner = None
             self.path.unlink(missing_ok=True)
@@ -128,7 +130,12 @@ class StatusServer:
     async def _answer(self, request: "web.Request") -> "web.Response":
         from aiohttp import web
 
-        return web.Response(body=msgspec.json.encode(self._view()), content_type="application/json")
+        body = msgspec.json.encode(await self._told())
+        return web.Response(body=body, content_type="application/json")
+
+    async def _told(self) -> dict[str, Any]:
+        told: dict[str, Any] = msgspec.to_builtins(self._view())
+        return told if self._more is None else {**told, **await self._more()}
 
     async def _answer_why(self, request: "web.Request") -> "web.Response":
         from aiohttp import web

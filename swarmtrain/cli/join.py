@@ -9,12 +9,12 @@ from typing import Annotated
 import typer
 
 from swarmtrain.cli.arguments import Device, JsonEvents, StateDir, Verbose, read_by
-from swarmtrain.cli.limits import Battery, Duty, Hours
+from swarmtrain.cli.limits import Battery, Duty, Hours, Keep, Memory, link_options
 from swarmtrain.cli.log import say
 from swarmtrain.cli.mapping import Map, can_ask, may_map
 from swarmtrain.cli.situation import Situation
 from swarmtrain.config import owner_limits
-from swarmtrain.config.caps import Caps, parse_rate, parse_relay, parse_size
+from swarmtrain.config.caps import Caps, parse_relay, parse_size
 from swarmtrain.config.options import (
     DEVICE_AUTO,
     Endpoint,
@@ -25,7 +25,6 @@ from swarmtrain.config.options import (
     parse_advertised,
     parse_endpoint,
     parse_micro_batch,
-    parse_room,
     parse_span,
 )
 from swarmtrain.foundation import events, regular_file
@@ -51,30 +50,7 @@ Advertise = Annotated[
         help="Address that others dial, where it is another: a forwarded port.",
     ),
 ]
-Up = Annotated[
-    int,
-    typer.Option(
-        metavar="RATE", parser=read_by(parse_rate),
-        envvar="SWARMTRAIN_UP", show_default="no limit",
-        help="Send no faster than this: 10mbit in bits, 2MB/s in bytes.",
-    ),
-]  # fmt: skip
-Down = Annotated[
-    int,
-    typer.Option(
-        metavar="RATE", parser=read_by(parse_rate),
-        envvar="SWARMTRAIN_DOWN", show_default="no limit",
-        help="Take in no faster than this.",
-    ),
-]  # fmt: skip
-Daily = Annotated[
-    int,
-    typer.Option(
-        metavar="SIZE", parser=read_by(parse_size),
-        envvar="SWARMTRAIN_DAILY", show_default="no limit",
-        help="Leave when so much was moved today, both ways: 20GB.",
-    ),
-]  # fmt: skip
+_UP, _DOWN, _DAILY = link_options("SWARMTRAIN_")
 InviteText = Annotated[
     str,
     typer.Argument(
@@ -118,20 +94,6 @@ Span = Annotated[
     typer.Option(
         metavar="FIRST-LAST", parser=read_by(parse_span), show_default="what the run lacks most",
         help="Stages to serve, where the model is in stages: 1-2, or 1.",
-    ),
-]  # fmt: skip
-Memory = Annotated[
-    int,
-    typer.Option(
-        metavar="SIZE", parser=read_by(parse_size), show_default="enough for one stage",
-        help="Memory that this peer may take, where the model is in stages: 2GB.",
-    ),
-]  # fmt: skip
-Keep = Annotated[
-    int | None,
-    typer.Option(
-        metavar="SIZE", parser=read_by(parse_room), show_default="half of what is free",
-        help="Disk for states of stages that too few peers serve: 2GB, or 0.",
     ),
 ]  # fmt: skip
 Module = Annotated[
@@ -194,13 +156,13 @@ def join(
     listen: Listen = None,
     advertise: Advertise = None,
     maps: Map = None,
-    up: Up = 0,
-    down: Down = 0,
-    daily: Daily = 0,
+    up: Annotated[int | None, _UP] = None,
+    down: Annotated[int | None, _DOWN] = None,
+    daily: Annotated[int | None, _DAILY] = None,
     relay: Relay = 0,
     relay_daily: RelayDaily = 0,
     span: Span = None,
-    memory: Memory = 0,
+    memory: Memory = None,
     keep: Keep = None,
     data: Data = "",
     hours: Hours = None,
@@ -227,17 +189,15 @@ def join(
     situation = context.ensure_object(Situation)
     situation.begin(verbose=verbose)
     own_text = _own_text(data)
-    caps = Caps(up, down, daily, relay, relay_daily)
-    _introduce(parsed, own_text, caps, ask=not yes and can_ask())
+    limits = {"hours": hours, "duty": duty, "battery": battery, "up": up, "down": down,
+              "daily": daily, "memory": memory, "disk": keep}  # fmt: skip
+    caps = Caps(relay=relay, relay_daily=relay_daily)
+    told = owner_limits.changed(owner_limits.NO_LIMITS, **limits).in_words(caps)
+    _introduce(parsed, own_text, told, ask=not yes and can_ask())
     listening = listen or default_endpoint(parsed)
     mapped = may_map(maps, listening.host, is_useful=advertise is None, asks=not yes and can_ask())
     places = (state_dir,) if state_dir else dirs.peer_dirs(parsed.run, name, "peer")
     situation.state_dir = dirs.make_private(places[0])
-    if (hours, duty, battery) != (None, None, None):
-        known = owner_limits.read(places[0])
-        owner_limits.write(
-            places[0], owner_limits.changed(known, hours=hours, duty=duty, battery=battery)
-        )
     from swarmtrain.peer.run import run_peer
 
     status = run_peer(
@@ -245,7 +205,7 @@ def join(
             invite=parsed, name=name, listen=listening, advertise=advertise, maps=mapped,
             state_dirs=places, threads=threads, caps=caps,
             freeze_in_round=freeze_in_round, json_events=json_events, waits=wait,
-            span=span, memory_bytes=memory, keep_bytes=keep,
+            span=span, limits={key: one for key, one in limits.items() if one is not None},
             pass_s=pass_seconds, data=own_text,
             ways=Ways(frozenset(module or ()), micro_batch, compile_model, device),
         ),
@@ -310,7 +270,7 @@ def _own_text(place: str) -> str:
     return check_there(place)
 
 
-def _introduce(invite: Invite, own_text: str, caps: Caps, *, ask: bool) -> None:
+def _introduce(invite: Invite, own_text: str, limits: str, *, ask: bool) -> None:
     """Say what joining means before anything is sent, and ask once where somebody can answer."""
     say(f"Run         {invite.run}, coordinator {invite.host}:{invite.port}")
     say("You send    compressed differences of the model's weights; where the model is in stages")
@@ -318,7 +278,7 @@ def _introduce(invite: Invite, own_text: str, caps: Caps, *, ask: bool) -> None:
     say("            The other peers see your IP address.")
     if own_text:
         say(f"You keep    {own_text}: it is read here and never sent.")
-    if limits := caps.in_words():
+    if limits:
         say(f"Limits      {limits}")
     if invite.is_loopback:
         say("Note        this invite names the machine that reads it; it works nowhere else.")

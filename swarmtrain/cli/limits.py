@@ -2,13 +2,16 @@
 
 from dataclasses import asdict
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
 from swarmtrain.cli.arguments import AsJson, StateDir, Verbose, read_by
 from swarmtrain.cli.situation import Situation
+from swarmtrain.config.caps import parse_rate, parse_size
+from swarmtrain.config.options import parse_room
 from swarmtrain.config.owner_limits import (
+    AT_NEXT_JOIN,
     NICE_MAX,
     THREADS_MAX,
     Limits,
@@ -45,6 +48,40 @@ Battery = Annotated[
 ]
 
 
+def link_options(prefix: str = "") -> tuple[Any, Any, Any]:
+    """Options of the link: to send, to take in, and of a day. Variables of the environment stand
+    for them if their prefix is given."""
+    told = (
+        ("UP", "RATE", parse_rate, "Send no faster than this: 10mbit in bits, 2MB/s in bytes."),
+        ("DOWN", "RATE", parse_rate, "Take in no faster than this."),
+        ("DAILY", "SIZE", parse_size, "Move no more than this in a day, both ways: 20GB."),
+    )
+    return tuple(
+        typer.Option(
+            metavar=metavar, parser=read_by(parse), show_default=False, help=text,
+            envvar=f"{prefix}{name}" if prefix else None,
+        )
+        for name, metavar, parse, text in told
+    )  # fmt: skip
+
+
+_UP, _DOWN, _DAILY = link_options()
+Memory = Annotated[
+    int | None,
+    typer.Option(
+        metavar="SIZE", parser=read_by(parse_size), show_default="enough for one stage",
+        help="Memory that this peer may take, where the model is in stages: 2GB.",
+    ),
+]  # fmt: skip
+Keep = Annotated[
+    int | None,
+    typer.Option(
+        metavar="SIZE", parser=read_by(parse_room), show_default="half of what is free",
+        help="Disk for states of stages that too few peers serve: 2GB, or 0.",
+    ),
+]  # fmt: skip
+
+
 @limits_app.command("set")
 def set_limits(
     context: typer.Context,
@@ -69,19 +106,28 @@ def set_limits(
             help="Threads for training; 0 for as many as `join` was given.",
         ),
     ] = None,
+    up: Annotated[int | None, _UP] = None,
+    down: Annotated[int | None, _DOWN] = None,
+    daily: Annotated[int | None, _DAILY] = None,
+    memory: Memory = None,
+    keep: Keep = None,
     state_dir: StateDir = None,
     verbose: Verbose = False,
 ) -> None:  # fmt: skip
     """Set limits of a peer; those that are not named stay. A peer that runs takes them within
-    seconds, and keeps them when it comes again. Limits on the link are options of `join`."""
+    seconds, memory and disk at its next start, and keeps them when it comes again. An empty
+    rate or size is no limit."""
     context.ensure_object(Situation).begin(verbose=verbose)
     directory = _directory(state_dir)
+    before = read(directory)
     limits = changed(
-        read(directory), hours=hours, duty=duty, battery=battery, busy=busy, nice=nice,
-        threads=threads,
+        before, hours=hours, duty=duty, battery=battery, busy=busy, nice=nice, threads=threads,
+        up=up, down=down, daily=daily, memory=memory, disk=keep,
     )  # fmt: skip
     write(directory, limits)
     show(_in_words(limits))
+    if any(getattr(limits, key) != getattr(before, key) for key in AT_NEXT_JOIN):
+        show("Memory and disk are told at the door: a peer that runs has them from its next start.")
 
 
 @limits_app.command("show")

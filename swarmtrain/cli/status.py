@@ -11,7 +11,7 @@ import typer
 from swarmtrain.cli.arguments import AsJson, StateDir, Verbose
 from swarmtrain.cli.situation import Situation
 from swarmtrain.console.lines import columns, fact, show, show_json, wrapped
-from swarmtrain.console.units import human_bytes
+from swarmtrain.console.units import human_bytes, human_seconds
 
 _COLUMNS = (
     ("name", "peer"),
@@ -46,7 +46,8 @@ _LABELS = {
     "phase": "state", "term": "coordinator", "wanted_root": "state root", "num_values": "model",
     "checkpoint_op": "checkpoint", "committed": "with a result", "connected": "coordinator",
     "peer": "id", "step": "inner step", "loss": "training loss", "tokens_per_s": "speed",
-    "tokens": "trained on", "bytes_up": "sent", "bytes_down": "received", "door": "newcomers",
+    "tokens": "trained on", "today": "moved today", "bytes_up": "sent", "bytes_down": "received",
+    "door": "newcomers",
 }  # fmt: skip
 """Labels of facts for people; --json uses the keys."""
 
@@ -114,10 +115,7 @@ def describe(view: Mapping[str, Any], width: int = 0) -> Iterator[str]:
             text = _in_words(key, value, view)
         if text:
             yield fact(_LABELS.get(key, key.replace("_", " ")), text)
-    losses = view.get("losses")
-    if isinstance(losses, dict) and losses:
-        newest = max(losses, key=int)
-        yield fact("validation loss", f"{losses[newest]:.3f} nats after round {newest}")
+    yield from _numbers(view)
     yield from _pipeline(view)
     yield from _relays(view)
     yield from _floods(view)
@@ -135,6 +133,31 @@ def describe(view: Mapping[str, Any], width: int = 0) -> Iterator[str]:
     for group in (view.get("groups") or ()) if "pipeline" not in view else ():
         yield ""
         yield from describe(group, width)
+
+
+def _numbers(view: Mapping[str, Any]) -> Iterator[str]:
+    """Yield numbers that the run's page shows as well: they are computed there."""
+    losses, told = view.get("losses"), view.get("numbers")
+    if isinstance(told, dict):
+        unit, moved = view.get("unit", "tokens"), told["traffic"]
+        if told["loss_round"] is not None:
+            yield _loss(told["loss"], told["loss_round"])
+        if told["tokens"]:
+            yield fact("in results", f"{told['tokens']:,} {unit}".replace(",", " "))
+        if told["tokens_per_s"]:
+            yield fact("speed of all", f"{told['tokens_per_s']:.0f} {unit}/s")
+        if told["left_s"]:
+            yield fact("left", f"about {human_seconds(told['left_s'])}")
+        if moved["up"]:
+            fewer = f", {moved['fewer']} times less than data-parallel" if moved["fewer"] else ""
+            yield fact("sent by all", f"{human_bytes(moved['up'])}{fewer}")
+    elif losses:  # of a group, or of a run whose long ledger is still being read
+        newest = max(losses, key=int)
+        yield _loss(losses[newest], newest)
+
+
+def _loss(loss: float, op: object) -> str:
+    return fact("validation loss", f"{loss:.3f} nats after round {op}")
 
 
 def _pipeline(view: Mapping[str, Any]) -> Iterator[str]:
@@ -257,6 +280,9 @@ def _in_words(key: str, value: Any, view: Mapping[str, Any]) -> str:
             return f"{value:,} {view.get('unit', 'tokens')}".replace(",", " ")
         case "state" if "process" in view and value == "has left":
             return "has left the run; the command that joined it comes back"
+        case "today":
+            daily = (view.get("caps") or {}).get("daily")
+            return f"{human_bytes(value)} of {human_bytes(daily)}" if daily else ""
         case "step":
             return f"{value} of this round"
         case "text":

@@ -4,8 +4,10 @@ They are parsed and checked here, once; no receiver need check them again.
 """
 
 import re
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
 from swarmtrain.config.caps import NO_CAPS, Caps, parse_size
 from swarmtrain.foundation.errors import UserError, cleaned, misuse
@@ -132,8 +134,7 @@ class JoinOptions:
         json_events: print events as JSON lines on stdout.
         waits: wait for a coordinator that is not up yet.
         span: stages that the peer asks for, None for any.
-        memory_bytes: memory that it may take, 0 for unsaid.
-        keep_bytes: disk that states of others may take, None for half of what is free.
+        limits: limits of the owner that change, by their names in `owner_limits.Limits`.
         pass_s: rehearsal of a slow machine: a pass through a stage takes so long; 0 for none.
         ways: the peer's way to compute.
         data: text of this peer's own, "" for none: an absolute path, or "hf:NAME".
@@ -151,8 +152,7 @@ class JoinOptions:
     json_events: bool = False
     waits: bool = False
     span: range | None = None
-    memory_bytes: int = 0
-    keep_bytes: int | None = None
+    limits: Mapping[str, Any] = field(default_factory=dict)
     pass_s: float = 0.0
     ways: Ways = AS_WRITTEN
     data: str = ""

@@ -1,8 +1,9 @@
 """Limits that a volunteer sets for the own machine, and their file in a peer's state directory.
 
-They may change while the peer runs: it reads the file again when it has changed. Limits on the link
-and the day's bytes are `caps`. Hours are of the machine's own clock, so they are right when clocks
-change; a span as 22-7 goes over midnight and belongs to the day on which it begins.
+They may change while the peer runs: it reads the file again when it has changed. Memory and disk
+are told at the door, so they hold from its next start on. Hours are of the machine's own clock, so
+they are right when clocks change; a span as 22-7 goes over midnight and belongs to the day on which
+it begins.
 """
 
 import json
@@ -13,6 +14,8 @@ from datetime import datetime, timedelta
 from pathlib import Path
 from typing import Any
 
+from swarmtrain.config.caps import NO_CAPS, RATE_MIN, Caps
+from swarmtrain.console.units import human_bytes
 from swarmtrain.foundation import atomic_file, regular_file
 from swarmtrain.foundation.errors import UserError, cleaned, misuse
 
@@ -27,6 +30,10 @@ DUTY_MIN = 0.05
 
 NICE_MAX = 19
 THREADS_MAX = 1024
+UNSET = -1
+BYTES_MAX = 1 << 60
+AT_NEXT_JOIN = ("memory", "disk")
+"""Limits that a peer tells at the door."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,6 +47,12 @@ class Limits:
         busy: share of the processor that others may take before it rests, above 0 to 1; 1 for any.
         nice: niceness of the process, 0 to 19.
         threads: threads for training; 0 for as many as `join` was given.
+        up, down: bytes per second that are sent and taken in, 0 for any; UNSET for what a program
+            gave `swarmtrain.join`.
+        daily: bytes per calendar day, both directions together, likewise.
+        memory: bytes that a peer of a model in stages may take, 0 for enough for one stage; UNSET
+            as well.
+        disk: bytes of states that it keeps for others; UNSET for half of what is free.
     """
 
     hours: str = ""
@@ -48,15 +61,29 @@ class Limits:
     busy: float = 1.0
     nice: int = 0
     threads: int = 0
+    up: int = UNSET
+    down: int = UNSET
+    daily: int = UNSET
+    memory: int = UNSET
+    disk: int = UNSET
 
-    def in_words(self) -> str:
-        """The limits that are set, "" for none."""
-        said = [f"hours {self.hours}"] if self.hours else []
+    def caps(self, given: Caps = NO_CAPS) -> Caps:
+        """The limits on the link, with those that were given where none is set here."""
+        own = {"up": self.up, "down": self.down, "daily": self.daily}
+        return replace(given, **{key: value for key, value in own.items() if value != UNSET})
+
+    def in_words(self, given: Caps = NO_CAPS) -> str:
+        """The limits that are set, and those on the link that were given; "" for none."""
+        link = self.caps(given).in_words()
+        said = [link] if link else []
+        said += [f"hours {self.hours}"] if self.hours else []
         said += [f"{100 * self.duty:.0f} % of the time"] if self.duty < 1 else []
         said += [] if self.battery else ["not on battery"]
         said += [f"rests when others take {100 * self.busy:.0f} %"] if self.busy < 1 else []
         said += [f"niceness {self.nice}"] if self.nice else []
         said += [f"{self.threads} threads"] if self.threads else []
+        said += [f"{human_bytes(self.memory)} of memory"] if self.memory > 0 else []
+        said += [f"{human_bytes(self.disk)} of disk for others"] if self.disk != UNSET else []
         return ", ".join(said)
 
 
@@ -157,6 +184,9 @@ def checked(limits: Limits) -> Limits:
     in_range = {
         "duty": DUTY_MIN <= limits.duty <= 1, "busy": DUTY_MIN <= limits.busy <= 1,
         "nice": 0 <= limits.nice <= NICE_MAX, "threads": 0 <= limits.threads <= THREADS_MAX,
+        **{key: getattr(limits, key) in (UNSET, 0) or getattr(limits, key) >= RATE_MIN
+           for key in ("up", "down")},
+        **{key: UNSET <= getattr(limits, key) <= BYTES_MAX for key in ("daily", *AT_NEXT_JOIN)},
     }  # fmt: skip
     for name, fits in in_range.items():
         if not fits:

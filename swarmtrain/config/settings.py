@@ -593,9 +593,10 @@ class RunConfig(_Section, frozen=True, dict=True):
 
     @property
     def micro_tokens(self) -> int:
-        """Tokens of a micro-batch where the model is in stages; 0 where it is not."""
+        """Tokens, or samples, of a micro-batch where the model is in stages; 0 where it is not."""
         is_staged = self.pipeline.num_stages > 1
-        return self.pipeline.micro_batch * self.model.context if is_staged else 0
+        window = self.model.context if self.counted_unit == "tokens" else 1
+        return self.pipeline.micro_batch * window if is_staged else 0
 
     @property
     def tokens_per_step(self) -> int:

@@ -57,10 +57,9 @@ from swarmtrain.data.tokenizer import FILE as TOKENIZER_FILE
 from swarmtrain.foundation import atomic_file
 from swarmtrain.foundation import file_descriptors as descriptors
 from swarmtrain.foundation.errors import UserError, misuse, port_in_use, translate
-from swarmtrain.page.history import History
 from swarmtrain.page.server import Page
 from swarmtrain.page.tracking import Tracking
-from swarmtrain.page.view import Viewed
+from swarmtrain.page.view import beginning
 from swarmtrain.pipeline.costs import stage_needs
 from swarmtrain.status import StatusServer
 from swarmtrain.why.story import story_of
@@ -168,7 +167,7 @@ async def serve(
         porch = await _porch(runner, keys)
         meetings = MeetingPlace(shell, relay_bytes_per_s)
         porch.greet = meetings.greet
-        status = _status(state_dir, machine, desk)
+        status = _status(state_dir, machine, desk, page)
         told: asyncio.Task[None] | None = None
         try:
             await _listen(porch, host, port)
@@ -369,8 +368,7 @@ def _page(
     is_public = config.admission.page == "public"
     return Page(
         _Run(desk, machine.writer.ledger, store, machine.first.chronicle.losses),
-        History(config.round_tokens or 0, config.num_ops, config.micro_tokens),
-        Viewed(config.step_tokens, machine.terms.value_bytes),
+        *beginning(config, machine.terms.value_bytes),
         Viewers(store, keys, is_public=is_public, wall_clock=wall_clock),
         clock,
         wall_clock,
@@ -648,11 +646,12 @@ def _cannot_listen(host: str, port: int, error: OSError) -> UserError:
     )
 
 
-def _status(state_dir: Path, machine: Rendezvous, desk: Desk) -> StatusServer:
+def _status(state_dir: Path, machine: Rendezvous, desk: Desk, page: Page) -> StatusServer:
     ledger = machine.writer.ledger
     return StatusServer(
         state_dir,
         desk.status,
         lambda number, group: story_of(ledger.since(0), number, group).fields(),
         desk.hear,
+        page.numbers,
     )

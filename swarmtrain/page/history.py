@@ -6,6 +6,7 @@ Nothing here is decided by, and nothing of it is told by peers: it is what the l
 from collections import deque
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from types import MappingProxyType
 
 from swarmtrain.why.news import News
 from swarmtrain.why.peer_history import NO_PARTNER, PeerHistories, PeerHistory
@@ -30,6 +31,9 @@ ROUNDS_MAX = 20_000
 
 EVENTS_MAX = 2_000
 """Events that are kept, the newest."""
+
+NORMS_MAX = 20
+"""Rounds of which each peer's norm is kept."""
 
 
 @dataclass(slots=True)
@@ -88,6 +92,8 @@ class History:
         plan: the newest PLAN of the first group.
         num_read: records that were read.
         up, down: bytes that peers have sent and received, as far as that was seen.
+        norms: norms of each peer in its newest rounds, as far as they were seen, by its key in hex.
+        books: the newest BOOKS, of a model in stages.
     """
 
     round_tokens: int
@@ -100,6 +106,8 @@ class History:
     num_read: int = 0
     up: int = 0
     down: int = 0
+    norms: dict[str, deque[float]] = field(default_factory=dict)
+    books: Books | None = None
     _reader: BodyReader = field(default_factory=BodyReader)
     _news: News | None = None
     _left_out: dict[int, int] = field(default_factory=dict)
@@ -124,9 +132,14 @@ class History:
         for peer, name in view.names.items():
             self.peers.of[peer] = PeerHistory(name=name, is_in=peer in view.roster)
 
-    def saw(self, moved: Mapping[str, tuple[int, int]], losses: Sequence[float]) -> None:
-        """By now each peer has sent and received so many bytes in its process's life, and peers say
-        these training losses."""
+    def saw(
+        self,
+        moved: Mapping[str, tuple[int, int]],
+        losses: Sequence[float],
+        norms: Mapping[str, float] = MappingProxyType({}),
+    ) -> None:
+        """By now each peer has sent and received so many bytes in its process's life; peers say
+        these training losses, and owners that contributions have these norms."""
         for peer, (up, down) in moved.items():
             before = self._moved.get(peer, (0, 0))
             is_same = up >= before[0] and down >= before[1]  # else its process is another one
@@ -137,6 +150,11 @@ class History:
             newest = self.rounds[-1]
             newest.num_bytes = self.up
             newest.low, newest.high = min(losses, default=None), max(losses, default=None)
+            gone = self.norms.keys() - moved.keys()
+            for peer in gone:
+                del self.norms[peer]
+            for peer, norm in norms.items():
+                self.norms.setdefault(peer, deque(maxlen=NORMS_MAX)).append(round(norm, 3))
 
     @property
     def _newest(self) -> int:
@@ -149,7 +167,7 @@ class History:
                 out = [reason for reason in body.excluded.values() if reason != NO_PARTNER]
                 self._left_out[body.op] = len(out)
             case Books():
-                self._booked = body.whole * self.micro_tokens
+                self._booked, self.books = body.whole * self.micro_tokens, body
             case Plan() if body.group == FIRST_GROUP:
                 self.plan = body
             case Commit():

@@ -34,6 +34,7 @@ class _Collector(Collector):
             "seconds_left": ("Time that the rounds left will take", view.left_s),
             "tokens": ("Tokens that are in results; fewer after a rewind", view.tokens),
             "commits": ("Rounds with a result", view.committed),
+            "fewer_bytes": ("Times less than data-parallel would have sent", view.traffic.fewer),
             "is_waiting": ("1 while the run waits for somebody", int(bool(view.waiting_for))),
         }
         for name, (text, value) in gauges.items():

@@ -39,10 +39,12 @@ from swarmtrain.page.api import OPENAPI
 from swarmtrain.page.history import History, Round
 from swarmtrain.page.view import (
     POINTS_MAX,
+    Meter,
     RoundColumns,
     RunView,
     Viewed,
     event_rows,
+    numbers_of,
     round_columns,
     run_view,
 )
@@ -76,6 +78,9 @@ STORIES_MAX = 64
 STORIES_WAITING_MAX = 8
 HOST_CHARS_MAX = 255
 LOOK_BYTES_MAX = 1024
+NUMBERS_S = 1.0
+"""Time that `status` waits for numbers of the ledger: whoever asks gives up after five seconds."""
+
 BODY_S = 10.0
 """A body that takes longer is none: the page's own have a few bytes."""
 
@@ -147,6 +152,7 @@ class Page:
         guard: judge of viewers.
         clock, wall_clock: monotonic seconds, and seconds since 1970.
         own: facts of the peer whose page it is, in words.
+        meters: bytes of that peer beside its limits.
         write: lets the trained model write on after a prompt; None where no page may ask that.
     """
 
@@ -160,9 +166,11 @@ class Page:
         wall_clock: Callable[[], float],
         *,
         own: Callable[[], tuple[tuple[str, str], ...]] = tuple,
+        meters: Callable[[], tuple[Meter, ...]] = tuple,
         write: Callable[[str], Awaitable[str]] | None = None,
     ) -> None:
-        self._own, self._write, self._writing = own, write, asyncio.Lock()
+        self._own, self._meters = own, meters
+        self._write, self._writing = write, asyncio.Lock()
         if (begins := source.begins()) is not None:
             history.begins(*begins)
         self._source, self._history, self._facts, self._guard = source, history, facts, guard
@@ -176,6 +184,7 @@ class Page:
         self._columned: dict[tuple[int, int, int], RoundColumns] = {}
         self._telling = asyncio.Lock()
         self._waiting = 0
+        self._telling_numbers: asyncio.Task[RunView] | None = None
 
     def opened_by(
         self,
@@ -212,9 +221,10 @@ class Page:
 
     async def close(self) -> None:
         """Let all pages go."""
-        if self._ticking is not None:
-            self._ticking.cancel()
-            await asyncio.gather(self._ticking, return_exceptions=True)
+        tasks = [task for task in (self._ticking, self._telling_numbers) if task is not None]
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
         for queue in self._streams:
             while not queue.empty():
                 queue.get_nowait()
@@ -228,7 +238,7 @@ class Page:
             address = request.remote or ""
             cookie = self._guard.enter(secret.strip(), address, self._clock())
         else:
-            cookie = request.cookies.get(COOKIE, "")
+            cookie = request.cookies.get(_cookie_name(request), "")
         viewer = self._guard.judge(cookie) if cookie else None
         if viewer is not None and scheme == "Bearer":  # the same at each request
             return hashlib.sha256(f"{secret} {request.remote}".encode()).digest()
@@ -269,8 +279,8 @@ class Page:
             )  # fmt: skip
         response = _json({"ok": True})
         response.set_cookie(
-            COOKIE, cookie, max_age=COOKIE_S, httponly=True, secure=not _is_loopback(request),
-            samesite="Strict", path="/",
+            _cookie_name(request), cookie, max_age=COOKIE_S, httponly=True,
+            secure=not _is_loopback(request), samesite="Strict", path="/",
         )  # fmt: skip
         return response
 
@@ -296,13 +306,24 @@ class Page:
             status = self._source.status()
             losses = [peer.loss for peer in status.peers if peer.loss > 0]
             moved = {peer.peer: (peer.bytes_up, peer.bytes_down) for peer in status.peers}
-            self._history.saw(moved, losses)
+            norms = {peer.peer: peer.norm for peer in status.peers if peer.norm is not None}
+            self._history.saw(moved, losses, norms)
             view = run_view(
                 status, self._history, self._facts, self._wall_clock(), you=self._own(),
-                can_write=self._write is not None,
+                can_write=self._write is not None, meters=self._meters(),
             )  # fmt: skip
             self._view = now_s, view
         return self._view[1]
+
+    async def numbers(self) -> dict[str, Any]:
+        """The view's numbers for `status`; none while a long ledger is being read."""
+        if self._telling_numbers is None or self._telling_numbers.done():
+            self._telling_numbers = asyncio.create_task(self.view())
+        try:
+            view = await asyncio.wait_for(asyncio.shield(self._telling_numbers), NUMBERS_S)
+        except TimeoutError:
+            return {}
+        return {"numbers": msgspec.to_builtins(numbers_of(view))}
 
     async def _run(self, request: web.Request) -> web.Response:
         return _json(await self.view())
@@ -500,6 +521,12 @@ class _Look(msgspec.Struct, forbid_unknown_fields=True):
 
 def _message(view: RunView) -> bytes:
     return b"event: run\ndata: " + msgspec.json.encode(view) + b"\n\n"
+
+
+def _cookie_name(request: web.Request) -> str:
+    """Return a name for each page of a machine: cookies of a host are those of all its ports."""
+    name = request.transport.get_extra_info("sockname") if request.transport else None
+    return f"{COOKIE}_{name[1]}" if isinstance(name, tuple) else COOKIE
 
 
 def _is_loopback(request: web.Request) -> bool:

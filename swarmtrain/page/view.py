@@ -4,16 +4,19 @@ Every number that people are shown is computed here or in `coordinator.status_vi
 twice: the page, /api/v1 and /metrics are the same view in other forms.
 """
 
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Iterator, Mapping
 from itertools import pairwise
 
 import msgspec
 
+from swarmtrain.config.settings import RunConfig
+from swarmtrain.config.stages import hop_bytes
 from swarmtrain.page.history import History, Round
 from swarmtrain_transport.coordinator.status import (
     CoordinatorStatus,
     PeerStatus,
+    PipelineStatus,
     RoundTimes,
 )
 from swarmtrain_transport.kinds import PAIR
@@ -43,7 +46,10 @@ _STATES = {"scatter": "training", "gather": "training", "ledger missing": "lost"
 class PeerRow(msgspec.Struct, frozen=True):
     """One peer that is in. `merged` is the part of its rounds that have its work, None before the
     first; `silent_s` is since it was last heard of, which is not yet gone; `reached` is how many of
-    the others it sends to by each way, or by none."""
+    the others it sends to by each way, or by none; `parallel_up` is what it would have sent for the
+    same steps with a mean of float32 gradients at each, `fewer` how many times more that is, None
+    before there is a step, and of a model in stages; `norms` are those of its newest rounds, and
+    `expert` is the one that it trains."""
 
     peer: str
     name: str
@@ -62,6 +68,10 @@ class PeerRow(msgspec.Struct, frozen=True):
     rests: str
     reached: dict[str, int]
     stages: tuple[int, ...]
+    parallel_up: int | None = None
+    fewer: float | None = None
+    norms: tuple[float, ...] = ()
+    expert: int | None = None
 
 
 class ContributionRow(msgspec.Struct, frozen=True):
@@ -93,15 +103,35 @@ class Corner(msgspec.Struct, frozen=True):
     share: float
 
 
+class Seat(msgspec.Struct, frozen=True):
+    """A peer at one stage of a model; `counted` micro-batches of the newest round it has in its
+    gradient."""
+
+    stage: int
+    peer: str
+    name: str
+    counted: int
+
+
 class Exchange(msgspec.Struct, frozen=True):
     """The newest round's exchange as planned: edges are (from, to, bytes), from and to as
-    numbers of corners."""
+    numbers of corners; of seats instead where the model is in stages: there micro-batches travel by
+    any peer of the next stage, and bytes are about those of a round, as each seat has counted."""
 
     round: int
     kind: str
     corners: tuple[Corner, ...]
     edges: tuple[tuple[int, int, int], ...]
-    stages: tuple[tuple[str, ...], ...]
+    seats: tuple[Seat, ...] = ()
+
+
+class Meter(msgspec.Struct, frozen=True):
+    """Bytes, or bytes a second, of a peer beside what its owner allows."""
+
+    label: str
+    used: float
+    most: int
+    unit: str
 
 
 class Traffic(msgspec.Struct, frozen=True):
@@ -127,8 +157,10 @@ class Notice(msgspec.Struct, frozen=True):
 class RunView(msgspec.Struct, frozen=True):
     """The run now. `state` is one of empty, waiting, training, skipped, disputed, lost, finished;
     `tokens` are those in results, `left_s` is the time that the rounds left take at the median pace
-    of the newest ones, None before there is one; `at_s` the coordinator's wall clock. `you` are
-    facts of the peer whose own page it is, in words; `can_write` if its model takes a prompt."""
+    of the newest ones, None before there is one; `at_s` the coordinator's wall clock. `loss` is of
+    `loss_round`. Of so many `experts`, 0 where the run has none, rounds, losses and exchange are
+    those of expert 0. `you` are facts of the peer whose own page it is, in words, and `meters` its
+    limits on the link; `can_write` if its model takes a prompt."""
 
     run: str
     headline: str
@@ -144,6 +176,7 @@ class RunView(msgspec.Struct, frozen=True):
     left_s: float | None
     first_loss: float | None
     loss: float | None
+    loss_round: int | None
     waiting_for: str
     waiting_seen_s: float | None
     door: str
@@ -160,6 +193,19 @@ class RunView(msgspec.Struct, frozen=True):
     text: str
     you: tuple[tuple[str, str], ...] = ()
     can_write: bool = False
+    meters: tuple[Meter, ...] = ()
+    experts: int = 0
+
+
+class Numbers(msgspec.Struct, frozen=True):
+    """Numbers of a view that `swarmtrain status` shows, too."""
+
+    tokens: int
+    tokens_per_s: float
+    left_s: float | None
+    loss: float | None
+    loss_round: int | None
+    traffic: Traffic
 
 
 class RoundColumns(msgspec.Struct, frozen=True):
@@ -184,10 +230,26 @@ class Viewed(msgspec.Struct, frozen=True):
     Attributes:
         step_tokens: tokens of an inner step of a peer.
         value_bytes: bytes that a value of a contribution takes on the wire.
+        hop_bytes: bytes of a micro-batch between two stages, to and fro.
     """
 
     step_tokens: int
     value_bytes: float
+    hop_bytes: int = 0
+
+
+def beginning(config: RunConfig, value_bytes: float) -> tuple[History, Viewed]:
+    """An empty history of a run, and what its views are made of.
+
+    Args:
+        config: settings of the run.
+        value_bytes: see Viewed.
+    """
+    micro = config.micro_tokens
+    is_known = micro and config.counted_unit == "tokens"  # of own models the width is not
+    hop = 2 * hop_bytes(micro, config.model, config.pipeline.activations) if is_known else 0
+    history = History(config.round_tokens or 0, config.num_ops, micro)
+    return history, Viewed(config.step_tokens, value_bytes, hop)
 
 
 def run_view(
@@ -198,6 +260,7 @@ def run_view(
     *,
     you: tuple[tuple[str, str], ...] = (),
     can_write: bool = False,
+    meters: tuple[Meter, ...] = (),
 ) -> RunView:
     """The run now.
 
@@ -206,9 +269,12 @@ def run_view(
         history: the ledger, read to its end.
         facts: settings of the run.
         at_s: seconds since 1970.
-        you, can_write: see RunView.
+        you, can_write, meters: see RunView.
     """
     losses = {int(op): loss for op, loss in status.losses.items()}
+    loss_round = max(losses, default=None)
+    experts = _experts(status)
+    peers = tuple(_peer(peer, status, history, facts, experts) for peer in status.peers)
     newest = history.rounds[-1] if history.rounds else None
     state = _state(status, newest)
     return RunView(
@@ -218,16 +284,21 @@ def run_view(
         tokens_per_s=round(sum(peer.tokens_per_s for peer in status.peers), 1),
         left_s=_left_s(status, history.rounds),
         first_loss=losses[min(losses)] if losses else None,
-        loss=losses[max(losses)] if losses else None,
+        loss=losses.get(loss_round) if loss_round is not None else None, loss_round=loss_round,
         waiting_for=_waits_for(status), waiting_seen_s=status.waiting_seen_s, door=status.door,
         result=status.result, checkpoint=status.checkpoint_op, num_values=status.num_values,
-        relays=len(status.relays), traffic=_traffic(status, history, facts),
-        peers=tuple(_peer(peer, status, history) for peer in status.peers),
+        relays=len(status.relays), traffic=_traffic(status, history, peers),
+        peers=peers,
         timeline=status.timeline, exchange=_exchange(status, history, facts),
         contributions=_contributions(history),
         notices=tuple(_notices(status, history)), text=_text(status), you=you,
-        can_write=can_write,
+        can_write=can_write, meters=meters, experts=max(experts.values()) + 1 if experts else 0,
     )  # fmt: skip
+
+
+def numbers_of(view: RunView) -> Numbers:
+    """Numbers of a view for `status`."""
+    return Numbers(**{name: getattr(view, name) for name in Numbers.__struct_fields__})
 
 
 def round_columns(
@@ -304,41 +375,63 @@ def _left_s(status: CoordinatorStatus, rounds: list[Round]) -> float | None:
     return round((status.rounds - status.committed) * took[len(took) // 2], 1)
 
 
-def _traffic(status: CoordinatorStatus, history: History, facts: Viewed) -> Traffic:
-    up = sum(peer.bytes_up for peer in status.peers)
-    steps = sum(peer.tokens for peer in status.peers) / facts.step_tokens
-    # A peer of an all-reduce sends its gradient's parts, and the mean's part that it has summed.
-    theirs = 2 * _FLOAT_BYTES * status.num_values * steps
-    fewer = theirs / up if up and theirs and not history.micro_tokens else None
+def _traffic(status: CoordinatorStatus, history: History, peers: tuple[PeerRow, ...]) -> Traffic:
+    up, down = sum(peer.bytes_up for peer in peers), sum(peer.bytes_down for peer in peers)
     return Traffic(
-        max(up, history.up), max(sum(peer.bytes_down for peer in status.peers), history.down),
-        status.relayed,
-        None if fewer is None else round(fewer, 1),
+        max(up, history.up), max(down, history.down), status.relayed,
+        _fewer(sum(peer.parallel_up or 0 for peer in peers), up),
     )  # fmt: skip
 
 
-def _peer(peer: PeerStatus, status: CoordinatorStatus, history: History) -> PeerRow:
+def _fewer(theirs: int, up: int) -> float | None:
+    return round(theirs / up, 1) if up and theirs else None
+
+
+def _experts(status: CoordinatorStatus) -> dict[str, int]:
+    """Number of the expert that each peer trains, by its key; empty where the run has none."""
+    if status.groups is msgspec.UNSET or status.pipeline is not msgspec.UNSET:
+        return {}
+    others = {peer.peer: group.group for group in status.groups for peer in group.peers}
+    count = max((group.group for group in status.groups), default=0)
+    return {"": count, **{peer.peer: others.get(peer.peer, 0) for peer in status.peers}}
+
+
+def _peer(
+    peer: PeerStatus,
+    status: CoordinatorStatus,
+    history: History,
+    facts: Viewed,
+    experts: Mapping[str, int],
+) -> PeerRow:
     given = history.peers.of.get(bytes.fromhex(peer.peer))
     tries = given.contributed + given.excluded if given is not None else 0
     reached: dict[str, int] = defaultdict(int)
     for way in peer.ways.values():
         reached[way or "none"] += 1
     stages = () if peer.stages is msgspec.UNSET else peer.stages
+    # A peer of an all-reduce sends its gradient's parts, and the mean's part that it has summed.
+    each = 0 if history.micro_tokens else 2 * _FLOAT_BYTES * status.num_values
+    theirs = round(each * peer.tokens / facts.step_tokens)
     return PeerRow(
         peer=peer.peer[:_ID_CHARS], name=peer.name, state=peer.state, round=peer.round,
         loss=peer.loss, tokens_per_s=peer.tokens_per_s, bytes_up=peer.bytes_up,
         bytes_down=peer.bytes_down, silent_s=peer.silent_s, left_out=peer.left_out,
         merged=round(given.contributed / tries, 4) if given is not None and tries else None,
         waited_s=peer.waited_s, norm=peer.norm, cosine=peer.cosine, rests=peer.rests,
-        reached=dict(reached), stages=stages,
+        reached=dict(reached), stages=stages, parallel_up=theirs or None,
+        fewer=_fewer(theirs, peer.bytes_up), norms=tuple(history.norms.get(peer.peer, ())),
+        expert=experts.get(peer.peer),
     )  # fmt: skip
 
 
 def _exchange(status: CoordinatorStatus, history: History, facts: Viewed) -> Exchange | None:
     plan = history.plan
+    names = {bytes.fromhex(peer.peer): peer.name for peer in status.peers}
+    if status.pipeline is not msgspec.UNSET:
+        seats = _seats(status.pipeline, history, names)
+        return Exchange(status.round, "", (), _routes(seats, facts.hop_bytes), seats)
     if plan is None:
         return None
-    names = {bytes.fromhex(peer.peer): peer.name for peer in status.peers}
     total = sum(member.weight for member in plan.members) or 1
     numbers = {member.peer: number for number, member in enumerate(plan.members)}
     corners = tuple(
@@ -350,13 +443,44 @@ def _exchange(status: CoordinatorStatus, history: History, facts: Viewed) -> Exc
         for member in plan.members
     )
     edges = _edges(plan, numbers, facts.value_bytes)
-    stages: tuple[tuple[str, ...], ...] = ()
-    if status.pipeline is not msgspec.UNSET:
-        stages = tuple(
-            tuple(names.get(bytes.fromhex(peer), peer[:8]) for peer in stage.peers)
-            for stage in status.pipeline.stages
+    return Exchange(plan.op, plan.kind, corners, edges)
+
+
+def _seats(
+    pipeline: PipelineStatus, history: History, names: Mapping[bytes, str]
+) -> tuple[Seat, ...]:
+    members = {} if history.books is None else {one.peer: one for one in history.books.members}
+
+    def counted(peer: str, stage: int) -> int:
+        one = members.get(bytes.fromhex(peer))
+        at = stage - one.first if one is not None else -1
+        return one.counted[at] if one is not None and 0 <= at < len(one.counted) else 0
+
+    return tuple(
+        Seat(
+            number,
+            peer[:_ID_CHARS],
+            names.get(bytes.fromhex(peer), peer[:8]),
+            counted(peer, number),
         )
-    return Exchange(plan.op, plan.kind, corners, edges, stages)
+        for number, stage in enumerate(pipeline.stages)
+        for peer in stage.peers
+    )
+
+
+def _routes(seats: tuple[Seat, ...], hop_bytes: int) -> tuple[tuple[int, int, int], ...]:
+    """Bytes between seats of stages that follow each other. The books tell what each seat has
+    counted and not by which way: each share of one goes to all of the next by theirs."""
+    total = Counter[int]()
+    for seat in seats:
+        total[seat.stage] += seat.counted
+    found = [
+        (a, b, hop_bytes * one.counted * other.counted // max(1, total[other.stage]))
+        for a, one in enumerate(seats)
+        for b, other in enumerate(seats)
+        if other.stage == one.stage + 1 and other.peer != one.peer
+    ]
+    return tuple(found) if len(found) <= _EDGES_MAX else ()
 
 
 def _edges(

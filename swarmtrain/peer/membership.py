@@ -3,11 +3,16 @@
 import hashlib
 import os
 import queue
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from types import MappingProxyType
+from typing import Any
+
+import msgspec
 
 from swarmtrain.config import file as config_file
+from swarmtrain.config import owner_limits
 from swarmtrain.config.caps import NO_CAPS, Caps
 from swarmtrain.config.options import Endpoint
 from swarmtrain.config.settings import RunConfig
@@ -68,6 +73,7 @@ class Membership:
         freeze: tuple[int, Frozen] | None = None,
         waits: bool = False,
         brings: Brings = UNSAID,
+        limits: Mapping[str, Any] = MappingProxyType({}),
         make_shell: Callable[..., PeerShell] = PeerShell,
     ) -> "Membership":
         """Knock and wait for WELCOME.
@@ -84,6 +90,7 @@ class Membership:
             freeze: rehearsal of a death: in which round, and who is told.
             waits: True to wait for a coordinator that does not answer as long as it takes.
             brings: words for the door on model and data.
+            limits: limits of the owner that change, by their names in `owner_limits.Limits`.
             make_shell: makes the network side, see PeerThread.
 
         Raises:
@@ -98,6 +105,10 @@ class Membership:
         storage = PeerStorage.first_free(state_dirs)
         thread = None
         try:
+            if limits:
+                known = owner_limits.read(storage.directory)
+                owner_limits.write(storage.directory, owner_limits.changed(known, **limits))
+            brings = _as_limited(brings, owner_limits.read(storage.directory))
             identity = storage.identity()
             shown = name or identity.default_name
             thread = PeerThread(
@@ -184,6 +195,12 @@ class Membership:
             self.thread.leave(reason)
         finally:
             self.storage.close()
+
+
+def _as_limited(brings: Brings, limits: owner_limits.Limits) -> Brings:
+    own = {"memory_bytes": limits.memory, "disk_bytes": limits.disk}
+    said = {key: value for key, value in own.items() if value != owner_limits.UNSET}
+    return msgspec.structs.replace(brings, **said)
 
 
 def _first_word(thread: PeerThread) -> Welcome:

@@ -126,7 +126,8 @@ def live(
         Membership.enter,
         options.invite, options.state_dirs, options.name, options.listen.host, options.listen.port,
         advertise=options.advertise, maps=options.maps, caps=options.caps, freeze=freeze,
-        waits=options.waits, brings=_brings(options, own), make_shell=make_shell,
+        waits=options.waits, brings=_brings(options, own), limits=options.limits,
+        make_shell=make_shell,
     )  # fmt: skip
     while isinstance(end := _lived(enter(), options, events, rehearsal, own), str):
         events.say(f"{end} The peer begins anew.")
@@ -173,11 +174,10 @@ def _brings(options: JoinOptions, own: OwnWork | None) -> Brings:
     text = OWN if options.data else LEASED
     brings = Brings(model=BUILT_IN, data=text) if own is None else own.brings
     span = (options.span[0], options.span[-1]) if options.span else ()
-    room = options.keep_bytes
     return replace(
-        brings, span=span, memory_bytes=options.memory_bytes,
+        brings, span=span,
         flops_per_s=flops_per_s(options.threads, device_of(options.ways.device)),
-        disk_bytes=free_bytes(options.state_dirs[-1]) // 2 if room is None else room,
+        disk_bytes=free_bytes(options.state_dirs[-1]) // 2,
     )  # fmt: skip
 
 

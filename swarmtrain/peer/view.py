@@ -2,6 +2,7 @@
 
 import msgspec
 
+from swarmtrain.config.caps import NO_CAPS, Caps
 from swarmtrain.foundation.errors import cleaned
 from swarmtrain_transport.peer.participant import Participant
 from swarmtrain_transport.wire.messages import Waiting
@@ -46,6 +47,8 @@ class PeerView(msgspec.Struct, frozen=True):
         limits: limits on the link, in words; "" without any.
         ways: way by which it sends to each of the others, in words.
         paused: words of its pause; "" without one.
+        caps: limits on the link as numbers, `up`, `down` and `daily`; 0 for none.
+        today: bytes of this calendar day, both directions.
     """
 
     run: str
@@ -73,6 +76,8 @@ class PeerView(msgspec.Struct, frozen=True):
     unreachable: str = ""
     ways: str = ""
     paused: str = ""
+    caps: dict[str, int] = {}
+    today: int = 0
 
 
 def view_of(
@@ -89,6 +94,8 @@ def view_of(
     unreachable: str,
     ways: str,
     paused: str = "",
+    caps: Caps = NO_CAPS,
+    today: int = 0,
 ) -> PeerView:
     """The view of a peer whose network side is up."""
     stats, me = participant.stats, participant.card.peer_id
@@ -118,4 +125,6 @@ def view_of(
         unreachable=unreachable,
         ways=ways,
         paused=paused,
+        caps={"up": caps.up, "down": caps.down, "daily": caps.daily},
+        today=today,
     )

@@ -125,7 +125,8 @@ class Wishes:
         now: Callable[[], datetime] = datetime.now,
     ) -> None:
         self.may_pause, self.finishes, self.leaves = True, False, False
-        self.limits, self._changed_ns = NO_LIMITS, -1
+        self.limits, self._changed_ns, self._read_s = NO_LIMITS, -1, -math.inf
+        self._applied: Limits | None = None
         self._directory, self.machine, self._now = directory, machine or Machine(), now
         self._looked_s, self._because, self._is_nice = -math.inf, "", False
         self.apply: Callable[[Limits], None] = lambda limits: None
@@ -148,19 +149,29 @@ class Wishes:
         if self._directory is None or self._clock() - self._looked_s < _LOOK_S:
             return
         self._looked_s = self._clock()
-        try:
-            changed_ns = (self._directory / limits_file.FILE_NAME).stat().st_mtime_ns
-        except OSError:
-            changed_ns = 0
-        if changed_ns != self._changed_ns:
-            self._changed_ns = changed_ns
-            with contextlib.suppress(UserError):  # those that were last whole hold on
-                self.limits = limits_file.read(self._directory)
+        if self.read() != self._applied:
+            self._applied = self.limits
             if self._is_nice or self.limits.nice:
                 self._is_nice = True
                 self.machine.set_nice(self.limits.nice)
             self.apply(self.limits)
         self._because = self._reason() if self.may_pause else ""
+
+    def read(self) -> Limits:
+        """Read the limits again if they have changed, on either thread; those that hold."""
+        with self._lock:
+            if self._directory is None or self._clock() - self._read_s < _LOOK_S:
+                return self.limits
+            self._read_s = self._clock()
+            try:
+                changed_ns = (self._directory / limits_file.FILE_NAME).stat().st_mtime_ns
+            except OSError:
+                changed_ns = 0
+            if changed_ns != self._changed_ns:
+                self._changed_ns = changed_ns
+                with contextlib.suppress(UserError):  # those that were last whole hold on
+                    self.limits = limits_file.read(self._directory)
+            return self.limits
 
     def breathe(self, step_s: float) -> None:
         """Sleep until all that this process has computed since the last time fits into the duty

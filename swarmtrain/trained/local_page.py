@@ -13,6 +13,7 @@ import hashlib
 import hmac
 import secrets
 import time
+from collections import deque
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
@@ -26,9 +27,8 @@ from swarmtrain.console.units import human_bytes
 from swarmtrain.credit.lifetime import kept_in, total_words
 from swarmtrain.foundation import dirs, regular_file
 from swarmtrain.foundation.errors import UserError, port_in_use
-from swarmtrain.page.history import History
 from swarmtrain.page.server import Page
-from swarmtrain.page.view import Viewed
+from swarmtrain.page.view import Meter, beginning
 from swarmtrain.peer.disk.group_storage import RUN_FILE
 from swarmtrain.peer.disk.ledger_file import FILE_NAME, read
 from swarmtrain.peer.disk.storage import beginning_in
@@ -41,6 +41,9 @@ from swarmtrain_transport.wire.records import BodyReader, Record
 
 LOOK_S = 1.0
 """Pause between two looks into the directory."""
+
+METER_S = 10.0
+"""Time over which a rate is told."""
 
 COOKIES_MAX = 64
 PROMPT_TOKENS = 120
@@ -90,6 +93,7 @@ class LocalRun:
         self._image: bytes | None = None
         self._view, self._reader, self.begins_at = LedgerView(), BodyReader(), 0
         self._peer: Mapping[str, Any] = {}
+        self._moved: deque[tuple[float, ...]] = deque(maxlen=round(METER_S / LOOK_S) + 1)
         self.take(self.heard())
 
     def heard(self) -> tuple[Mapping[str, Any] | None, int, list[Record]]:
@@ -105,6 +109,10 @@ class LocalRun:
         """Take what was heard."""
         told, num_bytes, records = heard
         self._peer = told or {**self._peer, "state": STOPPED, "connected": False}
+        moved = tuple(int(self._peer.get(key, 0)) for key in ("bytes_up", "bytes_down"))
+        if self._moved and any(a < b for a, b in zip(moved, self._moved[-1][1:], strict=True)):
+            self._moved.clear()  # another process of the peer
+        self._moved.append((time.monotonic(), *moved))
         if num_bytes == self._num_bytes:
             return
         if not self._records and (begins := beginning_in(self._directory, records)) is not None:
@@ -176,14 +184,26 @@ class LocalRun:
         )  # fmt: skip
         return tuple((label, words) for label, words in facts if words)
 
+    def meters(self) -> tuple[Meter, ...]:
+        """Bytes of the peer beside its limits on the link."""
+        caps = self._peer.get("caps") or {}
+        (begun_s, *before), (ended_s, *now) = self._moved[0], self._moved[-1]
+        passed_s = max(ended_s - begun_s, 1e-3)
+        up, down = (round((b - a) / passed_s) for a, b in zip(before, now, strict=True))
+        found = (
+            Meter("sent a second", up, int(caps.get("up", 0)), "B/s"),
+            Meter("received a second", down, int(caps.get("down", 0)), "B/s"),
+            Meter("moved today", int(self._peer.get("today", 0)), int(caps.get("daily", 0)), "B"),
+        )
+        return tuple(one for one in found if one.most and self._peer["state"] != STOPPED)
+
     def page(self, guard: LinkGuard) -> Page:
         """The page of this run, for who has the link."""
         config = self.config
-        history = History(config.round_tokens or 0, config.num_ops, config.micro_tokens)
         value_bytes = facts_of(config.exchange.codec).bytes_per_value(config.exchange.block)
         return Page(
-            self, history, Viewed(config.step_tokens, value_bytes), guard, time.monotonic,
-            time.time, own=self.own, write=self._write,
+            self, *beginning(config, value_bytes), guard, time.monotonic, time.time,
+            own=self.own, meters=self.meters, write=self._write,
         )  # fmt: skip
 
     async def _write(self, prompt: str) -> str:

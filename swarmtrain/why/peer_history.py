@@ -4,7 +4,7 @@ The fold keeps only what decisions need. This is for people: read from the recor
 asks, from where the last question stopped. Names of peers that have gone are known here alone.
 """
 
-from collections import Counter
+from collections import Counter, deque
 from dataclasses import dataclass, field
 
 from swarmtrain_transport.links.link import PeerId
@@ -17,6 +17,7 @@ from swarmtrain_transport.wire.records import (
     Join,
     Move,
     Plan,
+    Rewind,
     Unban,
 )
 
@@ -24,6 +25,9 @@ REASONS_MAX = 16
 """Different reasons that are counted per peer: an owner may refuse with words of its own."""
 
 OTHER = "other"
+
+REWOUND_MAX = 1_000
+"""Newest rounds whose contributors are kept: those that a REWIND may take back."""
 
 NO_PARTNER = "alone"
 """Reason in FREEZE of who was left over by the draw of pairs, which is nobody's fault."""
@@ -70,6 +74,8 @@ class PeerHistories:
         """Records that were read."""
         self._rounds: Counter[int] = Counter()
         """The newest round of each group."""
+        self._given: deque[tuple[int, int, tuple[PeerId, ...]]] = deque(maxlen=REWOUND_MAX)
+        """Group, round and contributors of the newest rounds."""
 
     def read(self, body: AnyBody) -> None:
         """The next record."""
@@ -97,13 +103,28 @@ class PeerHistories:
                 for peer, reason in body.excluded.items():
                     if reason != NO_PARTNER:
                         self._excluded(self._history(peer), reason, body)
+            case Rewind():
+                self._take_back(body)
             case Commit():
+                self._given.append((body.group, body.op, body.contributors))
                 for peer in body.contributors:
                     history = self._history(peer)
                     history.contributed, history.streak = (
                         history.contributed + 1,
                         history.streak + 1,
                     )
+
+    def _take_back(self, rewind: Rewind) -> None:
+        given = list(self._given)
+        self._given.clear()
+        for one in given:
+            group, op, peers = one
+            if group != rewind.group or op <= rewind.op:
+                self._given.append(one)
+                continue
+            for history in map(self._history, peers):
+                history.contributed -= 1
+                history.streak = max(0, history.streak - 1)
 
     @staticmethod
     def _excluded(history: PeerHistory, reason: str, freeze: Freeze) -> None:

@@ -12,10 +12,13 @@ from swarmtrain.page.history import History, Round
 from swarmtrain.page.server import Guard, Page
 from swarmtrain.page.view import Viewed
 from swarmtrain_transport.coordinator.status import CoordinatorStatus
+from swarmtrain_transport.pipeline.wire.orders import Counted, Made, Settled, marks
+from swarmtrain_transport.pipeline.wire.route import Process
 from swarmtrain_transport.wire import messages as m
 from swarmtrain_transport.wire.records import Record
+from tests.transport.coordinator.stages.test_stage_rounds import StagedHall
 from tests.transport.hall import Hall, root_of
-from tests.transport.rig import LAYOUT, A, B, C
+from tests.transport.rig import BOOT, LAYOUT, A, B, C, D, E
 
 PEERS = tuple(bytes([0x20 + number]) * 32 for number in range(64))
 NAMES = ("brave-otter", "calm-lynx", "quick-ibex", "wise-crane")
@@ -23,6 +26,8 @@ NAMES = ("brave-otter", "calm-lynx", "quick-ibex", "wise-crane")
 
 class Scene:
     """A run as its page reads it."""
+
+    micro_tokens = hop_bytes = 0
 
     def __init__(self, hall: Hall, losses: dict[int, float] | None = None) -> None:
         self.hall = hall
@@ -128,6 +133,29 @@ def many() -> Scene:
     return Scene(hall, {0: LOSSES[0]})
 
 
+SEATS = {A: (0,), B: (0,), C: (1,), D: (1, 2), E: (2,)}
+COUNTED = {A: ((0, 3),), B: ((0, 1),), C: ((1, 3),), D: ((1, 1), (2, 1)), E: ((2, 3),)}
+"""Stages of each peer, and how many micro-batches it has counted in which."""
+
+
+def staged() -> Scene:
+    hall = StagedHall(stages=3)
+    for number, (peer, stages) in enumerate(SEATS.items()):
+        hall.begin(peer, *stages, name=NAMES[number] if number < 4 else "able-wren")
+        hall.ack(peer, loss=2.5, tokens_per_s=900.0, bytes_out=90_000_000, bytes_in=90_000_000)
+    hall.drain(A, B)
+    for peer, counted in COUNTED.items():
+        told = tuple(
+            Counted(Process(peer if not stage else A, BOOT), stage, marks({*range(1, 1 + count)}))
+            for stage, count in counted
+        )
+        made = Made(marks({*range(1, 5)} if peer == A else {1} if peer == B else set()), {})
+        hall.report(peer, Settled(0, told, made))
+    scene = Scene(hall, {0: LOSSES[0]})
+    scene.micro_tokens, scene.hop_bytes = 1024, 2_600_000
+    return scene
+
+
 STATES: dict[str, tuple[Callable[[], Scene], str]] = {
     "empty": (lambda: Scene(Hall(start_peers=3, rounds=40)), "Nobody is here yet"),
     "waiting": (waiting, "Waiting, round 1 of 40, 1 peer"),
@@ -135,6 +163,7 @@ STATES: dict[str, tuple[Callable[[], Scene], str]] = {
     "skipped": (skipped, "Training, round 10 of 40, 3 peers"),
     "disputed": (disputed, "Stopped: peers hold different states"),
     "finished": (finished, "Finished after 8 rounds"),
+    "stages": (staged, "Training, round 1 of 100, 5 peers"),
     "many": (many, "Training, round 1 of 40, 64 peers"),
 }
 """Each state's scene, and the words above its page."""
@@ -146,13 +175,13 @@ async def served(
 ) -> AsyncIterator[tuple[str, web.AppRunner]]:
     """Serve a scene's page on loopback, with so many earlier rounds; its address."""
     loop = asyncio.get_running_loop()
-    history = History(163_840, 40)
+    history = History(163_840, 40, scene.micro_tokens)
     scene.known.update({op: 1.2 + 5.5 / (1 + op / 100) for op in range(1, rounds + 1)})
     history.rounds += [
         Round(number, "merged", 64, 0, 60.0 * number, 10_000_000 * number, 10**9 * number)
         for number in range(1, rounds + 1)
     ]
-    facts = Viewed(step_tokens=2048, value_bytes=1.02)
+    facts = Viewed(step_tokens=2048, value_bytes=1.02, hop_bytes=scene.hop_bytes)
     page = Page(scene, history, facts, guard or Anybody(), loop.time, lambda: 1_800_000_000.0)
     app = web.Application()
     page.add_to(app)

@@ -21,3 +21,21 @@ def test_limits_are_set_shown_and_refused(tmp_path, capfd):
     (tmp_path / "limits.json").write_text("{")
     assert main(["limits", "show", *at]) == 2
     assert "makes no sense" in capfd.readouterr().err
+
+
+def test_limits_on_the_link_are_set_and_taken_away(tmp_path, capfd, monkeypatch):
+    at = ("--state-dir", str(tmp_path))
+    monkeypatch.setenv("SWARMTRAIN_DOWN", "1mbit")  # of `join` alone
+    assert main(["limits", "set", "--up", "10mbit", "--daily", "20GB", *at]) == 0
+    assert capfd.readouterr().out == "Limits: 1.25 MB/s up, 20 GB a day.\n"
+    assert main(["limits", "set", "--up", "", "--memory", "2GB", "--keep", "0", *at]) == 0
+    told = capfd.readouterr().out
+    assert told.startswith("Limits: 20 GB a day, 2 GB of memory, 0 of disk for others.\n")
+    assert "from its next start" in told
+    for words in (("--up", "10mb"), ("--up", "1kbit"), ("--daily", "20"), ("--memory", "much")):
+        assert main(["limits", "set", *words, *at]) == 2
+        assert capfd.readouterr().err
+    for text in ('{"up": 5}', '{"daily": -2}', '{"disk": 1e3}', '{"up": true}', "[]"):
+        (tmp_path / "limits.json").write_text(text)
+        assert main(["limits", "show", *at]) == 2
+        capfd.readouterr()

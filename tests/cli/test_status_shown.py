@@ -232,3 +232,22 @@ def test_a_peer_that_has_left_says_so_with_its_own_units_and_limits():
         "speed            12 samples/s",
         "limits           625 kB/s up, 10 GB a day",
     ]
+
+
+def test_the_pages_numbers_are_shown_as_they_were_computed():
+    traffic = {"up": 154_000_000, "down": 1, "relayed": 0, "fewer": 20.1}
+    numbers = {"tokens": 120_000, "tokens_per_s": 5210.4, "left_s": 3000.0, "loss": 2.539,
+               "loss_round": 39, "traffic": traffic}  # fmt: skip
+    assert [*describe({"losses": {"39": 9.0}, "numbers": numbers})] == [
+        "validation loss  2.539 nats after round 39",
+        "in results       120 000 tokens",
+        "speed of all     5210 tokens/s",
+        "left             about 50 min",
+        "sent by all      154 MB, 20.1 times less than data-parallel",
+    ]
+
+
+def test_a_peers_quota_is_shown_beside_what_was_moved_today():
+    told = {"today": 126_000_000, "caps": {"up": 0, "down": 0, "daily": 500_000_000}}
+    assert [*describe(told)] == ["moved today      126 MB of 500 MB"]
+    assert not [*describe({"today": 126_000_000, "caps": {"up": 0, "down": 0, "daily": 0}})]

@@ -69,7 +69,7 @@ def test_a_link_opens_the_page_until_it_is_withdrawn(tmp_path: Path) -> None:
         async with shown(tmp_path) as (base, secret, browser):
             assert await look(base, secret, browser) == 200
             (cookie,) = browser.cookie_jar
-            assert cookie.key == COOKIE and cookie["httponly"] and cookie["secure"]
+            assert cookie.key.startswith(f"{COOKIE}_") and cookie["httponly"] and cookie["secure"]
             assert cookie["samesite"] == "Strict" and secret not in cookie.value
             async with browser.get(f"{base}/api/v1/run") as answer:
                 view = await answer.json()
@@ -111,7 +111,7 @@ def test_forged_cookies_and_guesses_open_nothing(tmp_path: Path) -> None:
                       f"{number[::-1]}.{invite}.{seal}", "é.ü.ö", "a.b.\udcff")  # fmt: skip
             browser.cookie_jar.clear()
             for value in forged:
-                headers = {"Cookie": f"{COOKIE}={value}"}
+                headers = {"Cookie": f"{cookie.key}={value}"}
                 assert await status_of(browser, f"{base}/api/v1/run", headers=headers) == 401
             for _ in range(11):
                 assert await look(base, "00" * 16, browser) == 401

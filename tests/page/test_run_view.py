@@ -4,8 +4,8 @@ import msgspec
 
 from swarmtrain.page import metrics
 from swarmtrain.page.api import OPENAPI
-from swarmtrain.page.history import ROUNDS_MAX, History
-from swarmtrain.page.view import Viewed, event_rows, round_columns, run_view
+from swarmtrain.page.history import NORMS_MAX, ROUNDS_MAX, History
+from swarmtrain.page.view import Viewed, event_rows, numbers_of, round_columns, run_view
 from swarmtrain_transport.ledger.fold import LedgerView
 from swarmtrain_transport.wire import messages as m
 from swarmtrain_transport.wire.records import BodyReader, Books, Commit, Rewind, Skip
@@ -51,6 +51,8 @@ def test_rounds_contributions_and_the_exchange_are_the_ledgers():
     assert (view.round, view.committed, view.tokens) == (2, 2, 6 * TOKENS)
     assert [(one.rounds, one.tokens) for one in view.contributions] == [(2, 2 * TOKENS)] * 3
     assert view.left_s == 98 * 5.0
+    assert [one.fewer for one in view.peers] == [80.0] * 3
+    assert [one.parallel_up for one in view.peers] == [40 * 2 * 4 * 24] * 3
     assert view.traffic.fewer == 80.0  # 40 steps of 2 x 4 bytes of 24 values, by 96 bytes sent
     assert view.exchange is not None and view.exchange.kind == "mean"
     assert len(view.exchange.edges) == 6 and {moved for *_, moved in view.exchange.edges} == {16}
@@ -92,8 +94,13 @@ def test_a_rewind_takes_its_rounds_back():
     hall = opened(A, B)
     hall.run_op(1, A, B)
     history = history_of(hall)
+    assert [one.contributed for one in history.peers.of.values()] == [1, 1]
+    history._fold(Rewind(5, "of no round"))
+    history._fold(Rewind(0, "lost", group=1))
+    assert history.rounds
     history._fold(Rewind(0, "lost"))
     assert not history.rounds
+    assert [(one.contributed, one.streak) for one in history.peers.of.values()] == [(0, 0)] * 2
 
 
 def test_what_is_kept_of_a_long_run_is_bounded_and_reaches_back_to_its_beginning():
@@ -185,3 +192,52 @@ def test_bytes_of_who_has_left_stay_counted():
     history.saw({"a": (150, 15)}, ())
     history.saw({"a": (20, 2), "b": (60, 6)}, ())  # another process of a, and b is back
     assert (history.up, history.down) == (100 + 50 + 50 + 20 + 10, 10 + 5 + 5 + 2 + 1)
+
+
+def test_norms_are_kept_for_some_rounds_of_those_who_are_in():
+    history = History(TOKENS, 100)
+    for op in range(1, 2 * NORMS_MAX):
+        history._fold(Commit(op, b"", (A, B), (), b""))
+        history.saw({"a": (1, 1), "b": (1, 1)}, (), {"a": op / 3})
+        history.saw({"a": (1, 1), "b": (1, 1)}, (), {"a": 9.0})  # the same round
+    assert len(history.norms["a"]) == NORMS_MAX and history.norms["a"][-1] == 13.0
+    history._fold(Commit(99, b"", (B,), (), b""))
+    history.saw({"b": (1, 1)}, (), {})
+    assert not history.norms
+
+
+def test_status_is_told_the_views_numbers():
+    hall = opened(A, B)
+    hall.run_op(1, A, B)
+    view = seen(hall)
+    numbers = numbers_of(view)
+    assert (numbers.tokens, numbers.loss_round) == (2 * TOKENS, None)
+    assert numbers.traffic == view.traffic
+
+
+def test_a_model_in_stages_is_drawn_as_seats_and_routes():
+    from tests.browser.scenes import staged
+
+    scene = staged()
+    history = History(TOKENS, 100, micro_tokens=7)
+    history.read(scene.hall.records)
+    view = run_view(scene.status(), history, Viewed(5, 1.0, hop_bytes=1000), 0.0)
+    assert view.exchange is not None and not view.exchange.corners
+    assert [(one.stage, one.counted) for one in view.exchange.seats] == [
+        (0, 3), (0, 1), (1, 3), (1, 1), (2, 1), (2, 3)
+    ]  # fmt: skip
+    edges = {(a, b): moved for a, b, moved in view.exchange.edges}
+    assert edges[0, 2] == 3 * 3 * 1000 // 4 and edges[2, 5] == 3 * 3 * 1000 // 4
+    assert (3, 4) not in edges, "a peer of two stages sends itself nothing"
+    assert sum(moved for (a, b), moved in edges.items() if b in (2, 3)) == 4000
+    assert all(one.parallel_up is None for one in view.peers) and view.traffic.fewer is None
+
+
+def test_peers_of_other_experts_are_told_apart():
+    hall = Hall(experts=3, start_peers=1)
+    hall.join(A, B)
+    hall.take(hall.machine.place(B, (2,), hall.now_s))
+    view = seen(hall)
+    assert view.experts == 3
+    assert {one.peer: one.expert for one in view.peers} == {A.hex()[:16]: 0, B.hex()[:16]: 2}
+    assert seen(opened(A)).experts == 0

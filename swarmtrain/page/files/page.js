@@ -144,9 +144,10 @@ function show(now) {
   $("waiting").textContent = now.waiting_for
     ? `◔ Waiting for ${now.waiting_for}${seen}.`
     : `◐ Round ${now.round} was skipped. Nobody lost anything: all train on from where they are.`;
+  const isOwn = now.you.length > 0;
   facts($("facts"), [
     ["peers", now.peers.length], ["round", `${now.round} of ${now.rounds}`],
-    ["validation loss", now.round ? `${fixed(now.first_loss, 3)} → ${fixed(now.loss, 3)}` : fixed(now.loss, 3)],
+    ...(isOwn && now.loss === null ? [] : [["validation loss", now.round ? `${fixed(now.first_loss, 3)} → ${fixed(now.loss, 3)}` : fixed(now.loss, 3)]]),
     [`${now.unit} in results`, amount(now.tokens)], [`${now.unit} a second`, amount(now.tokens_per_s)],
     ["left", now.result ? "0" : lasting(now.left_s)], ["parameters", amount(now.num_values)],
     ["newcomers", now.door === "closed" ? "✖ closed" : "welcome"],
@@ -154,6 +155,9 @@ function show(now) {
   ]);
   $("you-card").hidden = !now.you.length;
   facts($("you"), now.you);
+  showMeters(now.meters);
+  $("of-experts").hidden = !now.experts;
+  $("of-experts").textContent = `Loss, rounds and exchange are those of expert 0 of ${now.experts}; tokens, bytes and contributions are of all. swarmtrain status tells each expert's.`;
   $("ask").hidden = !now.can_write || now.checkpoint < 0;
   if (!$("qr").src) $("qr").src = "/api/v1/qr.svg";
   $("join").hidden = now.state === "finished" || now.peers.length > 0;
@@ -162,15 +166,22 @@ function show(now) {
   drawExchange();
   const moved = now.traffic;
   facts($("bytes"), [
-    ["sent by peers", bytes(moved.up)], ["received", bytes(moved.down)],
-    ["passed on here", bytes(moved.relayed)],
+    [isOwn ? "sent by you" : "sent by peers", bytes(moved.up)], ["received", bytes(moved.down)],
+    ...(isOwn ? [] : [["passed on here", bytes(moved.relayed)]]),
     ["less than data-parallel", moved.fewer === null ? "–" : `${moved.fewer.toLocaleString()} ×`],
-    ["each token in results", now.tokens ? bytes(moved.up / now.tokens) : "–"],
+    ...(isOwn ? [] : [["each token in results", now.tokens ? bytes(moved.up / now.tokens) : "–"]]),
   ]);
+  const senders = now.peers.filter((one) => one.bytes_up).sort((a, b) => b.bytes_up - a.bytes_up).slice(0, 20);
+  const isCompared = senders.some((one) => one.fewer);
+  table($("sent"), [["name", "name"], ["up", "sent", 1], ["down", "received", 1], ...(isCompared ? [["parallel", "data-parallel", 1], ["fewer", "less", 1]] : [])], senders.map((one) => [
+    one.name, bytes(one.bytes_up), bytes(one.bytes_down),
+    ...(isCompared ? [one.parallel_up ? bytes(one.parallel_up) : "–", one.fewer ? `${one.fewer.toLocaleString()} ×` : "–"] : []),
+  ]));
+  $("sent").hidden = !senders.length;
   table($("given"), [["name", "name"], ["rounds", "rounds", 1], ["tokens", now.unit, 1], ["streak", "in a row", 1]],
     now.contributions.slice(0, 20).map((one) => [`${one.name || one.peer}${one.is_in ? "" : " (gone)"}`, one.rounds, amount(one.tokens), one.streak]));
-  table($("health"), [["name", "name"], ["norm", "norm", 1], ["cosine", "cosine", 1], ["left", "left out", 1], ["rests", "rests"]],
-    now.peers.map((one) => [one.name, fixed(one.norm, 2), fixed(one.cosine, 2), one.left_out, one.rests || "–"]));
+  table($("health"), [["name", "name"], ["norms", "norms, by round"], ["norm", "newest", 1], ["cosine", "cosine", 1], ["left", "left out", 1], ["rests", "rests"]],
+    now.peers.map((one) => [one.name, curve(one), fixed(one.norm, 2), fixed(one.cosine, 2), one.left_out, one.rests || "–"]));
   $("notices").replaceChildren(...now.notices.slice().reverse().map((one) =>
     node("li", {}, `round ${one.round}: ${one.name ? `${one.name}, ` : ""}${one.kind}${one.text ? `: ${one.text}` : ""}`)));
   $("saved").textContent = now.checkpoint < 0 ? "None yet."
@@ -267,13 +278,29 @@ const ways = (one) => Object.entries(one.reached).map(([way, count]) => `${count
 
 // ---- pictures
 
+function showMeters(meters) {
+  $("meters").hidden = !meters.length;
+  $("meters").replaceChildren(...meters.map((one) => {
+    const words = `${bytes(one.used)} of ${bytes(one.most)}${one.unit === "B/s" ? " a second" : ""}`;
+    return node("p", {}, node("label", {}, one.label, " ", node("meter", { min: 0, max: one.most, value: Math.min(one.used, one.most) })), " ", words);
+  }));
+}
+
+function curve(one) {
+  if (one.norms.length < 2) return "–";
+  const wide = 84, high = 20, most = Math.max(...one.norms, 1e-9);
+  const points = one.norms.map((norm, at) => `${((at * wide) / (one.norms.length - 1)).toFixed(1)} ${(high - (norm / most) * (high - 2)).toFixed(1)}`);
+  return node("svg", { width: wide, height: high, role: "img", "aria-label": `Norms of ${one.name}: ${one.norms.map((norm) => fixed(norm, 2)).join(", ")}` },
+    node("path", { d: `M${points.join("L")}`, class: "curve" }));
+}
+
 async function drawLoss() {
   const known = rounds.round.map((_, at) => at).filter((at) => rounds.loss[at] !== null && rounds[axis][at] !== null);
   const last = known[known.length - 1];
   $("axis").hidden = known.length < 2;
   $("plot-words").textContent = known.length === 1 ? `Loss ${fixed(rounds.loss[last], 3)} so far.` : known.length
     ? `Loss ${fixed(rounds.loss[known[0]], 3)} at first, ${fixed(rounds.loss[last], 3)} after round ${rounds.round[last]}.`
-    : "No validation loss yet: it comes with the first results.";
+    : view.you.length ? "Validation losses are on the coordinator's page." : "No validation loss yet: it comes with the first results.";
   $("plot").hidden = known.length < 2;
   if (known.length < 2) return;
   plots ??= new Promise((done) => {
@@ -311,8 +338,9 @@ function drawTimeline() {
   const key = JSON.stringify([shown, [...names]]);
   if (key === drawnRounds) return;
   drawnRounds = key;
-  if (!shown.length) { $("timeline").replaceChildren(node("p", {}, "No round was planned yet.")); return; }
-  const peers = [...new Set([...names.keys(), ...shown.flatMap((one) => Object.keys(one.ready).map((peer) => peer.slice(0, 16)))])];
+  if (!shown.length) { $("timeline").replaceChildren(node("p", {}, view.you.length ? "Times of rounds are on the coordinator's page; the events below tell what became of each." : "No round was planned yet.")); return; }
+  const others = new Set(view.peers.filter((one) => one.expert).map((one) => one.peer));
+  const peers = [...new Set([...[...names.keys()].filter((peer) => !others.has(peer)), ...shown.flatMap((one) => Object.keys(one.ready).map((peer) => peer.slice(0, 16)))])];
   const left = 120, high = 18, spans = shown.map((one) => Math.max(one.ended ?? one.frozen ?? one.planned, 0.001));
   const total = spans.reduce((sum, one) => sum + one, 0), wide = Math.max(560, 40 * shown.length), scale = (wide - left) / total;
   const drawn = node("svg", { width: wide, height: high * peers.length + 34, role: "group", "aria-label": "Rounds by peer" });
@@ -355,11 +383,7 @@ function drawExchange() {
   if (key === drawnPicture) return;
   drawnPicture = key;
   if (!found) { $("exchange").replaceChildren(); $("exchange-words").textContent = "No exchange was planned yet."; return; }
-  if (found.stages.length) {
-    $("exchange").replaceChildren(node("ol", {}, ...found.stages.map((peers, stage) => node("li", {}, `stage ${stage}: ${peers.join(", ") || "nobody"}`))));
-    $("exchange-words").textContent = "Micro-batches go through the stages in order, each over any peer of the next.";
-    return;
-  }
+  if (found.seats.length) { drawStages(found); return; }
   const size = 320, middle = size / 2, radius = 120, count = found.corners.length;
   const drawn = node("svg", { viewBox: `0 0 ${size} ${size}`, width: "100%", height: 300, role: "img", "aria-label": `Exchange of round ${found.round} between ${count} peers` });
   const place = (number) => [middle + radius * Math.sin((2 * Math.PI * number) / count), middle - radius * Math.cos((2 * Math.PI * number) / count)];
@@ -378,6 +402,29 @@ function drawExchange() {
   $("exchange").replaceChildren(drawn);
   const kinds = { mean: "Each peer sums a slice and gives the result to all.", pair: "Pairs exchange; nobody else is needed.", gather: "Everybody gets everybody's contribution." };
   $("exchange-words").textContent = `Round ${found.round}. ${kinds[found.kind] || ""}`;
+}
+
+function drawStages(found) {
+  const count = 1 + Math.max(...found.seats.map((one) => one.stage)), rows = Array.from({ length: count }, () => 0);
+  const column = 130, places = found.seats.map((one) => [column * (one.stage + 0.5), 44 + 52 * rows[one.stage]++]);
+  const wide = column * count, high = 30 + 52 * Math.max(...rows);
+  const drawn = node("svg", { viewBox: `0 0 ${wide} ${high}`, class: "stages", style: `max-width:${wide}px;min-width:${84 * count}px`, role: "img", "aria-label": `Routes of micro-batches through ${count} stages` });
+  const most = Math.max(1, ...found.edges.map(([, , moved]) => moved));
+  for (const [a, b, moved] of found.edges) {
+    const [x1, y1] = places[a], [x2, y2] = places[b], middle = (x1 + x2) / 2;
+    drawn.append(node("path", { d: `M${x1} ${y1} C${middle} ${y1} ${middle} ${y2} ${x2} ${y2}`, class: moved ? "edge" : "edge idle", "stroke-width": moved ? 1 + (7 * moved) / most : 1 },
+      node("title", {}, `${found.seats[a].name} to ${found.seats[b].name}: about ${bytes(moved)} a round`)));
+  }
+  for (let stage = 0; stage < count; stage++)
+    drawn.append(node("text", { x: column * (stage + 0.5), y: 14, "text-anchor": "middle", class: "dim" }, rows[stage] ? `stage ${stage}` : `stage ${stage}: nobody`));
+  found.seats.forEach((one, number) => {
+    const [x, y] = places[number];
+    drawn.append(node("circle", { cx: x, cy: y, r: 8, class: "node" }, node("title", {}, `${one.name}, stage ${one.stage}: ${one.counted} micro-batches counted`)));
+    drawn.append(node("text", { x, y: y + 22, "text-anchor": "middle", class: "onto" }, one.name.slice(0, 14)));
+  });
+  const frame = node("div", { class: "scroll", tabindex: 0, role: "group", "aria-label": "Stages and routes" }, drawn);
+  $("exchange").replaceChildren(frame);
+  $("exchange-words").textContent = "Micro-batches go through the stages in order, each over any peer of the next. Width is about the bytes of the newest round, by what each peer has counted.";
 }
 
 // ---- once

@@ -11,6 +11,7 @@ import time
 from pathlib import Path
 
 from swarmtrain.config.caps import Caps
+from swarmtrain.foundation.errors import UserError
 from swarmtrain.peer.network.allowance import Allowance
 from swarmtrain_transport import limits
 from swarmtrain_transport.links.link import Address, LinkStats, PeerId
@@ -28,6 +29,9 @@ _BULK = frozenset(
     }
 )  # fmt: skip
 
+_SHUT_BYTES_PER_S = 1.0
+"""Rate of a gate that is shut."""
+
 
 class Bandwidth:
     """A link that keeps link.Link's contract, and the rates in a participant's stats.
@@ -37,22 +41,27 @@ class Bandwidth:
         loop: event loop of the link.
         caps: limits that the link's owner sets.
         directory: folder of today's traffic.
+        gate: holds back what the link takes in.
 
     Raises:
         UserError: SWT-E405, today's allowance is used up already.
     """
 
     def __init__(
-        self, link: ZmqLink, loop: asyncio.AbstractEventLoop, caps: Caps, directory: Path
+        self,
+        link: ZmqLink,
+        loop: asyncio.AbstractEventLoop,
+        caps: Caps,
+        directory: Path,
+        gate: TokenBucket,
     ) -> None:
         self._link = link
         self._loop = loop
         self._rates = LinkRates(caps.up, caps.down)
-        self._outbox = Outbox(TokenBucket(caps.up, loop.time()) if caps.up else None)
-        self._allowance: Allowance | None = None
-        if caps.daily:
-            self._allowance = Allowance(directory, caps.daily, _today)
-            self._allowance.check()
+        self._up, self._gate = TokenBucket(caps.up, loop.time()), gate
+        self._outbox = Outbox(self._up)
+        self._allowance = Allowance(directory, caps.daily, _today)
+        self._allowance.check()
         self._timer: asyncio.TimerHandle | None = None
         self._read_s = -math.inf
         self._plan_ids: frozenset[int] = frozenset()
@@ -84,6 +93,19 @@ class Bandwidth:
         self._flush_soon()
         return True
 
+    def cap(self, caps: Caps) -> None:
+        """Keep to other limits from now on."""
+        now_s = self._loop.time()
+        self._up.change(caps.up, now_s)
+        self._gate.change(caps.down, now_s)
+        self._rates.cap(caps.up, caps.down)
+        self._allowance.daily = caps.daily
+        self._link.gate_changed()
+        if self._timer is not None:  # it waits as long as the old cap asked for
+            self._timer.cancel()
+            self._timer = None
+        self._flush_soon()
+
     def _flush_soon(self) -> None:
         if self._timer is None:
             # After the whole batch: which frame goes first depends on all of them.
@@ -93,8 +115,7 @@ class Bandwidth:
         """Send nothing more."""
         if self._timer is not None:
             self._timer.cancel()
-        if self._allowance is not None:
-            self._allowance.save()
+        self._allowance.save()
 
     def look(self, participant: Participant, bytes_moved: int, now_s: float) -> None:
         """Called at every event; reads the counters as often as a window of rates asks for.
@@ -109,11 +130,10 @@ class Bandwidth:
             self._plan_ids = plan_ids
             self._outbox.keep_only(plan_ids)
             self._widen()
+        self._allowance.count(bytes_moved)
         if now_s < self._read_s + limits.RATE_WINDOW_S / 2:
             return
         self._read_s = now_s
-        if self._allowance is not None:
-            self._allowance.count(bytes_moved)
         moved = self._link.moved()
         if moved is not None:
             self._rates.counted(moved.up, moved.down, min(plan_ids, default=None), now_s)
@@ -132,30 +152,37 @@ class Bandwidth:
             self._outbox.widths[peer] = width
             self._link.widen(peer, width)
 
-    def check_allowance(self) -> None:
-        """Between exchanges.
+    @property
+    def today(self) -> int:
+        """Bytes of this calendar day."""
+        return self._allowance.used
+
+    def check_allowance(self, *, is_exchanging: bool, lacks: int = 0) -> None:
+        """Look whether today's allowance is enough, for a round more between two.
+
+        Args:
+            is_exchanging, lacks: see Allowance.
 
         Raises:
-            UserError: SWT-E405, today's allowance is used up.
+            UserError: SWT-E405, it is not. Nothing more is sent or taken in.
         """
-        if self._allowance is not None:
-            self._allowance.check()
+        try:
+            self._allowance.check(is_exchanging=is_exchanging, lacks=lacks)
+        except UserError:
+            self._gate.change(_SHUT_BYTES_PER_S, self._loop.time())
+            raise
 
     def _flush(self) -> None:
         """Hand over what may go, and come back while there is more."""
         self._timer = None
         rate = self._rates.up_bytes_per_s
-        for peer, frame in self._outbox.due(self._link.acknowledged(), rate, self._loop.time()):
+        acked, left = self._link.acknowledged(), self._allowance.left()
+        for peer, frame in self._outbox.due(acked, rate, self._loop.time(), left):
             before = self._link.stats.bytes_sent
             self._link.send(peer, frame)
             self._outbox.sent(peer, frame, self._link.stats.bytes_sent - before)
         if not self._outbox.is_empty:
             self._timer = self._loop.call_at(self._outbox.next_wakeup_s, self._flush)
-
-
-def inflow(caps: Caps, now_s: float) -> TokenBucket | None:
-    """Return the cap that holds back the reading of the data lane, if its owner wants one."""
-    return TokenBucket(caps.down, now_s) if caps.down else None
 
 
 def _today() -> str:

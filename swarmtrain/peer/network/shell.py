@@ -19,6 +19,7 @@ import msgspec
 
 from swarmtrain.config.caps import NO_CAPS, Caps
 from swarmtrain.config.options import Endpoint
+from swarmtrain.config.owner_limits import NO_LIMITS
 from swarmtrain.credit.lifetime import Keeper
 from swarmtrain.foundation import dirs, supervisor
 from swarmtrain.foundation.errors import UserError, cleaned, refused, run_over, translate
@@ -28,7 +29,7 @@ from swarmtrain.peer.disk.shelf import DiskShelf
 from swarmtrain.peer.disk.spill_file import SpillFile
 from swarmtrain.peer.disk.storage import PeerStorage
 from swarmtrain.peer.network import forked
-from swarmtrain.peer.network.bandwidth import Bandwidth, inflow
+from swarmtrain.peer.network.bandwidth import Bandwidth
 from swarmtrain.peer.network.complaints import Complaints
 from swarmtrain.peer.network.control import (
     PIECE_BYTES_MAX,
@@ -54,6 +55,7 @@ from swarmtrain_transport.credentials.identity import Identity, verify
 from swarmtrain_transport.credentials.invite import Invite
 from swarmtrain_transport.errors import RemoteFault, TransportError
 from swarmtrain_transport.links.link import Link, PeerId
+from swarmtrain_transport.links.outbox import TokenBucket
 from swarmtrain_transport.links.zmq_link import ZmqLink
 from swarmtrain_transport.peer.local_peer import Card
 from swarmtrain_transport.peer.participant import Actions, Participant
@@ -139,7 +141,7 @@ class PeerShell:
         self._advertise = advertise
         self._maps = maps
         self._mapper: Mapper | None = None
-        self._caps = caps
+        self._caps, self._limits = caps, NO_LIMITS
         self._freeze = freeze
         self._waits = waits
         self._brings = msgspec.structs.replace(brings, run=invite.run)
@@ -177,12 +179,13 @@ class PeerShell:
         Raises:
             UserError: the coordinator cannot be reached or refuses; nothing can be listened on.
         """
-        gate = inflow(self._caps, self._now_s())
+        self._limits = self.wishes.read()
+        gate = TokenBucket(self._limits.caps(self._caps).down, self._now_s())
         zmq_link = await ZmqLink.open(self._identity, host, port, self, gate)
         forked.holders.add(self)
         try:
             where = Whereabouts(self._advertise, Endpoint(host, zmq_link.address.port))
-            self._start_machine(zmq_link, where.port)
+            self._start_machine(zmq_link, where.port, gate)
             self._meetings = Meetings(
                 self._loop, zmq_link, self._coordinator_s_end, self.send, self._name_of,
                 told=lambda: (*where.places(), *(self._mapper.places() if self._mapper else ())),
@@ -242,16 +245,18 @@ class PeerShell:
             if self._bandwidth is not None:
                 self._bandwidth.close()  # the last: it writes, and a disk may be full
 
-    def _start_machine(self, zmq_link: ZmqLink, port: int) -> None:
+    def _start_machine(self, zmq_link: ZmqLink, port: int, gate: TokenBucket) -> None:
         card = Card(
             self._identity.peer_id, os.urandom(8), self._name, self._identity.curve_key, "", port,
             brings=self._brings,
         )  # fmt: skip
         self._zmq = zmq_link
-        self._bandwidth = Bandwidth(zmq_link, self._loop, self._caps, self._storage.directory)
         self._keeper = Keeper(dirs.lifetime_dir(), self._identity.peer_id, self._name)
         for run in self._storage.ledger.read(0, 1):
             self._keeper.take(run)
+        self._bandwidth = Bandwidth(
+            zmq_link, self._loop, self._limits.caps(self._caps), self._storage.directory, gate
+        )
         self._begin(card, self._bandwidth, self._identity.sign, verify)
 
     def _begin(self, card: Card, link: Link, sign: Sign, verify: Verify) -> None:
@@ -551,8 +556,10 @@ class PeerShell:
         """An event that must not tear down the loop: a fault ends this peer with its reason."""
         try:
             self._refresh()
-            if self._bandwidth is not None and not self.is_exchanging:
-                self._bandwidth.check_allowance()
+            if self._bandwidth is not None:
+                self._bandwidth.check_allowance(
+                    is_exchanging=self.is_exchanging, lacks=self._lacks()
+                )
             self._act(event() or ())
         except (TransportError, UserError, OSError) as error:
             self._fail(translate(error) or UserError("SWT-E502", str(error)))
@@ -561,6 +568,15 @@ class PeerShell:
             told = UserError("SWT-E901", f"The network side failed: {error!r}.")
             told.__cause__ = error
             self._fail(told)
+
+    def _lacks(self) -> int:
+        """Return the bytes of the run's weights while they are not here; of stages and experts
+        nobody knows yet which."""
+        participant = self._participant
+        if participant is None or participant.applied_op >= 0 or len(participant.view.groups) > 1:
+            return 0
+        genesis = participant.view.first.genesis
+        return 4 * genesis.num_values if genesis is not None else 0
 
     def _fail(self, error: UserError) -> None:
         if self._fault is None:
@@ -663,6 +679,9 @@ class PeerShell:
         stats.relayed = self._meetings.heard_by_relay() if self._meetings is not None else ()
         stats.bytes_in, stats.bytes_out = link.stats.bytes_received, link.stats.bytes_sent
         if self._bandwidth is not None:
+            if (limits_now := self.wishes.read()) != self._limits:
+                self._limits = limits_now
+                self._bandwidth.cap(limits_now.caps(self._caps))
             self._bandwidth.look(participant, sum(self.bytes_moved), self._now_s())
         if control is not None:
             stats.control_bytes_in, stats.control_bytes_out = control.bytes_in, control.bytes_out
@@ -677,17 +696,17 @@ class PeerShell:
     def _view(self) -> PeerView:
         self._refresh()
         assert self._participant is not None and self._zmq is not None
-        said = self._caps.in_words(), self.wishes.limits.in_words()
         waiting, told_s = self._waiting
         if waiting.seen_s is not None:
             waiting = Waiting(waiting.text, waiting.seen_s + self._now_s() - told_s)
         return view_of(
             self._participant, self._invite.run, self._name, is_connected=self.is_connected,
             refused=dict(self._complaints.counts + Counter(self._zmq.stats.refused)),
-            waiting=waiting, note=self._note, limits=", ".join(filter(None, said)),
+            waiting=waiting, note=self._note, limits=self._limits.in_words(self._caps),
             has_left=self._has_left, unreachable=self._unreached.words,
             ways=self._meetings.words() if self._meetings is not None else "",
-            paused=self.wishes.words,
+            paused=self.wishes.words, caps=self._limits.caps(self._caps),
+            today=self._bandwidth.today if self._bandwidth is not None else 0,
         )  # fmt: skip
 
 

@@ -5,8 +5,10 @@ port at which it sees from where somebody comes, and relays.
 """
 
 import asyncio
+import gc
 import secrets
 import socket
+import warnings
 from collections.abc import Callable, Coroutine
 from contextlib import closing
 
@@ -352,3 +354,17 @@ def test_what_a_relay_moves_is_counted_and_it_cannot_read_or_change_it() -> None
         assert len(town.relay) == 0
 
     between_two(story)
+
+
+def test_a_meeting_that_is_given_up_before_its_part_has_begun_leaves_nothing_behind() -> None:
+    async def story(town: Town, ada: Home, ben: Home) -> None:
+        token = secrets.token_bytes(16)
+        ada.dialler.meet(Meet(token, ben.station.id, True, Way.RELAYED))
+        ada.dialler.part(token)
+        await asyncio.sleep(0)
+        gc.collect()
+
+    with warnings.catch_warnings(record=True) as told:
+        warnings.simplefilter("always")
+        between_two(story)
+    assert not [one for one in told if "never awaited" in str(one.message)]

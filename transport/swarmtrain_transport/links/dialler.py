@@ -205,6 +205,7 @@ class Dialler:
 
     def _do(self, meeting: _Meeting, part: Coroutine[Any, Any, None]) -> None:
         meeting.task = self._loop.create_task(self._guarded(meeting.asked, part))
+        meeting.task.add_done_callback(lambda task: part.close())  # it may not have begun
 
     async def _guarded(self, asked: Meet, part: Coroutine[Any, Any, None]) -> None:
         try:

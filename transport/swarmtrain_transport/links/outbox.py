@@ -18,7 +18,7 @@ class TokenBucket:
     So a frame larger than the burst still goes, and the next one waits for it.
 
     Args:
-        per_s: the cap.
+        per_s: the cap, 0 for none.
         now_s: the time.
         at_once: bytes that may go after a quiet time; None for those that CAP_BURST_S allows.
     """
@@ -29,19 +29,36 @@ class TokenBucket:
         self._tokens = self._burst
         self._counted_s = now_s
 
+    def change(self, per_s: float, now_s: float) -> None:
+        """Go on with another cap, which pays a debt of the old one."""
+        self.is_open(now_s)
+        self._rate, self._burst = per_s, per_s * limits.CAP_BURST_S
+        self._tokens = min(self._tokens, self._burst)
+
+    @property
+    def is_capped(self) -> bool:
+        """True if there is a cap."""
+        return self._rate > 0
+
     def is_open(self, now_s: float) -> bool:
         """Return True if something may go now."""
+        if not self.is_capped:
+            self._counted_s = now_s
+            return True
         self._tokens = min(self._burst, self._tokens + (now_s - self._counted_s) * self._rate)
         self._counted_s = now_s
         return self._tokens > 0
 
     def spend(self, count: float) -> None:
         """Take so many bytes away: they went."""
-        self._tokens -= count
+        if self.is_capped:
+            self._tokens -= count
 
     @property
     def opens_s(self) -> float:
         """Time at which something may go again."""
+        if not self.is_capped:
+            return self._counted_s
         return self._counted_s + max(0.0, limits.CAP_PAUSE_S - self._tokens / self._rate)
 
 
@@ -124,7 +141,7 @@ class Outbox:
         self.widths: dict[bytes, int] = {}
         self._window = 0.0
         self._lead = 0
-        self._is_held = False
+        self._is_held = self._is_told = False
         self._turns = 0
         self._looked_s = -math.inf
         self._asked_s = -math.inf
@@ -177,14 +194,19 @@ class Outbox:
         if self.is_empty:
             return math.inf
         waiting = [line for line in self._lines.values() if line.frames or line.hops]
-        times = 1 if any(line.stands for line in waiting) else limits.OUT_LOOKS_LOST
+        is_lost = self._is_told and not any(line.stands for line in waiting)
+        times = limits.OUT_LOOKS_LOST if is_lost else 1
         soon_s = self._asked_s + times * limits.OUT_LOOK_S
         if self._cap is not None:
             return max(soon_s, self._cap.opens_s)
         return soon_s
 
     def due(
-        self, acked: Mapping[bytes, int] | None, bytes_per_s: int, now_s: float
+        self,
+        acked: Mapping[bytes, int] | None,
+        bytes_per_s: int,
+        now_s: float,
+        most: float = math.inf,
     ) -> list[tuple[bytes, Frame]]:
         """Hand over the frames that may go now.
 
@@ -194,8 +216,10 @@ class Outbox:
                 but the cap holds frames back.
             bytes_per_s: known rate of our link, 0 if it is not known.
             now_s: the time.
+            most: bytes after which nothing more is handed over.
         """
         self._asked_s = now_s
+        self._is_told = acked is not None
         self._hear(acked)
         self._give_up(now_s)
         is_windowed = acked is not None and bytes_per_s > 0
@@ -203,7 +227,7 @@ class Outbox:
             self._adapt(bytes_per_s, now_s)
         frames: list[tuple[bytes, Frame]] = []
         self._is_held = False
-        while self._cap is None or self._cap.is_open(now_s):
+        while most > 0 and (self._cap is None or self._cap.is_open(now_s)):
             open_lines = self._open_lines(is_told=acked is not None, is_windowed=is_windowed)
             hops = {peer: line for peer, line in open_lines.items() if line.hops}
             bulk = {peer: line for peer, line in open_lines.items() if line.frames}
@@ -218,6 +242,7 @@ class Outbox:
                 break
             self._hand_over(open_lines[peer], frame)
             frames.append((peer, frame))
+            most -= len(frame.body)
         return frames
 
     def sent(self, peer: bytes, frame: Frame, num_bytes: int) -> None:

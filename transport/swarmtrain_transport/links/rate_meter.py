@@ -80,6 +80,10 @@ class LinkRates:
         self._meters: tuple[RateMeter, RateMeter] | None = None
         self._op: int | None = None
 
+    def cap(self, up: int, down: int) -> None:
+        """Change the caps."""
+        self._caps = up, down
+
     @property
     def up_bytes_per_s(self) -> int:
         """Measured and within the cap; the cap itself before a measurement; 0 if neither."""

@@ -82,7 +82,8 @@ class ZmqLink:
         self._is_open = True
         self._look_timer = ground.loop.call_later(limits.LINK_LOOK_S, self._look)
         self._packer = Packer()
-        hold = limits.CAPPED_RECEIVE_BYTES if gate else limits.LINK_HOLD_BYTES
+        is_capped = gate is not None and gate.is_capped
+        hold = limits.CAPPED_RECEIVE_BYTES if is_capped else limits.LINK_HOLD_BYTES
         self._proxy = Proxy(ground.loop, public, local, hold, self._greeted, self._refused_preamble)
         self.greet: Callable[[Preamble, sockets.socket], bool] = lambda preamble, far: False
         self._zap = Reader(ground.loop, ground.zap, self._on_zap)
@@ -104,7 +105,8 @@ class ZmqLink:
             host: address to listen on.
             port: likewise.
             handler: hears of frames and faults.
-            gate: cap on what is taken in.
+            gate: cap on what is taken in. One that is set later takes in first what has come by
+                then: queues are as long as they were made.
 
         Raises:
             PortInUse: another socket listens there.
@@ -114,12 +116,13 @@ class ZmqLink:
         if not zmq.has("curve"):
             raise LocalFault("libzmq has no CURVE; install the pyzmq wheel from the registry")
         numeric = await resolve(host, port)
-        public = listen(host, numeric, port, is_capped=gate is not None)
+        is_capped = gate is not None and gate.is_capped
+        public = listen(host, numeric, port, is_capped=is_capped)
         loop, local = asyncio.get_running_loop(), Local()
         try:
             ground = Ground(loop, zmq.Context(io_threads=1), identity)
             try:
-                receiver = make_receiver(ground, local.endpoint, is_capped=gate is not None)
+                receiver = make_receiver(ground, local.endpoint, is_capped=is_capped)
                 real = Address(identity.peer_id, identity.curve_key, host, public.getsockname()[1])
                 return cls(ground, real, handler, receiver, public, local, gate)
             except BaseException:
@@ -129,6 +132,10 @@ class ZmqLink:
             public.close()
             local.close()
             raise
+
+    def gate_changed(self) -> None:
+        """Read on by the gate as it is now."""
+        self._receiver.hurry()
 
     @property
     def address(self) -> Address:

@@ -108,6 +108,11 @@ class Reader:
                 raise
         self._schedule()
 
+    def hurry(self) -> None:
+        """Wait no more for the gate as it was: it is another one."""
+        self._again.cancel()
+        self._again = self._loop.call_soon(self._go_on)
+
     def _wait_at(self, gate: TokenBucket) -> None:
         # The descriptor stays ready while there is something to read, so it is not watched now.
         self._loop.remove_reader(self._descriptor)

@@ -46,9 +46,9 @@ TOKENS = 3
 
 
 class StagedHall(Hall):
-    """A coordinator of two stages, and peers that hold what they are given."""
+    """A coordinator of two stages or more, and peers that hold what they are given."""
 
-    def __init__(self, records: Any = (), term: int = 1, **pipeline: Any) -> None:
+    def __init__(self, records: Any = (), term: int = 1, stages: int = 2, **pipeline: Any) -> None:
         self.now_s, self.records = 0.0, list(records)
         self.sent: dict[PeerId, list[Any]] = {}
         self.closed: list[PeerId] = []
@@ -57,7 +57,7 @@ class StagedHall(Hall):
         first = terms_of(start_peers=1)
         self.machine = Rendezvous(
             first, RUN_KEY, tuple(records), sign, verify, term, 0.0,
-            more_groups=(dataclasses.replace(first, group=1),),
+            more_groups=tuple(dataclasses.replace(first, group=one) for one in range(1, stages)),
             pipeline=PipelineTerms(SHARE, tokens=TOKENS, **pipeline),
         )  # fmt: skip
         self.take(self.machine.start(0.0))
