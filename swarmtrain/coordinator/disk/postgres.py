@@ -80,8 +80,9 @@ class PostgresDatabase:
         self._is_closed = threading.Event()
         try:
             self._session: psycopg.Connection[Row] = psycopg.connect(
-                url, autocommit=True, client_encoding="UTF8", connect_timeout=CONNECT_S, keepalives_idle=2,
-                keepalives_interval=1, keepalives_count=3, tcp_user_timeout=int(ANSWER_S * 1000),
+                url, autocommit=True, client_encoding="UTF8", connect_timeout=CONNECT_S,
+                keepalives_idle=2, keepalives_interval=1, keepalives_count=3,
+                tcp_user_timeout=int(ANSWER_S * 1000),
                 application_name=f"swarmtrain {run}"[:_NAME_BYTES_MAX],
             )  # fmt: skip
         except psycopg.Error as exc:
