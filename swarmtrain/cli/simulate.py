@@ -60,6 +60,10 @@ def simulate(
         bool,
         typer.Option("--routers", help="Peers are behind routers, and meet by ways that break."),
     ] = False,
+    guarded: Annotated[
+        bool,
+        typer.Option("--guarded", help="The loss leaps now and then, and the run goes back."),
+    ] = False,
     pipelines: Annotated[
         bool,
         typer.Option(
@@ -116,7 +120,7 @@ def simulate(
 
     drawn_with = {
         "fragments": fragments, "kind": kind.value, "text_pieces": text, "extended": extended,
-        "routers": routers,
+        "routers": routers, "guarded": guarded,
     } | ({"groups": groups} if groups is not None else {})  # fmt: skip
     if experts:
         drawn_with |= {"groups": experts, "are_experts": True}

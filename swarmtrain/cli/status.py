@@ -224,12 +224,14 @@ def _span(stages: list[int]) -> str:
 
 
 def _quarrels(view: Mapping[str, Any]) -> Iterator[str]:
-    """Yield a line for each of the newest accusations of one peer by another."""
+    """Yield a line for each of the newest accusations of one peer by another, and for those whose
+    contributions are unlike the others'."""
     events = view.get("events")
     known = [event for event in events or () if isinstance(event, dict)]
-    for event in [event for event in known if event.get("event") == "at odds"][-_QUARRELS:]:
-        who = f"peer {str(event.get('peer', ''))[:8]} {event.get('reason', '')}"
-        yield fact("at odds", f"{who} (round {event.get('round', 0)})")
+    for kind, says in ("at odds", " "), ("apart", ": "):
+        for event in [event for event in known if event.get("event") == kind][-_QUARRELS:]:
+            who = f"peer {str(event.get('peer', ''))[:8]}{says}{event.get('reason', '')}"
+            yield fact(kind, f"{who} (round {event.get('round', 0)})")
 
 
 _CUT_FOR = {"flood": "for too many messages", "fault": "for what is no message of the protocol"}

@@ -24,6 +24,26 @@ _TYPE_WORDS: dict[type, str] = {
 }
 
 
+def said(what: str, span: str = "", default: str = "") -> Meta:
+    """Declare a setting in words, where its type says its range; or `span` does."""
+    return Meta(description=what, extra={"span": span, "default": default})
+
+
+def between(low: float, high: float, what: str, why: str = "") -> Meta:
+    """Declare a range from `low` to `high`, both included."""
+    return Meta(ge=low, le=high, description=what, extra={"why": why})
+
+
+def above_zero(high: float, what: str) -> Meta:
+    """Declare a range from above 0 to `high`."""
+    return Meta(gt=0, le=high, description=what)
+
+
+def fading(what: str) -> Meta:
+    """Declare a range from 0 to below 1: at 1 the past would never fade."""
+    return Meta(ge=0, lt=1, description=what)
+
+
 def plain(kind: Any) -> Any:
     """The type without its range."""
     return typing.get_args(kind)[0] if typing.get_origin(kind) is typing.Annotated else kind

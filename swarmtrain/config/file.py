@@ -22,7 +22,13 @@ from swarmtrain.config.data import unsettled
 from swarmtrain.config.declared import expected, is_of, plain, type_words
 from swarmtrain.config.models import CONFIG_BYTES_MAX, described, sized
 from swarmtrain.config.problem import INTEGER_MAX, Problem, too_long
-from swarmtrain.config.settings import ExpertsSection, PipelineSection, RunConfig, Setting
+from swarmtrain.config.settings import (
+    ExpertsSection,
+    GuardSection,
+    PipelineSection,
+    RunConfig,
+    Setting,
+)
 from swarmtrain.foundation import regular_file
 from swarmtrain.foundation.errors import UserError, cleaned
 from swarmtrain.foundation.regular_file import UnfitFile
@@ -118,6 +124,8 @@ def canonical(config: RunConfig) -> bytes:
         del tables["pipeline"]
     if config.experts == ExpertsSection():
         del tables["experts"]
+    if config.guard == GuardSection():
+        del tables["guard"]
     tables["strategy"] = {
         name: dict(sorted(own.items())) for name, own in sorted(config.strategy.items()) if own
     }

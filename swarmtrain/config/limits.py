@@ -26,6 +26,7 @@ from swarmtrain.config.settings import (
     facts_here,
 )
 from swarmtrain.config.values import loses_for_good, value_problems
+from swarmtrain_optimizers.strategies.facts import OpKind
 from swarmtrain_transport import limits
 
 
@@ -185,6 +186,50 @@ def _expert_problems(config: RunConfig) -> Iterator[Problem]:
             yield Problem(key, f"must be {wanted}", why)
 
 
+def _guard_problems(config: RunConfig) -> Iterator[Problem]:
+    """Find what a guard cannot do: it goes from one common state to an earlier one."""
+    guard, facts, key = config.guard, config.facts, "guard.spike"
+    if not guard.spike:
+        return
+    if guard.spike <= 1:
+        yield Problem(
+            key, f"must be above 1, or 0 for no guard, it is {guard.spike:g}",
+            "Else what is usual would be too much.",
+        )  # fmt: skip
+    if config.pipeline.num_stages > 1:
+        yield Problem(
+            key, "must be 0 where the model is in stages",
+            "Only the last stage knows a loss, and all would have to go back at once.",
+        )  # fmt: skip
+    elif facts.kind is OpKind.PAIR:
+        yield Problem(
+            key, f"must be 0 with outer.strategy {config.outer.strategy}",
+            "Peers that exchange in pairs have no common state to which they could go back.",
+        )  # fmt: skip
+    elif "buffer" in facts.planned:
+        yield Problem(
+            key, f"must be 0 with outer.strategy {config.outer.strategy}",
+            "A round of it has what a few peers give: one of them could make all others go back.",
+        )  # fmt: skip
+    most = limits.RESULT_KEEP_OPS // 2
+    least = guard.back + config.ops_at_once - 1
+    if not least <= config.checkpoint.snapshot_rounds <= most:
+        yield Problem(
+            "checkpoint.snapshot_rounds",
+            f"must be from {least} to {most} with guard.back {guard.back}, it is "
+            f"{config.checkpoint.snapshot_rounds}",
+            "Peers keep two snapshots and the results of "
+            f"{limits.RESULT_KEEP_OPS} rounds: from these they go back.",
+        )
+    if (config.checkpoint.keep - 1) * config.checkpoint.every_rounds < least:
+        yield Problem(
+            "checkpoint.keep",
+            f"must be at least {1 - -least // config.checkpoint.every_rounds} with guard.back "
+            f"{guard.back}, it is {config.checkpoint.keep}",
+            "Else no disk might have a state from before the results that are given up.",
+        )
+
+
 def _relation_problems(config: RunConfig) -> Iterator[Problem]:
     yield from optimizer_problems(config.inner)
     yield from strategy_problems(config)
@@ -195,6 +240,7 @@ def _relation_problems(config: RunConfig) -> Iterator[Problem]:
     yield from fragment_problems(config)
     yield from pipeline_problems(config)
     yield from _expert_problems(config)
+    yield from _guard_problems(config)
     yield from value_problems(config)
     model, exchange = config.model, config.exchange
     if exchange.chunk_values % exchange.block:

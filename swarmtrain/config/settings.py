@@ -13,6 +13,10 @@ from typing import Annotated, Literal
 import msgspec
 from msgspec import Meta
 
+from swarmtrain.config.declared import above_zero as _above_zero
+from swarmtrain.config.declared import between as _between
+from swarmtrain.config.declared import fading as _fading
+from swarmtrain.config.declared import said as _said
 from swarmtrain.config.problem import INTEGER_MAX
 from swarmtrain_optimizers.codec_facts import CODEC_NAMES
 from swarmtrain_optimizers.strategies.budget import Budget, When
@@ -36,25 +40,6 @@ STALE_STEPS = 8
 
 _BILLION = 1_000_000_000
 _DAY_S = 86_400.0
-
-
-def _said(what: str, span: str = "", default: str = "") -> Meta:
-    """Declare a setting in words, where its type says its range; or `span` does."""
-    return Meta(description=what, extra={"span": span, "default": default})
-
-
-def _between(low: float, high: float, what: str, why: str = "") -> Meta:
-    """Declare a range from `low` to `high`, both included."""
-    return Meta(ge=low, le=high, description=what, extra={"why": why})
-
-
-def _above_zero(high: float, what: str) -> Meta:
-    return Meta(gt=0, le=high, description=what)
-
-
-def _fading(what: str) -> Meta:
-    """Declare a range from 0 to below 1: at 1 the past would never fade."""
-    return Meta(ge=0, lt=1, description=what)
 
 
 class _Section(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -500,6 +485,18 @@ class CheckpointSection(_Section, frozen=True):
     ] = 4  # fmt: skip
 
 
+class GuardSection(_Section, frozen=True):
+    """The run gives up its newest results and reads other text where more than half of the peers
+    lose more than `spike` times what is usual, in training. Usual is the median of the last
+    `window` rounds, of three at least. [organiser.md](organiser.md) says more.
+    """
+
+    spike: Annotated[float, _between(0, 1e6, "times the usual loss, as 1.5; 0: no guard")] = 0.0
+    window: Annotated[int, _between(3, 48, "rounds that say what is usual")] = 10
+    back: Annotated[int, _between(1, 8, "results that are given up")] = 1
+    limit: Annotated[int, _between(1, 100, "times in a row; then it rests for `window`")] = 3
+
+
 _NOT_HERE = StrategyFacts(name="", maker="", about="")
 """Taken for a strategy that nobody brings here; whoever makes it says that it is missing."""
 
@@ -527,6 +524,7 @@ class RunConfig(_Section, frozen=True, dict=True):
     checkpoint: CheckpointSection = CheckpointSection()
     pipeline: PipelineSection = PipelineSection()
     experts: ExpertsSection = ExpertsSection()
+    guard: GuardSection = GuardSection()
     strategy: dict[str, dict[str, Setting]] = {}
 
     def __post_init__(self) -> None:

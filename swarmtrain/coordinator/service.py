@@ -68,6 +68,7 @@ from swarmtrain_optimizers.strategies.facts import OpKind
 from swarmtrain_transport import limits
 from swarmtrain_transport.coordinator.members.meetings import Means
 from swarmtrain_transport.coordinator.members.validation import shown
+from swarmtrain_transport.coordinator.ops.guard import GuardTerms
 from swarmtrain_transport.coordinator.ops.planning import RunTerms
 from swarmtrain_transport.coordinator.rendezvous import Rendezvous
 from swarmtrain_transport.coordinator.stages.stage_rounds import PipelineTerms
@@ -509,7 +510,7 @@ def pipeline_terms(config: RunConfig) -> PipelineTerms | None:
 
 def run_terms(config: RunConfig) -> RunTerms:
     """Return the part of a run file that the exchange of its first group must know."""
-    exchange = config.exchange
+    exchange, guard = config.exchange, config.guard
     parts = facts_of(exchange.codec)
     result = facts_of(parts.result)
     rule = "" if config.outer.robust == "none" else config.outer.robust
@@ -543,6 +544,7 @@ def run_terms(config: RunConfig) -> RunTerms:
         hurries=config.facts.hurries,
         **planned_by(config.facts, config.strategy.get(config.outer.strategy, {})),
         unit=config.counted_unit,
+        guard=GuardTerms(guard.spike, guard.window, guard.back, guard.limit),
     )
 
 

@@ -165,7 +165,7 @@ class Member(Swarm):
                     "on where it joined. Join in the process that trains."
                 )
             return
-        loss = self._shown_loss(LOOK_EVERY_S)
+        loss = self._newest_loss(LOOK_EVERY_S)
         self._guarded(lambda: session.stepped(self._samples, loss, self._samples))
         self._look_round()
         self._let_go()
@@ -179,9 +179,9 @@ class Member(Swarm):
         told = () if self.error is None else trouble_of(self.error)
         return View(self._round, self._state_root, self.peers, self._seed, self._is_over, told)
 
-    def _shown_loss(self, every_s: float = 0.0) -> float | None:
-        """The newest loss, None if it is no number; one on a device is looked at only if that was
-        not done for so long, because looking waits for all that the device has yet to do."""
+    def _newest_loss(self, every_s: float = 0.0) -> float | None:
+        """The newest loss that was told; one on a device is looked at only if that was not done for
+        so long, because looking waits for all that the device has yet to do."""
         loss = self._loss
         if loss is None:
             return None
@@ -190,11 +190,11 @@ class Member(Swarm):
             if now_s - self._looked_s < every_s:
                 return None
             self._looked_s = now_s
-        value = float(loss)
-        return value if math.isfinite(value) else None
+        return float(loss)
 
     def _round_ended(self, report: RoundReport) -> None:
-        session, loss = self._session, self._shown_loss()
+        session, loss = self._session, self._newest_loss()
+        loss = loss if loss is not None and math.isfinite(loss) else None
         if self._log is not None:
             self._log.round_ended(report, loss)
         self._emit(report.event(session.driver.root if session is not None else b"", loss=loss))

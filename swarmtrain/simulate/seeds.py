@@ -175,6 +175,7 @@ def world_of(
     routers: bool = False,
     handicaps: Mapping[int, Handicap] | None = None,
     are_experts: bool = False,
+    guarded: bool = False,
 ) -> World:
     """The world of a seed, with its weather, not yet started.
 
@@ -196,6 +197,7 @@ def world_of(
         routers: peers are behind routers, and meet by ways that break.
         handicaps: defects of peers from their start, by number.
         are_experts: groups are experts, each with peers of its own.
+        guarded: the loss leaps now and then, and the run has a guard.
     """
     fragments = training.fragments or fragments
     digest = hashlib.sha256((_MIXED % seed).encode()).digest()
@@ -238,6 +240,7 @@ def world_of(
         extension=drawn_extension(seed, ops) if extended else None,
         routers=routers,
         handicaps=handicaps or {},
+        guarded=guarded,
     )
     beside = (*beside, *WAYS) if routers else beside
     world.scene.weather = DrawnWeather(world.swarm, world.invariants, rng, kinds, beside)

@@ -210,9 +210,15 @@ class _Exchanges:
             if number <= 1:
                 who = f"The first state of {_list(body.passed_over, self._names)} was given up"
                 lines.append(f"{who}: {body.reason}. Another gives.")
-        elif isinstance(body, Rewind) and body.op < number and lines:
-            lines.append(f"A REWIND went back to round {body.op}: {body.reason}. ")
-            lines[-1] += "Whatever this round had decided was cancelled."
+        elif isinstance(body, Rewind) and body.op < number:
+            if lines:
+                lines.append(f"A REWIND went back to round {body.op}: {body.reason}. ")
+                lines[-1] += "Whatever this round had decided was cancelled."
+            elif body.losses and number == self._view.groups[group].next_op:
+                lines.append(f"It was not planned at first: {body.reason}. ")
+                lines[-1] += f"A REWIND went back to round {body.op}."
+            if lines and body.losses:
+                lines.append(why_words.losses(body.losses, self._names))
         elif getattr(body, "op", None) == number:
             op = _under_way(self._view, number, group)
             lines += _told(body, self._names, self._view.groups[group].standing, op)

@@ -7,6 +7,7 @@ from collections.abc import Iterable, Iterator, Mapping
 
 from swarmtrain_transport.ledger import exclusion_rule
 from swarmtrain_transport.ledger.standing import Standing, in_words
+from swarmtrain_transport.limits import TOLD_LOSS_MAX
 from swarmtrain_transport.wire.records import Books, Commit, Gone, Plan, Reassign, Skip
 
 Names = Mapping[bytes, str]
@@ -71,6 +72,13 @@ def waits(outcome: Books | Commit | Skip, names: Names) -> Iterator[str]:
     for peer, ms in outcome.waited.items():
         if ms >= _TOLD_MS:
             yield f"The others waited {ms / 1000:.1f} s for {name_of(peer, names)}."
+
+
+def losses(told: Mapping[bytes, float], names: Names) -> str:
+    """Return what each peer has said that it lost."""
+    said = {TOLD_LOSS_MAX: "no number", -1.0: "nothing"}
+    of = (f"{name_of(peer, names)} {said.get(loss, f'{loss:.4g}')}" for peer, loss in told.items())
+    return f"In training they lost, by their own word: {listed(of)}."
 
 
 def resting(plan: Plan, standing: Standing, names: Names) -> Iterator[str]:

@@ -9,7 +9,7 @@ import pytest
 from swarmtrain.coordinator.organiser import notices
 from swarmtrain.coordinator.organiser.notices import STANDS_S, Notices
 from swarmtrain.status import waiting_words
-from swarmtrain_transport.coordinator.status import CoordinatorStatus
+from swarmtrain_transport.coordinator.status import CoordinatorStatus, RoundEvent
 from swarmtrain_transport.wire.messages import Waiting
 from tests.coordinator.rig import connected, run
 from tests.coordinator.test_service import ALICE, BOB, CONFIG, living
@@ -89,3 +89,13 @@ def test_a_peer_is_told_why_nothing_happens(
             assert said[-2:] == ["The run begins.", "Waiting for 1 more peer."]
 
     run(scene())
+
+
+def test_the_organiser_hears_once_whose_contributions_go_apart() -> None:
+    said: list[str] = []
+    told = Notices(said.append)
+    apart = RoundEvent(7, "ab" * 32, "apart", "its contributions are 4.2 times as long")
+    now = msgspec.structs.replace(status(""), events=(RoundEvent(7, "cd" * 32, "left"), apart))
+    for now_s in range(3):
+        told.look(now, float(now_s), NOON_S)
+    assert said == ["abababab, round 7: its contributions are 4.2 times as long."]

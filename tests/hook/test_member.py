@@ -1,6 +1,7 @@
 """The hook's steps: when it counts one, and what it does when it is over. The session is a
 stand-in; real runs are in tests/e2e."""
 
+import math
 import weakref
 from types import SimpleNamespace
 
@@ -29,7 +30,9 @@ def test_every_step_counts_once_with_its_samples_and_the_newest_loss():
     step(model, optimizer)
     member.log(loss=float("nan"))
     step(model, optimizer)
-    assert session.stepped_with == [(4, None), (7, 2.5), (7, None)]
+    *numbers, (samples, loss) = session.stepped_with
+    assert numbers == [(4, None), (7, 2.5)]
+    assert samples == 7 and math.isnan(loss)  # for the guard
     assert (member.round, member.peers, member.state_root) == (3, 2, "ab")
 
 

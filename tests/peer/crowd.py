@@ -93,6 +93,7 @@ class Training:
         self.roots: dict[int, bytes] = {}
         self.began_with: tuple[int, dict[str, Tensor]] = (-1, {})
         self.steps_made = 0
+        self.loss = 1.0
         self.is_gone = self.is_over = False
         self.error: BaseException | None = None
         self.inbox = self
@@ -141,7 +142,7 @@ class Training:
         elif not self.driver.strategy.takes_gradients:
             self.toy.inner_step()
         self.steps_made += 1
-        self.session.stepped(8, 1.0, 8)
+        self.session.stepped(8, self.loss, 8)
 
     def pause(self) -> None:
         """Let the others go on."""

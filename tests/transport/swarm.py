@@ -12,6 +12,7 @@ from typing import Any
 
 from swarmtrain_transport import actions as do
 from swarmtrain_transport.blocks.manifest import ArraySpec, StateManifest, describe_state
+from swarmtrain_transport.blocks.retention import bytes_of
 from swarmtrain_transport.coordinator.rendezvous import Rendezvous
 from swarmtrain_transport.links.link import PeerId
 from swarmtrain_transport.peer.local_peer import Card
@@ -233,7 +234,7 @@ class Swarm:
                     queue = self.data.setdefault((member.peer, action.peer), deque())
                     queue.append((header, bytes(body)))
                 case do.LoadState():
-                    raw = b"".join(bytes(chunk) for chunk in action.chunks)
+                    raw = b"".join(bytes_of(chunk) for chunk in action.chunks)
                     member.numbers = list(struct.unpack(f"<{VALUES}I", raw))
                     self._applied(member, action.op)
                 case do.ApplyResult():

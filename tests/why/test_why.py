@@ -243,3 +243,19 @@ def test_a_round_of_another_group_is_told_by_itself() -> None:
     assert not story_of(chain.records, 1).lines
     told = story_of(chain.records, 1, 1).lines
     assert any(line.startswith("Committed: ") for line in told)
+
+
+def test_a_rewind_of_the_guard_is_told_in_the_round_before_and_in_the_one_that_was_not_planned():
+    chain = run_of("otter", "lynx", "crane")
+    chain.add(chain.plan())
+    chain.commit(A, B, C)
+    losses = {A: 9.5, B: 1e9, C: -1.0}
+    chain.add(Rewind(0, "after round 1 most lost 9.5", losses=losses, bound=4.0, times=1))
+    for number, words in (
+        (1, "A REWIND went back to round 0: after round 1 most lost 9.5. Whatever this round"),
+        (2, "It was not planned at first: after round 1 most lost 9.5. A REWIND went back to "),
+    ):
+        story = told(chain, number)
+        assert words in story
+        assert "by their own word: crane nothing, lynx no number and otter 9.5." in story
+    assert not told(chain, 3)

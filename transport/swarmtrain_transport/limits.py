@@ -556,6 +556,10 @@ E_MAX_CEILING = 100
 STALE_MAX = 48
 """Results that may have come since work began that an op takes; the ledger remembers 64."""
 
+TOLD_LOSS_MAX = 1e9
+"""Largest mean loss that a peer is believed to have seen; one that is no number counts as this. A
+model that draws at random among 2^32 values loses 22."""
+
 RESULT_KEEP_OPS = 16
 """Results of this many ops stay in memory for joiners and for peers that fell behind."""
 

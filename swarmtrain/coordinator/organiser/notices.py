@@ -10,6 +10,7 @@ from collections.abc import Callable
 
 from swarmtrain.coordinator.shell import Addresses, Shell
 from swarmtrain.status import waiting_words
+from swarmtrain_transport.coordinator.chronicle import APART
 from swarmtrain_transport.coordinator.status import CoordinatorStatus
 
 STANDS_S = 5.0
@@ -34,9 +35,20 @@ class Notices:
         self._text = self.said = ""
         self.seen_s: float | None = None
         self._since_s = 0.0
+        self._apart: set[tuple[int, str]] = set()
+
+    def _tell_apart(self, status: CoordinatorStatus) -> None:
+        """Tell whose contributions have become unlike the others'."""
+        names = {one.peer: one.name for one in status.peers}
+        now = {(one.round, one.peer): one.reason for one in status.events if one.event == APART}
+        for (number, peer), reason in now.items():
+            if (number, peer) not in self._apart:
+                self._tell(f"{names.get(peer, peer[:8])}, round {number}: {reason}.")
+        self._apart = set(now)
 
     def look(self, status: CoordinatorStatus, now_s: float, wall_s: float) -> None:
         """Say what has changed, and stands."""
+        self._tell_apart(status)
         text = status.waiting_for
         if text != self._text:
             self._text, self._since_s = text, now_s

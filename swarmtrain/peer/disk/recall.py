@@ -15,7 +15,11 @@ def recall(storage: PeerStorage, participant: Participant) -> None:
         download = kept.download()
         if download is not None:
             participant.keep_state(*download, number)
-        facts = checkpoint.claimed(kept.checkpoints)
-        expected = group.view.config_hash, number
+        facts, view = checkpoint.claimed(kept.checkpoints), group.view
+        expected = view.config_hash, number
+        if facts is not None and view.last_op < facts.op <= view.cancelled_op:
+            # It died after a REWIND, before an earlier state was in place: an older one counts.
+            checkpoint.forget_after(kept.checkpoints, view.last_op)
+            facts = checkpoint.claimed(kept.checkpoints)
         if facts is not None and (facts.config_hash, facts.group) == expected:
             participant.saved(facts.op, facts.state_root, number)

@@ -109,10 +109,12 @@ class Trainee(Standing, Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Ready:
-    """Tell the participant: this is our part, made at so many inner steps per second."""
+    """Tell the participant: this is our part, made at so many inner steps per second; `loss` is
+    their mean one, for whom a run with a guard asks."""
 
     part: OwnPart
     steps_per_s: float
+    loss: float | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -170,10 +172,11 @@ def tell(
 ) -> PeerActions:
     """Give the participant the event of a group that an action stands for."""
     match action:
-        case Ready(part, steps_per_s):
+        case Ready(part, steps_per_s, loss):
             return participant.ready(
-                part.op, part.contribution, part.samples, now_s, steps_per_s, group, part.since
-            )
+                part.op, part.contribution, part.samples, now_s, steps_per_s, group, part.since,
+                loss,
+            )  # fmt: skip
         case GiveAhead(op, known, rounds):
             end = max(rounds, participant.view.rounds)
             if participant.view.groups[group].committed >= end:

@@ -1,5 +1,6 @@
 """Meters of a training peer: loss and speed."""
 
+import math
 from collections.abc import Callable
 
 
@@ -21,13 +22,27 @@ class Meter:
         self.tokens = 0
         self._clock = clock
         self._last_s: float | None = None
+        self._losses: tuple[float, int] = (0.0, 0)
+
+    def begin_round(self) -> None:
+        """Forget what was made so far: it is of no round that comes."""
+        self._losses = (0.0, 0)
+
+    def end_round(self) -> float | None:
+        """The mean loss of the steps since a round began, and begin the next; None if nobody knows
+        it."""
+        total, count = self._losses
+        self.begin_round()
+        return total / count if count else None
 
     def count(self, loss: float | None, tokens: int) -> None:
         """One step was made; `loss` is None where nobody knows it."""
         now_s = self._clock()
         self.tokens += tokens
         if loss is not None:
-            self.loss = loss if self.loss == 0.0 else 0.9 * self.loss + 0.1 * loss
+            self._losses = (self._losses[0] + loss, self._losses[1] + 1)
+            is_known = self.loss != 0.0 and math.isfinite(self.loss)  # NaN would stay for ever
+            self.loss = 0.9 * self.loss + 0.1 * loss if is_known else loss
         if self._last_s is not None and now_s > self._last_s:
             rate = tokens / (now_s - self._last_s)
             self.rate = rate if self.rate == 0.0 else 0.9 * self.rate + 0.1 * rate

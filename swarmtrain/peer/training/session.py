@@ -8,7 +8,7 @@ Where the machine holds the training back, it waits. Not here: any decision abou
 import queue
 import time
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 
 from torch import Tensor
@@ -394,6 +394,9 @@ class Session:
             match action:
                 case Ready():
                     self._give_back()
+                    loss = self._meter.end_round()
+                    if self._config.guard.spike:
+                        action = replace(action, loss=loss)
                     self._thread.machine(partial(tell, action, group=self._group))
                     self._say("exchanging")
                 case GiveAhead() | Applied():
@@ -412,6 +415,7 @@ class Session:
             # With the results that follow, the way back after a power cut.
             self._save(image.op)
         self._storage.end_download()
+        self._meter.begin_round()
         give_back()
         if self._hooks.on_state is not None:
             self._hooks.on_state(image.op)

@@ -112,6 +112,7 @@ class Demands:
         if not all(self.is_sound(peer, begun_s) for peer in planned if peer.peer_id not in liars):
             return
         lost_s = self._scene.clock.now_s - RESEND_S
+        left_out = left_out - set(seen.plans[op].unawaited)  # T19: for these nobody waits
         if seen.plans[op].kind == PAIR:
             left_out = self._wronged(op, left_out, lost_s, liars)
         wronged = [

@@ -134,6 +134,7 @@ class Lies:
     def rewound(self, op: int) -> None:
         """Later ops are cancelled, and their sums with them."""
         self._proved = {key for key in self._proved if key <= op}
+        self._looks = {peer: look for peer, look in self._looks.items() if look.op <= op}
         for later in [key for key in self._ended if key > op]:
             del self._ended[later]
             self._wrong.pop(later, None)

@@ -16,6 +16,7 @@ from swarmtrain.simulate.checks.decided import Decided
 from swarmtrain.simulate.checks.demands import GRACE_S, Demands
 from swarmtrain.simulate.checks.holding import holds
 from swarmtrain.simulate.checks.sums import NamedSums
+from swarmtrain.simulate.ground.spikes import has_leapt
 from swarmtrain.simulate.processes.peer import SimPeer
 from swarmtrain.simulate.processes.swarm import Swarm
 from swarmtrain_transport import limits
@@ -223,6 +224,9 @@ class Rules:
             del self._attested[later]
         if rewind.op < 0 or self._is_paired:
             return
+        if rewind.losses:
+            self._guarded(rewind)
+            return
         newest = max(
             (
                 self.states.get((peer.peer_id, peer.machine.card.boot), (-1, b""))[0]
@@ -255,6 +259,23 @@ class Rules:
         if away and self._demands.is_quiet(now_s):
             names = ", ".join(sorted(map(self._scene.name_of, away)))
             self._violated("T12", f"back to op {rewind.op} without hearing {names}")
+
+    def _guarded(self, rewind: Rewind) -> None:
+        """T22: most have told so, by what PLANs told before; and unless liars are more than half,
+        the loss has leapt indeed, in one of the newest states."""
+        guard, told = self._scene.conditions.terms().guard, list(rewind.losses.values())
+        ends = {op: one for op, one in self._decided.outcomes.items() if isinstance(one, Commit)}
+        newest = sorted(ends)[-guard.window :]
+        known = [[one for one in self._decided.plans[op].losses if one >= 0] for op in newest]
+        usual = statistics.median([statistics.median_high(one) for one in known if one])
+        high = [one for one in told if one > guard.spike * usual]
+        if rewind.bound != guard.spike * usual or 2 * len(high) <= len(told):
+            self._violated("T22", f"back to op {rewind.op} at {told}, usual is {usual}")
+        plans = {op: one.plan_hash for op, one in ends.items()}
+        honest = [p for p in rewind.losses if not self._swarm.peers[p].lies_of_loss]
+        states = range(rewind.op, max(self._decided.outcomes) + 1)
+        if 2 * len(honest) >= len(told) and not any(has_leapt(plans, op) for op in states):
+            self._violated("T22", f"back to op {rewind.op}, although no loss has leapt")
 
     def _began(self, peer: PeerId, boot: bytes, part: OwnPart) -> int:
         """Return the op of the anchor that work began from; of a peer that boasts, the newest that

@@ -39,6 +39,7 @@ HOSTILE = (HOSTILE_OWNER, HOSTILE_WORDS, DRAG)
 
 FORGERY = "forgery"
 FLIP = "flipped bit"
+CRASH = "coordinator crash"
 LATE = "late frames"
 ADDED = (FORGERY, FLIP, LATE)
 """Other worlds have one of these, beside what they have always had."""
@@ -96,7 +97,7 @@ class Troubles:
             "stalled control": self._stall,
             "lost frames": self._drop,
             "one-way cut": self._cut,
-            "coordinator crash": self._crash,
+            CRASH: self._crash,
             "restored backup": self._restore,
             "coordinator stop": self._stop_coordinator,
             "slow disk": self._slow_disk,

@@ -12,12 +12,14 @@ list of strikes repeats a world even when worlds are drawn otherwise one day (`R
 import random
 from collections import Counter, deque
 from collections.abc import Iterable
+from functools import partial
 
 from swarmtrain.simulate.checks.invariants import Invariants
 from swarmtrain.simulate.faults.plan import Strike
 from swarmtrain.simulate.faults.troubles import (
     ADDED,
     BESIDE,
+    CRASH,
     FLIP,
     FORGERY,
     HOSTILE,
@@ -42,7 +44,14 @@ from swarmtrain_transport.wire.messages import (
     Stranded,
     Welcome,
 )
-from swarmtrain_transport.wire.records import AnyBody, Commit, Freeze, Reassign, SliceFreeze
+from swarmtrain_transport.wire.records import (
+    AnyBody,
+    Commit,
+    Freeze,
+    Reassign,
+    Rewind,
+    SliceFreeze,
+)
 
 _GAPS = (12, 30, 80, 200, 500)
 """Messages between two faults, on average: a seed has one of these. An op has about 160."""
@@ -73,6 +82,12 @@ _NARROW_STRIKES_MAX = 200
 
 _BESIDE_SHARE = 0.3
 """Share of faults that strike beside others, in a world that has such."""
+
+_FALLS_S = (None, 0.0, 0.001, 0.01, 0.1, 1.0)
+"""Times after a REWIND of the guard at which the coordinator dies."""
+
+LEAP = "loss leap"
+"""Counted beside the faults: times that the guard has gone back."""
 
 _NEVER = 1 << 62
 _CALM_OPS = 2
@@ -264,7 +279,16 @@ class DrawnWeather(RepeatedWeather):
             within = self._draw.choice((1, _LURK_MESSAGES))
             soon = self._scene.boundary + self._draw.randrange(within)
             self.next_boundary = min(self.next_boundary, soon)
+        if isinstance(body, Rewind) and body.losses:
+            self.counts[LEAP] += 1
+            seed, delay_s = self._draw.getrandbits(32), self._draw.choice(_FALLS_S)
+            if delay_s is not None:
+                self._scene.clock.after(delay_s, partial(self._fall, seed))
         super().logged(body)
+
+    def _fall(self, seed: int) -> None:
+        """End the coordinator around a REWIND of the guard."""
+        self._do(Strike(self._scene.boundary, CRASH, seed))
 
     def _plan_next(self) -> None:
         gap = 1 + int(self._draw.expovariate(1 / self._gap))

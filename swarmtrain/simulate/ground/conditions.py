@@ -6,6 +6,7 @@ from dataclasses import dataclass, field, replace
 
 from swarmtrain.config.values import TELLABLE, WHOLE_VECTOR_RULES
 from swarmtrain.simulate.ground.handicaps import Handicap
+from swarmtrain.simulate.ground.spikes import GUARD
 from swarmtrain_optimizers.strategies.asynchronous.strategy import Asynchronous
 from swarmtrain_optimizers.strategies.co2.strategy import CO2
 from swarmtrain_optimizers.strategies.ddp.strategy import DDP, AdamW
@@ -19,6 +20,7 @@ from swarmtrain_optimizers.strategies.gossip.strategy import Gossip
 from swarmtrain_optimizers.strategies.noloco.strategy import NoLoCo
 from swarmtrain_optimizers.strategies.sparseloco.strategy import SparseLoCo
 from swarmtrain_optimizers.strategies.streaming.strategy import Streaming
+from swarmtrain_transport.coordinator.ops.guard import NO_GUARD
 from swarmtrain_transport.coordinator.ops.planning import RunTerms
 from swarmtrain_transport.kinds import CLOCKS, EXPONENTIAL, MEAN, PAIR, PAIR_VECTORS, RING
 from swarmtrain_transport.ledger.sample_weights import STALENESS
@@ -94,6 +96,7 @@ class Conditions:
         text_pieces: pieces of the text that peers lease; 0 for none.
         extension: rounds that are added. Peers of a finished run have left then, and come back.
         routers: peers are behind routers, and do not plainly reach each other.
+        guarded: the loss leaps now and then, and the run has a guard.
     """
 
     num_peers: int = 3
@@ -125,6 +128,7 @@ class Conditions:
     text_pieces: int = 0
     extension: Extension | None = None
     routers: bool = False
+    guarded: bool = False
 
     @property
     def last_round(self) -> int:
@@ -295,4 +299,5 @@ class Conditions:
             max_stale=_MAX_STALE if self.keeps_age else 0,
             vectors=1 if self.strategy_name in ("gossip", "decentralized_adam") else PAIR_VECTORS,
             graph=self._graph,
+            guard=GUARD if self.guarded else NO_GUARD,
         )

@@ -34,6 +34,7 @@ from swarmtrain.simulate.ground.network import SimNetwork
 from swarmtrain.simulate.ground.process import Process
 from swarmtrain.simulate.ground.quick_keys import quick_sign, quick_verify
 from swarmtrain.simulate.ground.scene import Scene
+from swarmtrain.simulate.ground.spikes import has_leapt, loss_of
 from swarmtrain.simulate.processes.credit import WatchedCredit
 from swarmtrain.simulate.processes.dialling import Dialling, Doorman
 from swarmtrain.simulate.processes.memory import WatchedMemory
@@ -237,6 +238,8 @@ class SimPeer(Process):
         )  # fmt: skip
         for group in self.machine.groups:
             kept = disk.of(group)
+            if conditions.guarded:
+                kept.forget_cancelled(self.machine.groups[group].view)
             if kept.image is not None and kept.image.chunks is not None:
                 self.machine.saved(kept.image.op, kept.image.manifest.root, group)
             for result in kept.results:
@@ -642,11 +645,23 @@ class SimPeer(Process):
                     action = dataclasses.replace(
                         action, part=dataclasses.replace(action.part, since=newest)
                     )
+                if isinstance(action, Ready) and self._scene.conditions.guarded:
+                    action = dataclasses.replace(action, loss=self._loss())
                 self._act(tell(action, self.machine, self.now_s))
             case Loaded():
                 self.disk.end_download()
             case KeepResult(result):
                 self.disk.keep_result(result)
+
+    @property
+    def lies_of_loss(self) -> bool:
+        """True if what it tells of its loss is anything: at most one peer of a world does so."""
+        return self._scene.conditions.guarded and self.number == 1
+
+    def _loss(self) -> float | None:
+        plans = {op: one.plan_hash for op, one in self.machine.view.first.commits.items()}
+        leapt = has_leapt(plans, self.driver.op)
+        return loss_of(self._rng, leapt=leapt, lies=self.lies_of_loss)
 
     def _train(self) -> None:
         """Go on with the inner steps, unless the training machine holds them back."""

@@ -15,6 +15,7 @@ from swarmtrain_transport import actions as do
 from swarmtrain_transport.blocks.manifest import StateManifest
 from swarmtrain_transport.blocks.retention import bytes_of
 from swarmtrain_transport.blocks.shelf import MemoryShelf
+from swarmtrain_transport.ledger.fold import GroupView
 from swarmtrain_transport.peer.ledger_copy import Beginning, beginning_of, ranges_of
 from swarmtrain_transport.result import OpResult
 from swarmtrain_transport.wire.records import Record
@@ -23,6 +24,7 @@ _SAVED_ROUNDS = 2
 """The state of every so many ops is saved, if there is a copy of it."""
 
 _RESULTS_KEPT = 8
+_OLDER_KEPT = 2
 
 
 @dataclass(slots=True)
@@ -39,6 +41,7 @@ class PeerDisk:
         chunks: chunks of it that are here, by hash.
         later: the same of each group beside the first.
         shelf: states that it keeps for others.
+        older: states that were saved before `image`, each with what was the peer's own.
     """
 
     records: list[Record] = field(default_factory=list)
@@ -50,6 +53,7 @@ class PeerDisk:
     chunks: dict[bytes, bytes] = field(default_factory=dict)
     later: dict[int, "PeerDisk"] = field(default_factory=dict)
     shelf: MemoryShelf = field(default_factory=MemoryShelf)
+    older: list[tuple[Image, dict[str, torch.Tensor]]] = field(default_factory=list)
 
     def of(self, group: int) -> "PeerDisk":
         """Return the part of one group."""
@@ -88,7 +92,14 @@ class PeerDisk:
         """Save a state, if there is a copy of it and it is its turn or the last one, and what is
         the peer's own."""
         if image.chunks is not None and (is_last or image.op % _SAVED_ROUNDS == 0):
+            if self.image is not None:
+                self.older = [*self.older, (self.image, self.own)][-_OLDER_KEPT:]
             self.image, self.own = image, {name: array.clone() for name, array in own}
+
+    def forget_cancelled(self, view: GroupView) -> None:
+        """Drop states of ops that a REWIND has cancelled, as `recall` does with checkpoints."""
+        while self.image is not None and view.last_op < self.image.op <= view.cancelled_op:
+            self.image, self.own = self.older.pop() if self.older else (None, {})
 
     def restored(self, driver: Driver) -> StateImage | None:
         """The state that was saved, None without one."""

@@ -151,6 +151,29 @@ def test_what_is_kept_is_bounded_and_old_owners_are_not_quoted() -> None:
     assert gauges.of(A) == Likeness(2.0, 0.1, 1)
 
 
+def test_it_is_told_once_of_whom_several_owners_say_so_for_several_rounds() -> None:
+    gauges = Gauges()
+    for op in range(1, 3):
+        for owner in (B, C):
+            gauges._note(A, owner, op, (4.2, -0.25))
+            gauges._note(D, owner, op, (1.0, 0.5))
+    assert gauges.gone_apart() == {}
+    gauges._note(A, B, 3, (4.2, -0.25))
+    assert gauges.gone_apart() == {}  # one owner may lie
+    gauges._note(A, C, 3, (4.2, -0.25))
+    words = "its contributions are 4.2 times as long as the median's and point away from what the "
+    assert gauges.gone_apart() == {A: words + "others give (cosine -0.25)"}
+    assert gauges.gone_apart() == {}
+    for op in range(4, 4 + limits.GAUGE_WORDS):
+        gauges._note(A, B, op, (1.0, 0.5))
+        gauges._note(A, C, op, (1.0, 0.5))
+    assert gauges.gone_apart() == {}
+    for op in range(30, 30 + limits.GAUGE_WORDS):
+        gauges._note(A, B, op, (1.0, -0.5))
+        gauges._note(A, C, op, (1.0, -0.5))
+    assert list(gauges.gone_apart()) == [A]
+
+
 # ---- the whole swarm
 
 

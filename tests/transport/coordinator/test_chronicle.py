@@ -2,6 +2,7 @@
 
 from swarmtrain_transport.coordinator.chronicle import Chronicle
 from swarmtrain_transport.wire import messages as m
+from swarmtrain_transport.wire.records import Rewind
 from tests.transport.hall import ROOT, opened
 from tests.transport.rig import A, B, C
 
@@ -60,3 +61,14 @@ def test_false_reports_of_a_state_do_not_push_history_out() -> None:
     assert {e.peer for e in events if e.event == "joined"} == {p.hex() for p in (A, B, C)}
     (false,) = [e for e in events if e.event == "differs"]
     assert false.peer == C.hex() and false.times == 3 * KEPT
+
+
+def test_rounds_that_come_again_lose_what_they_lose_then() -> None:
+    hall = opened(A, B, C)
+    for op in (1, 2):
+        hall.run_op(op, A, B, C)
+        hall.say(hall.plan().evaluate_by, m.Evaluated(op, 9.0))
+    chronicle = hall.machine.first.chronicle
+    assert chronicle.losses == {1: 9.0, 2: 9.0}
+    hall.machine.first._agreement.go_back(Rewind(1, "a leap"))
+    assert chronicle.losses == {1: 9.0}

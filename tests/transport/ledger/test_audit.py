@@ -22,7 +22,7 @@ from swarmtrain_transport.ledger.fold import OpView
 from swarmtrain_transport.links.link import PeerId
 from swarmtrain_transport.wire.frames import Frame, FrameKind
 from swarmtrain_transport.wire.messages import Accuse, Accused
-from swarmtrain_transport.wire.records import Commit, Gone, SignedRoot, bodies_of
+from swarmtrain_transport.wire.records import Commit, Gone, Rewind, SignedRoot, bodies_of
 from tests.transport.plain_arithmetic import PlainArithmetic, PlainSum
 from tests.transport.rig import STRANGER, A, B, C, D, verify
 from tests.transport.swarm import Member, Swarm
@@ -157,6 +157,18 @@ def test_a_restarted_coordinator_hears_of_the_proof_again() -> None:
     assert not evictions(swarm)
     assert until(swarm, lambda: bool(evictions(swarm)))
     assert [gone.peer for gone in evictions(swarm)] == [D]
+
+
+def test_what_was_found_of_a_cancelled_op_convicts_nobody_of_the_one_that_comes_again() -> None:
+    swarm = swarm_with_liar(4, A, B, C, rounds=60)
+    assert until(swarm, lambda: bool(events(swarm, "accused")))
+    accused, first = events(swarm, "accused")[0].round, swarm.hall.first
+    judges = [swarm.members[peer].machine.first for peer in (A, B, C)]
+    assert until(swarm, lambda: any(one.audits.resend() for one in judges) and not first.operations)
+    first._agreement.go_back(Rewind(accused - 1, "a leap of the loss"))
+    assert not first.convictions._cases
+    assert until(swarm, lambda: all(judge.view.rewinds for judge in judges))
+    assert not [word for judge in judges for word in judge.audits.resend()]
 
 
 # ---- one proof

@@ -11,7 +11,7 @@ from collections.abc import Sequence
 
 from swarmtrain_transport import limits
 from swarmtrain_transport.arithmetic import Buffer
-from swarmtrain_transport.blocks.manifest import StateManifest
+from swarmtrain_transport.blocks.manifest import StateManifest, manifest_from_bytes
 from swarmtrain_transport.blocks.retention import Kept, Piece, Retention
 from swarmtrain_transport.hashing import content_hash
 
@@ -151,6 +151,14 @@ class Blobs:
             del self._snapshots[old]
             self._asked_s.pop(old, None)
         self._reindex()
+
+    def snapshot(self, op: int, root: bytes) -> tuple[StateManifest, tuple[Piece, ...]] | None:
+        """The state after `op` with this root and its chunks, None if it is not pinned here."""
+        blobs = self._snapshots.get(op, {})
+        if root not in blobs:
+            return None
+        manifest = manifest_from_bytes(blobs[root].read())
+        return manifest, tuple(blobs[digest] for digest in manifest.chunk_hashes)
 
     @property
     def pinned(self) -> frozenset[bytes]:

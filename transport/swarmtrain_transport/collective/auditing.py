@@ -185,6 +185,15 @@ class Auditing:
         while len(self._trials) > limits.AUDIT_OPS_KEPT:
             self._forget(next(iter(self._trials)))
 
+    def rewound(self, op: int) -> None:
+        """Later ops were cancelled: said of those that come again under their numbers, what was
+        found of them would convict whoever is drawn then."""
+        self._accusations = [one for one in self._accusations if one.op <= op]
+        for name in [name for name, one in self._trials.items() if one.op > op]:
+            self._forget(name)
+        if self._case is not None and self._case.view.plan.op > op:
+            self._end("unanswered")
+
     def _forget(self, name: bytes) -> None:
         self._fetcher.cancel(self._trials.pop(name).wanted)
 

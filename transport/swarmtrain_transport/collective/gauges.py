@@ -28,6 +28,12 @@ _NORM_MAX = 1e300
 _LENGTH_MAX = 1e6
 """Longer by the median than this is shown as this: a median may be next to nothing."""
 
+_FAR_LENGTH = 3.0
+"""A contribution longer than this, by the median's, goes apart; and one that points away."""
+
+_APART_OWNERS, _APART_WORDS = 2, 3
+"""Owners that must have said so, each of so many rounds, before anybody is told."""
+
 Numbers = tuple[float, float]
 """Squared norm or relative length, then a cosine or an inner product."""
 
@@ -80,6 +86,26 @@ class Gauges:
 
     def __init__(self) -> None:
         self._words: dict[PeerId, dict[PeerId, deque[tuple[int, Numbers]]]] = {}
+        self._apart: set[PeerId] = set()
+
+    def gone_apart(self) -> dict[PeerId, str]:
+        """Say of whom, since this was asked last, contributions have gone apart from the others',
+        and how."""
+        now = {peer: words for peer in self._words if (words := self._apart_words(peer))}
+        new = {peer: words for peer, words in now.items() if peer not in self._apart}
+        self._apart = set(now)
+        return new
+
+    def _apart_words(self, peer: PeerId) -> str:
+        told, said = self.of(peer), self._words[peer].values()
+        if told is None or sum(len(one) >= _APART_WORDS for one in said) < _APART_OWNERS:
+            return ""
+        words = []
+        if told.length > _FAR_LENGTH:
+            words.append(f"are {told.length:.1f} times as long as the median's")
+        if told.cosine < 0:
+            words.append(f"point away from what the others give (cosine {told.cosine:.2f})")
+        return f"its contributions {' and '.join(words)}" if words else ""
 
     def hear(self, owner: PeerId, told: Gauged | None, ledger: GroupView) -> None:
         """An owner's word on the contributors of one op; what cannot be one is dropped."""

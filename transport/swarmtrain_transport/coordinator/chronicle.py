@@ -12,7 +12,7 @@ from swarmtrain_transport.coordinator.status import Exclusion, RoundEvent, Round
 from swarmtrain_transport.ledger.exclusion_rule import in_words
 from swarmtrain_transport.ledger.fold import GroupView, OpDecision
 from swarmtrain_transport.links.link import PeerId
-from swarmtrain_transport.wire.messages import Evaluated
+from swarmtrain_transport.wire.messages import Evaluated, Gauged
 from swarmtrain_transport.wire.records import Commit, Freeze, Reassign, Skip
 
 _KEPT = 1000
@@ -21,6 +21,9 @@ _KEPT = 1000
 
 _TIMES_KEPT = 30
 """Rounds of which it is remembered when each part was over."""
+
+APART = "apart"
+"""Event of a peer whose contributions have become unlike the others'."""
 
 E = TypeVar("E", Exclusion, RoundEvent)
 
@@ -75,6 +78,16 @@ class Chronicle:
     gauges: Gauges = field(default_factory=Gauges)
     times: dict[int, RoundTimes] = field(default_factory=dict)
     _begun_s: dict[int, float] = field(default_factory=dict)
+
+    def gauged(self, owner: PeerId, told: Gauged, view: GroupView) -> None:
+        """An owner has looked at contributions; people hear of those that go apart."""
+        self.gauges.hear(owner, told, view)
+        for peer, words in self.gauges.gone_apart().items():
+            self.event(told.op, peer, APART, words)
+
+    def rewound(self, op: int) -> None:
+        """Later rounds come again, and lose what they lose then."""
+        self.losses = {number: loss for number, loss in self.losses.items() if number <= op}
 
     def excluded(self, op: int, peer: PeerId, reason: str, by: Iterable[PeerId] = ()) -> None:
         """Remember an exclusion."""

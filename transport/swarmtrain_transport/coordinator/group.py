@@ -20,6 +20,7 @@ from swarmtrain_transport.coordinator.members.roster import LiveRoster, PeerLine
 from swarmtrain_transport.coordinator.members.validation import genesis_of
 from swarmtrain_transport.coordinator.ops.agreement import Agreement
 from swarmtrain_transport.coordinator.ops.first_state import WHY, FirstState
+from swarmtrain_transport.coordinator.ops.guard import leapt, told
 from swarmtrain_transport.coordinator.ops.op_decider import OpDecider
 from swarmtrain_transport.coordinator.ops.planning import (
     RunTerms,
@@ -81,7 +82,7 @@ class GroupCoordinator:
         self._live_roster = live_roster
         self._verify = verify
         self.first_state = FirstState(view, self.group_peers)
-        self._agreement = Agreement(writer, view, self.group_peers, self.chronicle)
+        self._agreement = Agreement(writer, view, self.group_peers, self.chronicle, self._went_back)
         self._pace = Pace()
         self._slicing = Slicing()
         self._ended_s = now_s
@@ -229,6 +230,10 @@ class GroupCoordinator:
         while self._plan_next(now_s) and self.view.by_clocks:
             pass  # as many pairs as there are
 
+    def _went_back(self, op: int) -> None:
+        self.convictions.rewound(op)
+        self.chronicle.rewound(op)
+
     def _begin(self, now_s: float) -> None:
         """Take a first state, or pass over those who give one that does not come through."""
         passing = self.first_state.passes_over(now_s)
@@ -326,6 +331,11 @@ class GroupCoordinator:
         )  # fmt: skip
         if plan is None:
             return False
+        if self.terms.guard.spike:
+            guarded = self._guarded(plan, expected)
+            if guarded is None:
+                return False
+            plan = guarded
         plan = msgspec.structs.replace(plan, text=self._writer.text)
         if self.givers is not None:
             self.givers = {}
@@ -348,6 +358,20 @@ class GroupCoordinator:
             one.follow(peer, self.view)
         self._decide(now_s)  # one that stands alone waits for nobody
         return True
+
+    def _guarded(self, plan: Plan, expected: AbstractSet[PeerId]) -> Plan | None:
+        """T22: note in a PLAN what its contributors lose; None where the loss has leapt, and the
+        group goes back in its place, once nothing is under way."""
+        guard, view = self.terms.guard, self.view
+        ready = {peer: one.ready for peer, one in self.group_peers.here.items()}
+        gives = [member.peer for member in plan.members if member.weight]
+        back = leapt(guard, view, expected | set(gives), ready, self.terms.ops_at_once)
+        if back is None:
+            losses = tuple(told(gives, ready, plan.op).values())
+            return msgspec.structs.replace(plan, losses=losses)
+        if not self.operations:
+            self._agreement.go_back(back)
+        return None
 
     @property
     def has_all_planned(self) -> bool:

@@ -513,7 +513,7 @@ class Rendezvous:
                 line.life.moved(self._now_s, message.up_bytes_per_s, is_idle=is_idle)
                 if message.gauged is not None:
                     for known in self.groups.values():
-                        known.chronicle.gauges.hear(peer, message.gauged, known.view)
+                        known.chronicle.gauged(peer, message.gauged, known.view)
                 self.holdings.progressed(peer, line, message, self._now_s)
             case Offer() | CheckpointWritten() | Accuse() if not self._has_place_for(message.group):
                 pass  # or as many messages would be held as somebody invents groups

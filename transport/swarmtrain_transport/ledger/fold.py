@@ -8,6 +8,7 @@ import hashlib
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from functools import lru_cache
+from statistics import median_low
 
 from swarmtrain_transport import limits
 from swarmtrain_transport.arithmetic import Window
@@ -284,6 +285,8 @@ class GroupView(Lineage):
             committed.
         early: ops by clocks that have an outcome while an older one has none.
         named: the newest op by clocks to which each peer was to give.
+        guarded_op: newest op that the guard has not let begin (T22), 0 for none; `guarded` is how
+            often it has gone back from there or from a little before.
     """
 
     group: int = FIRST_GROUP
@@ -304,6 +307,8 @@ class GroupView(Lineage):
     passed_over: dict[PeerId, int] = field(default_factory=dict, metadata=LATER)
     early: set[int] = field(default_factory=set, metadata=LATER)
     named: dict[PeerId, int] = field(default_factory=dict, metadata=LATER)
+    guarded_op: int = field(default=0, metadata=LATER)
+    guarded: int = field(default=0, metadata=LATER)
 
     def text_at(self, op: int) -> TextPlace | None:
         """Place of the run in its text when the op was planned that made the state after `op`;
@@ -445,6 +450,8 @@ class GroupView(Lineage):
             raise RemoteFault("order", f"REWIND to op {body.op} after op {self.last_op}")
         if body.passed_over and (body.op >= 0 or self.last_op):
             raise RemoteFault("order", "REWIND passes over a first state that is the run's")
+        if body.losses:
+            self._guard(body)
         for peer in body.passed_over:
             self.passed_over[peer] = self.passed_over.get(peer, 0) + 1
         if body.op < 0:
@@ -461,6 +468,14 @@ class GroupView(Lineage):
         self.samples.rewound(body.op)
         self.standing.rewound(body.op)
         self.last_op, self.last_outcome = body.op, record.hash
+
+    def _guard(self, body: Rewind) -> None:
+        """The guard goes back: most must have told a loss above the bound."""
+        if body.op < 0 or not 0 < body.bound < median_low(body.losses.values()):
+            raise RemoteFault("order", f"REWIND to op {body.op} without a leap of the loss")
+        if body.times < 1 or self.goes_by_pairs:
+            raise RemoteFault("order", f"REWIND to op {body.op} that is no guard's")
+        self.guarded_op, self.guarded = max(self.guarded_op, self.next_op), body.times
 
     @property
     def holders(self) -> dict[PeerId, bytes]:

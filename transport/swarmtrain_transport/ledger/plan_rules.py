@@ -134,6 +134,8 @@ def check_plan(plan: Plan, num_values: int) -> None:
         "weights are not those of the samples": weights_follow_samples(plan),
         "work may be too old": 0 <= plan.max_stale <= limits.STALE_MAX,
         "a staleness that this version does not know": plan.staleness in STALENESS,
+        "losses are not one number for each contributor": len(plan.losses) in (0, len(weights))
+        and all(-1.0 <= loss <= limits.TOLD_LOSS_MAX for loss in plan.losses),
         "the deadline is not positive": 0 < plan.deadline_s < math.inf,
     }
     for problem, holds in rules.items():

@@ -125,16 +125,16 @@ class CatchUp:
         if self._lacking:
             return None
         result = result_of(view, slices, replayed=replayed, samples_before=before)
-        return dataclasses.replace(result, is_kept=not self._pins_attested)
+        return dataclasses.replace(result, is_kept=self.pinned < 0)
 
     @property
-    def _pins_attested(self) -> bool:
-        """Return True if a state is pinned here that a newcomer would take. Where ops overlap, the
-        ledger may attest none of those whose turn it was to be pinned."""
+    def pinned(self) -> int:
+        """The oldest op whose state is pinned here so that a newcomer would take it; -1 for none.
+        Where ops overlap, the ledger may attest none of those whose turn it was to be pinned."""
         pinned, view = self._blobs.snapshot_ops, self._view
-        return any(
-            op in view.attests and view.commits_since(op) < limits.RESULT_KEEP_OPS for op in pinned
-        )
+        kept = limits.RESULT_KEEP_OPS
+        fit = (op for op in pinned if op in view.attests and view.commits_since(op) < kept)
+        return next(fit, -1)
 
     def _paired(
         self, view: OpView, commit: Commit, *, replayed: bool, samples_before: int

@@ -213,11 +213,24 @@ class GroupPeer(GroupPart):
             self.place.attested()
         elif isinstance(body, Rewind):
             self.place.rewound()
-            return self.forget_after(body.op)
+            self.audits.rewound(body.op)
+            forgotten = self.forget_after(body.op)
+            self._go_back()
+            return forgotten
         elif isinstance(body, Reassign | Freeze | SliceFreeze):
             exchange = self.exchange_in(body.op)
             return exchange.decided(now_s) if exchange is not None else []
         return []
+
+    def _go_back(self) -> None:
+        """Begin from a state of the run's that is pinned here, the newest, rather than from one
+        that would have to be downloaded, or may be with nobody else."""
+        for op in reversed(self.blobs.snapshot_ops):
+            root = self.view.attests.get(op)
+            kept = None if root is None else self.blobs.snapshot(op, root)
+            if kept is not None:
+                self.states.hold(op, *kept)
+                return
 
     def forget_after(self, op: int) -> Actions:
         """Forget later ops: they were cancelled, and would take the place of those to come."""

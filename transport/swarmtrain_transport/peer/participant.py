@@ -260,14 +260,15 @@ class Participant:
 
     def ready(
         self, op: int, contribution: Contribution, samples: int, now_s: float, pace: float = 0.0,
-        group: int = FIRST_GROUP, since: int = -1,
+        group: int = FIRST_GROUP, since: int = -1, loss: float | None = None,
     ) -> Actions:  # fmt: skip
         """READY for `op`, of work that began from the anchor after `since`; too late, it is
-        ignored: its outcome is on its way already."""
+        ignored: its outcome is on its way already. `loss`, the mean of its inner steps, is told
+        where the run has a guard."""
         self._now_s = now_s
         if (part := self.groups.get(group)) is None:
             return ()
-        taken = part.place.ready(op, contribution, samples, pace or None, since)
+        taken = part.place.ready(op, contribution, samples, pace or None, since, loss)
         return tuple(part.place.reports(connected=self._connected)) if taken else ()
 
     def give_ahead(

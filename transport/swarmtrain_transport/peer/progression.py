@@ -25,6 +25,7 @@ class Pending:
     samples: int
     steps_per_s: float | None = None
     since: int = -1
+    loss: float | None = None
 
 
 class Progression:
@@ -67,7 +68,7 @@ class Progression:
 
     def ready(
         self, op: int, contribution: Contribution, samples: int, steps_per_s: float | None = None,
-        since: int = -1,
+        since: int = -1, loss: float | None = None,
     ) -> bool:  # fmt: skip
         """Take our contribution to `op`; False if it is too late, or too early: at most as many ops
         are ahead of our state as may be under way at once."""
@@ -77,7 +78,7 @@ class Progression:
             op = newest + 1  # we have passed ops that were none of ours
         if newest < 0 or is_loading or not newest < op <= newest + self._view.most_ops:
             return False
-        self.pending[op] = Pending(op, contribution, samples, steps_per_s, since)
+        self.pending[op] = Pending(op, contribution, samples, steps_per_s, since, loss)
         return True
 
     def pass_by(self) -> None:
@@ -201,7 +202,10 @@ class Progression:
         else:  # READY says it, too
             state = self.applied_op, self.state_root
             told = own.steps_per_s, self._catchup.has_centre(own.op)
-            ready = Ready(own.op, own.samples, *state, *told, self._view.group, own.since)
+            pinned = -1 if own.loss is None else self._catchup.pinned
+            ready = Ready(
+                own.op, own.samples, *state, *told, self._view.group, own.since, own.loss, pinned
+            )
             messages.append(do.SendControl(ready))
         return messages
 

@@ -80,6 +80,11 @@ class StateFinder:
         self._fragments = fragments
         self._snapshot_rounds = max(1, snapshot_rounds)
 
+    def hold(self, op: int, manifest: StateManifest, chunks: tuple[Piece, ...]) -> None:
+        """Our own state is now this one, which is pinned here."""
+        if self._own is not None:
+            self._own = (op, manifest, chunks)
+
     def resume(self, manifest: bytes, chunks: Iterable[bytes]) -> None:
         """Take the part of a download that an earlier life of this peer has kept. Its hashes name
         it."""

@@ -141,7 +141,9 @@ class Offer(Message, frozen=True, tag="offer", omit_defaults=True):
 class Ready(Message, frozen=True, tag="ready", omit_defaults=True):
     """The inner steps of `op` are done; samples are those since the last READY. The speed is told
     by peers that keep pace with each other, and whether the centre is here where a rule has one;
-    `since`, the op of the anchor that the work began from, where that may be an older one."""
+    `since`, the op of the anchor that the work began from, where that may be an older one. In a run
+    with a guard (T22) also the mean loss of the inner steps, and the oldest op to whose state the
+    peer can go back by itself, -1 for none."""
 
     op: int
     samples: int
@@ -151,6 +153,8 @@ class Ready(Message, frozen=True, tag="ready", omit_defaults=True):
     has_centre: bool = False
     group: int = FIRST_GROUP
     since: int = -1
+    loss: float | None = None
+    pinned: int = -1
 
 
 class Roots(Message, frozen=True, tag="roots", omit_defaults=True):

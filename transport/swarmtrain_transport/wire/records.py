@@ -185,6 +185,9 @@ class Plan(Body, frozen=True, tag="PLAN", omit_defaults=True):
     """Vectors of each contribution to a pair op, one after the other."""
     graph: str = ""
     """Graph along whose edges pairs meet (`kinds.GRAPHS`); "" where they are drawn."""
+    losses: tuple[float, ...] = ()
+    """Each contributor's mean loss since the last op, where the run has a guard (T22): -1 for who
+    tells none, `limits.TOLD_LOSS_MAX` for one that is no number."""
 
 
 class Reassign(Body, frozen=True, tag="REASSIGN", omit_defaults=True):
@@ -323,14 +326,22 @@ class Attest(Body, frozen=True, tag="ATTEST", omit_defaults=True):
 
 
 class Rewind(Body, frozen=True, tag="REWIND", omit_defaults=True):
-    """The group goes back to the state after `op`: what was committed since is with nobody. Later
-    outcomes and attestations are cancelled; the next PLAN is of `op` + 1 again."""
+    """The group goes back to the state after `op`: what was committed since is with nobody, or has
+    made the loss leap (T22). Later outcomes and attestations are cancelled; the next PLAN is of
+    `op` + 1 again."""
 
     op: int
     reason: str
     group: int = FIRST_GROUP
     passed_over: tuple[bytes, ...] = ()
     """Peers that had the first state, which most others did not get: another one gives it."""
+    losses: dict[bytes, float] = {}
+    """The guard's evidence, as in PLAN: the loss that each peer has told of the op that would have
+    been planned next."""
+    bound: float = 0.0
+    """The loss that more than half of these are above."""
+    times: int = 0
+    """Number of times that the guard has gone back from about there, with this one."""
 
 
 class Checkpoint(Body, frozen=True, tag="CHECKPOINT", omit_defaults=True):

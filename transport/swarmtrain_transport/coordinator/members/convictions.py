@@ -73,6 +73,11 @@ class Convictions:
         place = (drawn.slice_index, drawn.chunk)
         return {drawn.owner: Conviction(message.op, *place, case.proof_hash)}
 
+    def rewound(self, op: int) -> None:
+        """Later ops were cancelled, and what was said of them is of no op that comes."""
+        self._cases = {number: one for number, one in self._cases.items() if number <= op}
+        self._early = {number: one for number, one in self._early.items() if number <= op}
+
     def _open(self, message: Accuse, drawn: Drawn) -> None:
         if message.op in self._cases:
             return

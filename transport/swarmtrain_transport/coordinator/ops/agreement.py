@@ -7,7 +7,7 @@ had from nobody and nobody holds the state that it led to, so the run goes back 
 that somebody has (T12).
 """
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from collections.abc import Set as AbstractSet
 
 from swarmtrain_transport.coordinator.chronicle import Chronicle
@@ -103,15 +103,18 @@ class Agreement:
         view: the ledger's fold of the group.
         group_peers: peers of the group.
         chronicle: memory of what people are told.
+        went_back: hears the op that a REWIND goes back to.
     """
 
     def __init__(
-        self, writer: LedgerWriter, view: GroupView, group_peers: GroupPeers, chronicle: Chronicle
-    ) -> None:
+        self, writer: LedgerWriter, view: GroupView, group_peers: GroupPeers, chronicle: Chronicle,
+        went_back: Callable[[int], None],
+    ) -> None:  # fmt: skip
         self._writer = writer
         self._view = view
         self._group_peers = group_peers
         self._chronicle = chronicle
+        self._went_back = went_back
 
     def reported(self, peer: PeerId, message: Applied, now_s: float, *, may_attest: bool) -> None:
         """A peer says which state is in place with it.
@@ -222,6 +225,7 @@ class Agreement:
     def go_back(self, due: Rewind) -> None:
         """Log a REWIND."""
         self._writer.append(due)
+        self._went_back(due.op)
         for one in self._group_peers.here.values():
             one.stranded_op = -1
             if one.applied_op > due.op:

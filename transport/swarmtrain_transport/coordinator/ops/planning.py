@@ -12,6 +12,7 @@ from swarmtrain_transport import limits
 from swarmtrain_transport.coordinator.members.group_peers import GroupPeer
 from swarmtrain_transport.coordinator.members.roster import PeerLine
 from swarmtrain_transport.coordinator.ops.agreement import trusted_root
+from swarmtrain_transport.coordinator.ops.guard import NO_GUARD, GuardTerms
 from swarmtrain_transport.coordinator.ops.slicing import DIRECT, Detours, Slicing, cut
 from swarmtrain_transport.kinds import CLOCKS, MEAN, PAIR, PAIR_VECTORS, WHOLE, constant_of
 from swarmtrain_transport.ledger.fold import GroupView
@@ -82,6 +83,8 @@ class RunTerms:
     """Results since then that there may be at most, where there is a buffer."""
     steps_alone: bool = False
     """A pair op may have one contributor, without a partner."""
+    guard: GuardTerms = NO_GUARD
+    """Says when the group goes back because its loss has leapt."""
 
 
 Peers = Mapping[PeerId, GroupPeer]
