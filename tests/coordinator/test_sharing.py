@@ -178,6 +178,39 @@ def test_a_database_that_crashes_is_waited_for(postgres: Server, tmp_path: Path)
     run(scene())
 
 
+FULL = """
+CREATE FUNCTION "swarmtrain full".refuse() RETURNS trigger LANGUAGE plpgsql AS
+$$ BEGIN RAISE EXCEPTION 'could not extend file: No space left on device' USING ERRCODE = '53100';
+END $$;
+CREATE TRIGGER refuse BEFORE UPDATE OR INSERT ON "swarmtrain full".meta
+FOR EACH ROW EXECUTE FUNCTION "swarmtrain full".refuse();
+CREATE TRIGGER refuse BEFORE INSERT ON "swarmtrain full".log
+FOR EACH ROW EXECUTE FUNCTION "swarmtrain full".refuse()
+"""
+"""Makes the server answer as one whose disk is full."""
+
+
+def test_a_full_disk_of_the_database_is_waited_for(postgres: Server, tmp_path: Path) -> None:
+    async def scene() -> None:
+        life = Life(postgres, config_of("full"), tmp_path / "a")
+        async with coordinators(life):
+            invite = await life.leads()
+            with psycopg.connect(postgres.url(), autocommit=True) as other:
+                other.execute(FULL)
+                listener = Listener()
+                client = client_of(invite, ALICE, listener, waits=True)
+                running = asyncio.create_task(client.run())  # its JOIN finds no room
+                assert "No space left" in await life.hears("was lost")
+                assert "No space left" in await life.hears("was lost"), "nor does the next term"
+                other.execute("DROP FUNCTION \"swarmtrain full\".refuse() CASCADE")
+            await life.leads()
+            await listener.hears(Records)
+            await client.close()
+            await running
+
+    run(scene())
+
+
 def test_who_shall_stop_while_the_database_is_away_stops(postgres: Server, tmp_path: Path) -> None:
     async def scene() -> None:
         life = Life(postgres, config_of("away"), tmp_path / "a")
