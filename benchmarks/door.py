@@ -1,18 +1,19 @@
 """Cost of strangers, and of a member that says too much, to a coordinator and to its run.
 
     python benchmarks/door.py [--flood silent] [--connections 6000] [--json]
-    python benchmarks/door.py --flood knocks|unfinished|heavy|copies|preambles [--seconds 20]
+    python benchmarks/door.py --flood knocks|unfinished|heavy|copies|preambles|guesses|viewers
 
 A coordinator of its own runs on loopback. `silent` opens so many connections from 127.0.0.1 that
 say nothing; meanwhile a stranger from 127.0.0.2 asks how it is, over TLS. The others have three
 peers in a run, count its rounds undisturbed for so many seconds, and then for as many while
 strangers without an invite come again and again: `knocks` sends first messages of 4 MiB of empty
 lists on 8 connections, `unfinished` all but the last byte of such a message on 60 connections from
-each of three addresses. In `heavy` a fourth peer says GOT of 4 MiB about an unknown plan each
-second. In `copies` the coordinator loses its ledger, and before its peers are back 70 strangers say
-that they have a longer one; it is told after how many seconds all three are in a result again. In
-`preambles` 60 connections each to the coordinator's port and to those of all peers say that they
-are of a meeting: a token that nobody has, or half of one.
+each of three addresses. `guesses` are small forged knocks, as many as 40 threads can make, from 125
+addresses. `viewers` are ten open pages. In `heavy` a fourth peer says GOT of 4 MiB about an unknown
+plan each second. In `copies` the coordinator loses its ledger, and before its peers are back 70
+strangers say that they have a longer one; it is told after how many seconds all three are in a
+result again. In `preambles` 60 connections each to the coordinator's port and to those of all peers
+say that they are of a meeting: a token that nobody has, or half of one.
 Linux only: it binds other addresses of the loopback network, and reads memory from /proc.
 """
 
@@ -170,6 +171,11 @@ def large_frame(num_bytes: int) -> bytes:
     return b"\x82\xff" + num_bytes.to_bytes(8, "big") + bytes(4) + body
 
 
+def small_frame(body: bytes) -> bytes:
+    """A WebSocket message of less than 64 KiB, masked with zeros."""
+    return b"\x82\xfe" + len(body).to_bytes(2, "big") + bytes(4) + body
+
+
 def upgraded(port: int, source: str) -> ssl.SSLSocket:
     """A WebSocket at the door, challenged."""
     line = tls_to(port, source)
@@ -196,6 +202,7 @@ def stranger(port: int, source: str, frame: bytes, *, held: bool) -> None:
 
 
 ADDRESSES = ("127.0.0.1", "127.0.0.2", "127.0.0.3")
+MANY = [f"127.1.{number}.1" for number in range(125)]
 SOURCES = {"knocks": ("127.0.0.1",) * 8, "unfinished": ADDRESSES * 60}
 """Addresses of the connections that are open at once."""
 
@@ -241,6 +248,56 @@ def strangers(kind: str, port: int) -> None:
             target=stranger, args=(port, source, frame), kwargs={"held": kind == "unfinished"},
             daemon=True,
         ).start()  # fmt: skip
+    threading.Event().wait()
+
+
+def guesses(invite: "Invite") -> None:
+    """Forge small knocks without a pause, from many addresses, until the process is ended; tell how
+    many connections were tried, each second."""
+    import itertools
+
+    from swarmtrain_transport import limits
+    from swarmtrain_transport.wire.messages import Knock, encode
+
+    knock = Knock(limits.PROTOCOL_VERSION, bytes(32), os.urandom(16), bytes(300), bytes(64))
+    frame = small_frame(encode(knock))
+    tried = itertools.count()
+
+    def guess(number: int) -> None:
+        for turn in itertools.count():
+            next(tried)
+            source = MANY[(number + 40 * turn) % len(MANY)]
+            with contextlib.suppress(OSError), upgraded(invite.port, source) as line:
+                line.sendall(frame)
+                line.settimeout(1.0)
+                while line.recv(4096):
+                    pass
+
+    for number in range(40):
+        threading.Thread(target=guess, args=(number,), daemon=True).start()
+    told = 0
+    while True:
+        time.sleep(1.0)
+        now = next(tried)
+        print(now - told, flush=True)
+        told = now
+
+
+def viewers(invite: "Invite", secret: str) -> None:
+    """Keep ten pages open, each of a viewer of its own, until the process is ended."""
+    head = (
+        "GET /api/v1/stream HTTP/1.1\r\nHost: run\r\nAccept: text/event-stream\r\n"
+        f"Authorization: Bearer {secret}\r\n\r\n"
+    ).encode()
+
+    def look() -> None:
+        with tls_to(invite.port, "127.0.0.1") as line:
+            line.sendall(head)
+            while line.recv(1 << 16):
+                pass
+
+    for _ in range(10):
+        threading.Thread(target=look, daemon=True).start()
     threading.Event().wait()
 
 
@@ -319,20 +376,23 @@ def heavy_member(invite: "Invite") -> None:
 
 
 @contextlib.contextmanager
-def attack(kind: str, invite: str, ports: list[int]) -> Iterator[None]:
-    """The strangers, or the member, as a process of their own."""
+def attack(kind: str, invite: str, ports: list[int], page: str) -> Iterator[list[int]]:
+    """The strangers, or the member, as a process of their own. What it counts, a second, is in the
+    list afterwards."""
     process = subprocess.Popen(
         [sys.executable, __file__, "--flood", kind, "--attack"],
         stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL,
     )  # fmt: skip
     assert process.stdin is not None and process.stdout is not None
-    process.stdin.write(f"{invite}\n{json.dumps(ports)}\n".encode())
+    process.stdin.write(f"{invite}\n{json.dumps(ports)}\n{json.dumps(page)}\n".encode())
     process.stdin.flush()
     process.stdout.readline()  # it has begun: to start a process takes long on a busy machine
+    counted: list[int] = []
     try:
-        yield
+        yield counted
     finally:
         process.kill()
+        counted += [int(one) for one in process.stdout.read().split() if one.isdigit()]
         process.wait()
         process.stdin.close()
         process.stdout.close()
@@ -346,7 +406,7 @@ class Counted:
 
     def __init__(self, place: Any, processes: Any) -> None:
         self.place, self.processes = place, processes
-        self.invite = ""
+        self.invite = self.secret = ""
         self.ports: list[int] = []
         """Data ports of the peers."""
         self.ends: dict[str, list[float]] = {name: [] for name in PEERS}
@@ -368,7 +428,7 @@ class Counted:
             except queue.Empty:
                 continue
             if isinstance(event, Ready) and not self.invite:
-                self.invite = event.invite
+                self.invite, self.secret = event.invite, event.page.partition("#")[2]
                 for peer in PEERS:
                     self.processes.hand_invite(peer, event.invite)
             elif isinstance(event, In):
@@ -444,7 +504,7 @@ def measure_run(kind: str, seconds: float) -> dict[str, Any]:
             )
             quiet = run.count(seconds)
             back_s = 0.0
-            with attack(kind, run.invite, run.ports):
+            with attack(kind, run.invite, run.ports, run.secret) as tried:
                 if kind == "copies":
                     back_s = run.lose_ledger()
                 flooded = run.count(seconds)
@@ -455,7 +515,7 @@ def measure_run(kind: str, seconds: float) -> dict[str, Any]:
             processes.close()
     return {
         "flood": kind, "undisturbed": quiet, "flooded": flooded, "after_mb": after["peak_mb"],
-        "marks": marks, "back_s": back_s,
+        "marks": marks, "back_s": back_s, "tried_per_s": max(tried, default=0),
     }  # fmt: skip
 
 
@@ -468,7 +528,7 @@ def rounded(value: Any) -> Any:
 
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    kinds = ["silent", *SOURCES, "heavy", "copies", "preambles"]
+    kinds = ["silent", *SOURCES, "heavy", "copies", "preambles", "guesses", "viewers"]
     parser.add_argument("--flood", default="silent", choices=kinds)
     parser.add_argument("--connections", type=int, default=6000, help="of `silent`")
     parser.add_argument("--seconds", type=float, default=20.0, help="of the others, each half")
@@ -486,6 +546,10 @@ def main() -> int:
             heavy_member(invite)
         if options.flood == "copies":
             claimants(invite)
+        if options.flood == "guesses":
+            guesses(invite)
+        if options.flood == "viewers":
+            viewers(invite, json.loads(sys.stdin.readline()))
         if options.flood == "preambles":
             false_meetings([invite.port, *ports])
         strangers(options.flood, invite.port)
@@ -503,7 +567,7 @@ def main() -> int:
             " the coordinator takes {flooded[cpu]:.2f} of a core, {undisturbed[cpu]:.2f} before;"
             " {undisturbed[peak_mb]:.0f} MB before, {flooded[peak_mb]:.0f} MB at most,"
             " {after_mb:.0f} MB after; status took {flooded[status_s_max]:.2f} s at most;"
-            " named: {marks}"
+            " named: {marks}; {tried_per_s} tries a second at most"
         )
         if options.flood == "copies":
             words += "; {back_s:.0f} s to the first round after the ledger was lost"

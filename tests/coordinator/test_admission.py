@@ -13,6 +13,8 @@ from swarmtrain.coordinator.door.admission import (
     ARRIVALS_PER_S,
     FAILED_KNOCKS_MAX,
     FAILED_WINDOW_S,
+    NEWCOMERS_AT_ONCE,
+    NEWCOMERS_PER_S,
     STRANGERS_MAX,
     STRANGERS_PER_NETWORK,
     Door,
@@ -326,6 +328,23 @@ def test_a_school_that_is_let_in_is_not_slowed_down() -> None:
     assert not len(crowd.step)
 
 
+def test_a_flood_from_very_many_networks_is_let_through_at_a_pace() -> None:
+    crowd = Crowd()
+    assert crowd.come("192.0.2.1") == []
+    crowd.step.leave(crowd.came, was_let_in=True)
+    taken = 0
+    for tick in range(10_000):  # 1 000 a second, for ten seconds, from 125 networks
+        refused = crowd.come(f"198.51.100.{tick % 125}", now_s=tick * 0.001)
+        taken += crowd.came not in refused
+        crowd.step.leave(crowd.came, was_let_in=False)
+        if tick % 1000 == 999:
+            assert crowd.come("192.0.2.1", now_s=tick * 0.001) == [], "of a member's network"
+            crowd.step.leave(crowd.came, was_let_in=True)
+            assert crowd.come(f"203.0.113.{tick // 1000}", now_s=tick * 0.001) == [], "it is new"
+            crowd.step.leave(crowd.came, was_let_in=False)
+    assert taken <= 2 * NEWCOMERS_AT_ONCE + 10 * 2 * NEWCOMERS_PER_S
+
+
 def test_addresses_of_one_customer_count_together() -> None:
     crowd = Crowd()
     for number in range(200):
@@ -337,7 +356,7 @@ def test_passers_by_are_forgotten() -> None:
     crowd = Crowd()
     for number in range(2 * ADDRESSES_MAX):
         address = f"10.{number >> 16}.{number >> 8 & 255}.{number & 255}"
-        assert not crowd.come(address)
+        assert not crowd.come(address, now_s=number / NEWCOMERS_PER_S)
         crowd.step.leave(crowd.came, was_let_in=False)
     assert len(crowd.step._arrivals) <= ADDRESSES_MAX and not len(crowd.step)
     assert not crowd.step._numbers

@@ -55,6 +55,13 @@ ARRIVALS_PER_S = 8.0
 """Connections from one network per second for long. A peer that cannot come in tries every few
 seconds."""
 
+NEWCOMERS_PER_S = 50.0
+"""Connections per second, of all networks together that have not come lately, for long; and as many
+of those that have. A TLS handshake takes two milliseconds, so both take a fifth of a core at most.
+Networks that somebody was let in from are not counted."""
+
+NEWCOMERS_AT_ONCE = 2 * STRANGERS_MAX
+
 INVITE_ID_CHARS = 12
 """Hex digits of the secret's hash that name an invite in records and lists."""
 
@@ -111,12 +118,33 @@ class FailedKnocks:
         return now_s - tries[0] < FAILED_WINDOW_S
 
 
+class _Pace:
+    """Arrivals of late, which fade at a rate."""
+
+    def __init__(self, per_s: float, at_once: float) -> None:
+        self._per_s, self._at_once = per_s, at_once
+        self._recent, self._since_s = 0.0, 0.0
+
+    def takes(self, now_s: float) -> bool:
+        """Count one more, or return False: too many came of late."""
+        passed_s = max(0.0, now_s - self._since_s)
+        self._recent, self._since_s = max(0.0, self._recent - passed_s * self._per_s), now_s
+        if self._recent + 1.0 > self._at_once:
+            return False
+        self._recent += 1.0
+        return True
+
+
 class Doorstep(Generic[S]):
     """Keeps the connections that stand before the door, and limits how fast they come. A flood from
     one network takes the place of its own, not of others: whoever is of the most numerous has to
-    go, the one that has had the longest time first."""
+    go, the one that has had the longest time first. A flood from very many networks is let through
+    at a pace; who was let in before, and who has not come lately, has a pace of its own."""
 
     def __init__(self) -> None:
+        self._new = _Pace(NEWCOMERS_PER_S, NEWCOMERS_AT_ONCE)
+        self._again = _Pace(NEWCOMERS_PER_S, NEWCOMERS_AT_ONCE)
+        self._trusted: OrderedDict[str, None] = OrderedDict()
         self._standing: dict[S, str] = {}
         self._numbers: Counter[str] = Counter()
         self._arrivals: OrderedDict[str, tuple[float, float]] = OrderedDict()
@@ -138,7 +166,9 @@ class Doorstep(Generic[S]):
         network = network_of(address)
         recent, since_s = self._arrivals.get(network, (0.0, now_s))
         recent = max(0.0, recent - (now_s - since_s) * ARRIVALS_PER_S) + 1.0
-        if recent > ARRIVALS_AT_ONCE:
+        pace = self._again if network in self._arrivals else self._new
+        is_trusted = network in self._trusted
+        if recent > ARRIVALS_AT_ONCE or not (is_trusted or pace.takes(now_s)):
             return stranger
         self._arrivals[network] = (recent, now_s)
         self._arrivals.move_to_end(network)
@@ -163,6 +193,11 @@ class Doorstep(Generic[S]):
         self._numbers[network] -= 1
         if not self._numbers[network]:
             del self._numbers[network]  # or the names of all who ever came would stay
+        if was_let_in:
+            self._trusted[network] = None
+            self._trusted.move_to_end(network)
+            if len(self._trusted) > ADDRESSES_MAX:
+                self._trusted.popitem(last=False)
         if was_let_in and network in self._arrivals:
             recent, since_s = self._arrivals[network]
             self._arrivals[network] = (max(0.0, recent - 1.0), since_s)
