@@ -32,7 +32,7 @@ class FakeParticipant:
         self.states.append((op, manifest, chunks))
         return ()
 
-    def ready(self, op, contribution, samples, now_s, pace, group=0, since=-1):
+    def ready(self, op, contribution, samples, now_s, pace, group=0, since=-1, loss=None):
         self.ready_for.append((op, contribution))
         return ()
 
@@ -83,7 +83,7 @@ def answering(thread, outcome_of):
     """From now on every READY has this outcome."""
     original = thread.participant.ready
 
-    def ready(op, contribution, samples, now_s, pace, group=0, since=-1):
+    def ready(op, contribution, samples, now_s, pace, group=0, since=-1, loss=None):
         thread.inbox.put(outcome_of(op))
         return original(op, contribution, samples, now_s, pace)
 
@@ -220,7 +220,7 @@ def test_the_mean_may_overlap_what_was_given(shift):
 
     original = thread.participant.ready
 
-    def ready(op, contribution, samples, now_s, pace, group=0, since=-1):
+    def ready(op, contribution, samples, now_s, pace, group=0, since=-1, loss=None):
         original(op, contribution, samples, now_s, pace)
         thread.inbox.put(outcome(op))
         return ()
