@@ -34,6 +34,7 @@ from swarmtrain_transport.limits import LINGER_LATE_S
 
 if TYPE_CHECKING:
     from swarmtrain.config.settings import RunConfig
+    from swarmtrain.coordinator.corpus_service import Text
     from swarmtrain.coordinator.initial import Initial
     from swarmtrain.coordinator.sharing import Shared
 
@@ -240,7 +241,7 @@ def tell_stamped(text: str) -> None:
 
 
 def _shared(
-    options: UpOptions, config: "RunConfig", directory: Path, prepare: Callable[[], object]
+    options: UpOptions, config: "RunConfig", directory: Path, read_text: Callable[[], "Text | None"]
 ) -> "Shared":
     """This coordinator's part among those that share a database."""
     import time
@@ -267,7 +268,9 @@ def _shared(
     if options.key_file is not None:
         secret = sealed_keys.read_secret(options.key_file)
     elif sys.stdin.isatty():
-        typed = typer.prompt("Passphrase of the run's keys", hide_input=True, err=True)
+        typed = typer.prompt(
+            "Passphrase of the run's keys", hide_input=True, confirmation_prompt=True, err=True
+        )
         secret = sealed_keys.checked_secret(typed.encode(), "The passphrase")
     else:
         raise misuse(
@@ -278,7 +281,7 @@ def _shared(
     host = options.public_host or reachable_host(options.listen.host)
     address = (host, port) if port else None
     return Shared(
-        directory, options.store, secret, config, address, tell_stamped, time.time, prepare
+        directory, options.store, secret, config, address, tell_stamped, time.time, read_text
     )
 
 

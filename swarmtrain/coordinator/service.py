@@ -36,6 +36,7 @@ from swarmtrain.coordinator.disk.run_directory import (
     check_same_run,
     keys_of,
     note_run_begun,
+    other_text,
 )
 from swarmtrain.coordinator.disk.store import Store
 from swarmtrain.coordinator.disk.store_errors import damaged
@@ -590,14 +591,7 @@ def _check_same_text(store: Store, text: Text | None, takes_changed: bool, tell:
     if known == manifest:
         return
     if known is not None and not takes_changed:
-        raise UserError(
-            "SWT-E823",
-            "The training text is not the one that this run began with.",
-            "Files were added, changed or removed, or the text lies elsewhere; pieces that peers"
-            " hold would not be found again.",
-            "Bring the old files back, or go on with the text as it is: swarmtrain up RUN.TOML"
-            " --changed-text.",
-        )
+        raise other_text()
     if known is not None:
         tell("The text is another one than before: its first pass begins.")
     store.begin_text(manifest)

@@ -15,9 +15,10 @@ from pathlib import Path
 import msgspec
 
 from swarmtrain.config.settings import RunConfig
+from swarmtrain.coordinator.corpus_service import Text
 from swarmtrain.coordinator.disk.certificate import load_or_create
 from swarmtrain.coordinator.disk.postgres import HOLD_S, PostgresDatabase
-from swarmtrain.coordinator.disk.run_directory import Tell, check_same_run
+from swarmtrain.coordinator.disk.run_directory import Tell, check_same_run, other_text
 from swarmtrain.coordinator.disk.sealed_keys import SealedKeys
 from swarmtrain.coordinator.disk.store import SCHEMA, Store
 from swarmtrain.coordinator.disk.store_errors import StoreLocked, StoreLost, locked, translated
@@ -58,7 +59,7 @@ class Shared:
         secret: seals the run's keys.
         address: host and port by which peers find this one, None while only its life can tell.
         tell: hears what the organiser must know, in sentences.
-        prepare: does what takes long and needs no lead, in a thread.
+        text: reads the run's text, once; None where there is none.
     """
 
     state_dir: Path
@@ -68,7 +69,7 @@ class Shared:
     address: Address | None
     tell: Tell
     wall_clock: Callable[[], float]
-    prepare: Callable[[], object]
+    text: Callable[[], Text | None]
     opened: dict[bytes, bytes] = field(default_factory=dict, repr=False)
     """Keys of before, by their sealed bytes: to open one takes long."""
 
@@ -105,7 +106,7 @@ class Shared:
         database: PostgresDatabase | None = await self._connected()
         if is_new and database is not None:
             self._set_aside(database)
-        await asyncio.to_thread(self.prepare)
+        await asyncio.to_thread(self.text)  # takes long, and needs no lead
         while database is not None:
             with contextlib.closing(database):
                 try:
@@ -171,12 +172,15 @@ class Shared:
         return True
 
     def _check(self, store: Store) -> bool:
-        """Find out now, not when it matters, if run file and passphrase are the run's; False while
-        there is no run yet."""
+        """Find out now, not when it matters, if run file, passphrase and text are the run's; False
+        while there is no run yet."""
         first = next(store.replay(), None)
         if first is not None:
             keys = load_or_create(self._keys(store), may_create=False, wall_s=0.0)
             check_same_run(first, self.config, keys)
+            text, known = self.text(), store.text_manifest()
+            if text is not None and known not in (None, bytes.fromhex(text.manifest_hash)):
+                raise other_text()
         return first is not None
 
     def _keys(self, store: Store) -> SealedKeys:

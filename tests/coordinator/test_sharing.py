@@ -16,6 +16,7 @@ from swarmtrain.coordinator.disk.store_errors import StoreLocked, StoreLost
 from swarmtrain.coordinator.lead import Lead
 from swarmtrain.coordinator.service import serve
 from swarmtrain.coordinator.sharing import Shared
+from swarmtrain.data.corpus import build_corpus
 from swarmtrain.foundation.errors import UserError
 from swarmtrain.status import ask
 from swarmtrain_transport.credentials.identity import Identity
@@ -54,7 +55,7 @@ class Life:
 
     def __init__(
         self, postgres: Server, config: RunConfig, folder: Path, secret: bytes = SECRET,
-        **options: Any,
+        text: Any = None, **options: Any,
     ) -> None:  # fmt: skip
         folder.mkdir(exist_ok=True)
         self.stop, self.told = asyncio.Event(), asyncio.Queue[str]()
@@ -62,13 +63,13 @@ class Life:
         self.address = "127.0.0.1", free_port()
         shared = Shared(
             folder, postgres.url(), secret, config, self.address, self.told.put_nowait,
-            lambda: 1.0e9, list,
+            lambda: 1.0e9, lambda: text,
         )  # fmt: skip
 
         async def life(lead: Lead) -> str:
             return await serve(
                 config, folder, *self.address, "", on_ready=self.invites.put_nowait,
-                stop=self.stop, tell=self.told.put_nowait, lead=lead,
+                stop=self.stop, tell=self.told.put_nowait, lead=lead, read_text=lambda: text,
             )  # fmt: skip
 
         self.task = asyncio.create_task(shared.in_turn(life, self.stop, **options))
@@ -247,6 +248,7 @@ def test_a_database_that_was_never_there_is_an_error(postgres: Server, tmp_path:
         ("other-file", {"config": True}, "SWT-E606"),
         ("other-secret", {"secret": b"another secret of some length"}, "SWT-E415"),
         ("new-run", {"is_new": True}, "SWT-E404"),
+        ("other-text", {"text": build_corpus(1 << 15, validation_pieces=1)}, "SWT-E823"),
     ],
 )
 def test_who_does_not_fit_is_told_so_when_it_starts_and_not_when_it_should_lead(
@@ -254,7 +256,8 @@ def test_who_does_not_fit_is_told_so_when_it_starts_and_not_when_it_should_lead(
 ) -> None:
     async def scene() -> None:
         config = config_of(name)
-        first = Life(postgres, config, tmp_path / "a")
+        text = build_corpus(1 << 16, validation_pieces=1) if "text" in change else None
+        first = Life(postgres, config, tmp_path / "a", text=text)
         async with coordinators(first):
             invite = await first.leads()
             listener = Listener()
