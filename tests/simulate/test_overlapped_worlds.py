@@ -84,6 +84,11 @@ def test_work_that_begins_anew_was_not_left_out_before(seed: int):
     assert not result.violations
 
 
+def test_a_result_that_came_late_is_not_lost_when_a_newer_op_is_skipped():
+    (result,) = run_seeds([70023], peers=4, ops=14, fragments=3, guarded=True)
+    assert not result.violations
+
+
 def test_ops_are_under_way_at_once(monkeypatch: pytest.MonkeyPatch):
     world = World(3, rounds=8, strategy_name="streaming", fragments=3, ops_at_once=3, latency_s=0.3)
     most = []
