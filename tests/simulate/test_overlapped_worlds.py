@@ -159,3 +159,8 @@ def test_an_outcome_that_comes_early_waits_for_its_step(
 def test_few_are_left_and_what_they_cannot_know_is_not_demanded(seed: int):
     (result,) = run_seeds([seed], peers=4, ops=3, groups=1, beside=())
     assert not result.violations
+
+
+def test_who_came_back_while_an_attest_was_being_written_was_not_asked():
+    (result,) = run_seeds([103], peers=4, ops=10)
+    assert not result.violations

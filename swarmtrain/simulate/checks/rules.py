@@ -189,10 +189,15 @@ class Rules:
         # Whoever is further by now has told it before.
         agree = {key for key, root in had.items() if root == attest.state_root}
         others = [p for p in here if (p.peer_id, p.machine.card.boot) not in agree]
-        dead = self._demands.deaths_since(now_s - GRACE_S) & agree
-        num_agree = len(here) - len(others) + len(dead)
-        voiceless = self._voiceless(attest.op)
-        silent = [p for p in others if self._is_sound(p, now_s) and p not in voiceless]
+        deaths = self._demands.deaths_since(now_s - GRACE_S)
+        num_agree = len(here) - len(others) + len(deaths & agree)
+        # Who has just come back was not here when this was decided; it is durable later.
+        anew, voiceless = {peer for peer, _ in deaths}, self._voiceless(attest.op)
+        silent = [
+            one
+            for one in others
+            if self._is_sound(one, now_s) and one not in voiceless and one.peer_id not in anew
+        ]
         most = [p for p in self._members if (p.peer_id, p.machine.card.boot) in agree]
         # Those with whom something is wrong may be suspected by now, and are not asked then.
         against = [p for p in self._members if p not in most and self._is_sound(p, now_s)]

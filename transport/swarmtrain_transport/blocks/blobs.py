@@ -99,8 +99,9 @@ class Blobs:
         """Keep these blobs, which are here, for op `op`, too: another op with the same bytes may be
         forgotten before it."""
         for digest in digests:
-            if digest not in self._results.get(op, ()):
-                self.keep_result(op, self._index[digest].read(), digest)
+            kept = self._index.get(digest)
+            if kept is not None and digest not in self._results.get(op, ()):
+                self.keep_result(op, kept.read(), digest)
 
     def _begin(self, op: int) -> None:
         """Drop what was before: nobody but peers that fell behind asks for it."""
