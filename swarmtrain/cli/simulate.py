@@ -103,6 +103,8 @@ def simulate(
     context.ensure_object(Situation).begin(verbose=verbose)
     if trace and seed is None:
         raise typer.BadParameter("a trace is of one world: name it with --seed")
+    if kind is Kind.PAIR and peers < 2:
+        raise typer.BadParameter("nobody is a pair alone: --kind pair needs two --peers")
     chosen = range(first_seed, first_seed + seeds) if seed is None else range(seed, seed + 1)
     budget_s = math.inf if budget is None else budget
     if pipelines or stages:

@@ -217,7 +217,7 @@ def world_of(
         chunk_values=chunk_values,
         slice_chunks=SLICE_VALUES // chunk_values,
         block=BLOCK,
-        min_contributors=rng.choice((1, 1, 2, max(1, peers - 1), peers)),
+        min_contributors=min(peers, rng.choice((1, 1, 2, max(1, peers - 1), peers))),
         # Without it topk would drop most of the work, which the books rightly miss.
         error_feedback=(rng.random() < 0.8 or codec != "int8") and kind != PAIR,
         latency_s=rng.choice((0.0005, 0.003, 0.03, 0.15)),

@@ -84,6 +84,11 @@ def test_work_that_begins_anew_was_not_left_out_before(seed: int):
     assert not result.violations
 
 
+def test_a_result_that_came_late_is_not_lost_when_a_newer_op_is_skipped():
+    (result,) = run_seeds([70023], peers=4, ops=14, fragments=3, guarded=True)
+    assert not result.violations
+
+
 def test_ops_are_under_way_at_once(monkeypatch: pytest.MonkeyPatch):
     world = World(3, rounds=8, strategy_name="streaming", fragments=3, ops_at_once=3, latency_s=0.3)
     most = []
@@ -153,4 +158,9 @@ def test_an_outcome_that_comes_early_waits_for_its_step(
 @pytest.mark.parametrize("seed", [1006600, 1006952, 1006960, 1007712, 1018324])
 def test_few_are_left_and_what_they_cannot_know_is_not_demanded(seed: int):
     (result,) = run_seeds([seed], peers=4, ops=3, groups=1, beside=())
+    assert not result.violations
+
+
+def test_who_came_back_while_an_attest_was_being_written_was_not_asked():
+    (result,) = run_seeds([103], peers=4, ops=10)
     assert not result.violations

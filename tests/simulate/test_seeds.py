@@ -208,3 +208,14 @@ def test_one_world_can_be_traced(capsys):
 def test_a_trace_of_many_worlds_is_refused(capsys):
     assert main(["simulate", "--seeds", "3", "--trace"]) == 2
     assert "--seed" in capsys.readouterr().err
+
+
+def test_worlds_of_one_peer_reach_their_end() -> None:
+    results = list(run_seeds(range(8), peers=1, ops=3))
+    assert [found for one in results for found in one.violations] == []
+    assert all(one.commits >= 3 for one in results)
+
+
+def test_one_peer_is_no_pair(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["simulate", "--kind", "pair", "--peers", "1"]) == 2
+    assert "two --peers" in capsys.readouterr().err

@@ -174,7 +174,7 @@ class Rules:
 
     def attested(self, attest: Attest) -> None:
         """T15: more than half of the op's live members have the state that is attested, or of all
-        where these are tied; one that was started again has caught up with it."""
+        where these are tied; one that was started again has caught up with it, or cannot."""
         now_s = self._scene.clock.now_s
         self._attested[attest.op] = (attest.state_root, now_s)
         if attest.roots or attest.op == 0 or attest.op not in self._decided.plans:
@@ -189,9 +189,15 @@ class Rules:
         # Whoever is further by now has told it before.
         agree = {key for key, root in had.items() if root == attest.state_root}
         others = [p for p in here if (p.peer_id, p.machine.card.boot) not in agree]
-        dead = self._demands.deaths_since(now_s - GRACE_S) & agree
-        num_agree = len(here) - len(others) + len(dead)
-        silent = [peer for peer in others if self._is_sound(peer, now_s)]
+        deaths = self._demands.deaths_since(now_s - GRACE_S)
+        num_agree = len(here) - len(others) + len(deaths & agree)
+        # Who has just come back was not here when this was decided; it is durable later.
+        anew, voiceless = {peer for peer, _ in deaths}, self._voiceless(attest.op)
+        silent = [
+            one
+            for one in others
+            if self._is_sound(one, now_s) and one not in voiceless and one.peer_id not in anew
+        ]
         most = [p for p in self._members if (p.peer_id, p.machine.card.boot) in agree]
         # Those with whom something is wrong may be suspected by now, and are not asked then.
         against = [p for p in self._members if p not in most and self._is_sound(p, now_s)]
@@ -200,6 +206,17 @@ class Rules:
             numbers = sorted(peer.number for peer in silent)
             story = f"op {attest.op} is attested although peers {numbers} do not have that state"
             self._violated("attest", story)
+
+    def _voiceless(self, op: int) -> list[SimPeer]:
+        """Members of an op that were started again since, and cannot get the state after it."""
+        boots = {member.peer: member.boot for member in self._decided.plans[op].members}
+        anew = [one for one in self._members if boots.get(one.peer_id) != one.machine.card.boot]
+        parts = [(one, one.machine.groups.get(self._group)) for one in anew]
+        return [
+            one
+            for one, part in parts
+            if part is not None and 0 <= part.place.stranded_op <= op and part.place.applied_op < op
+        ]
 
     @property
     def is_undecided(self) -> bool:

@@ -11,7 +11,7 @@ from swarmtrain_transport.hashing import content_hash
 from swarmtrain_transport.peer.participant import Actions, Participant
 from swarmtrain_transport.wire import messages as m
 from swarmtrain_transport.wire.frames import Frame, FrameKind
-from swarmtrain_transport.wire.records import Attest, Freeze, Gone, Rewind
+from swarmtrain_transport.wire.records import Attest, Freeze, Gone, Rewind, Skip
 from tests.transport.peer.test_participant import peer_of, records
 from tests.transport.plain_arithmetic import PlainArithmetic
 from tests.transport.rig import (
@@ -120,6 +120,42 @@ def test_whoever_is_alone_finds_out_that_a_result_is_with_nobody() -> None:
         assert now_s < 2 * limits.LOST_ROUNDS * limits.FETCH_RETRY_S
         now_s = max(now_s, machine.next_wakeup_s)
         actions = machine.tick(now_s)
+
+
+@pytest.mark.parametrize("shared", [False, True], ids=["its own bytes", "the next op's bytes, too"])
+def test_a_result_that_comes_while_the_next_op_is_under_way_outlives_its_skip(shared: bool) -> None:
+    """Its owners may be gone by then: others can get to our state by what we keep alone."""
+    manifest, chunks = state_of([7] * 24)
+    genesis = msgspec.structs.replace(genesis_body(24, manifest.root), fragments=(12, 12))
+    chain = Chain(run_body(), *[join_body(peer) for peer in (A, B, C)], genesis)
+    machine = peer_of(chain)
+    machine.attach(0, manifest, chunks, 1, 0.0, fragments=(12, 12))
+    machine.applied(0, manifest, chunks, 0.0)
+    first = len(chain.records)
+    for op in (1, 2):
+        plan = chain.plan((B,), 12, op=op)
+        ours = msgspec.structs.replace(plan.members[0], peer=A, boot=b"boot", weight=0)
+        chain.add(msgspec.structs.replace(plan, members=(*plan.members, ours)))
+    chunk = struct.pack("<5q", 1, 1, 1, 1, 3)
+    digest = content_hash(chunk)
+    one = chain.view.first.ops[next(iter(chain.view.first.ops))]
+    chain.add(Freeze(1, (B,), {}))
+    commit = commit_of(one)
+    root = content_hash(digest * 3)
+    slices = tuple(msgspec.structs.replace(piece, root=root) for piece in commit.slices)
+    chain.add(msgspec.structs.replace(commit, slices=slices))
+    machine.control(records(chain, first), 0.0)
+    blobs = machine.first.blobs
+    for body in (digest * 3, chunk):
+        if shared:
+            blobs.keep_result(2, body)
+        machine.frame(B, Frame(FrameKind.BLOB, chain.view.run_tag, body=body), 0.0)
+    machine.applied(1, manifest, None, 0.0)
+    first = len(chain.records)
+    chain.add(Skip(2, "deadline"))
+    machine.control(records(chain, first), 0.0)
+    assert machine.first.place.applied_op == 2
+    assert blobs.get(root) == digest * 3 and blobs.get(digest) == chunk
 
 
 @pytest.mark.parametrize(("weight", "is_lost"), [(3, False), (0, True)])

@@ -7,7 +7,7 @@ its state root is made.
 """
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 
 from swarmtrain_transport import limits
 from swarmtrain_transport.arithmetic import Buffer
@@ -81,19 +81,27 @@ class Blobs:
             data: must not change.
             digest: content hash of the bytes, if it has been taken already.
         """
-        self.changes += 1
         if digest is None:
             digest = content_hash(data)
+        if digest in self._results.get(op, ()):
+            return digest
+        self.changes += 1
         if op not in self._results:
             self._begin(op)
-        blobs = self._results[op]
-        if digest not in blobs:
-            blobs[digest] = self._index[digest] = self.retention.keep(data)
+        self._results[op][digest] = self._index[digest] = self.retention.keep(data)
         if len(self._results) > limits.RESULT_KEEP_OPS:
             for old in sorted(self._results)[: -limits.RESULT_KEEP_OPS]:
                 self._drop(old)
             self._reindex()
         return digest
+
+    def keep_for(self, op: int, digests: Iterable[bytes]) -> None:
+        """Keep these blobs, which are here, for op `op`, too: another op with the same bytes may be
+        forgotten before it."""
+        for digest in digests:
+            kept = self._index.get(digest)
+            if kept is not None and digest not in self._results.get(op, ()):
+                self.keep_result(op, kept.read(), digest)
 
     def _begin(self, op: int) -> None:
         """Drop what was before: nobody but peers that fell behind asks for it."""

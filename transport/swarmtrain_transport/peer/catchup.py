@@ -166,6 +166,10 @@ class CatchUp:
         first, second = (content_hash(one) for one in lists if one is not None)
         return link_of(op, (known[ordered[0]][0], known[ordered[1]][0]), (first, second))
 
+    def wants(self, digest: bytes) -> bool:
+        """Return True if the result that is collected lacks this blob."""
+        return digest in self._wanted
+
     def is_known(self, op: int) -> bool:
         """Return True if the view still remembers the plan and outcome of a committed op."""
         return op in self._view.commits
@@ -205,6 +209,7 @@ class CatchUp:
             return None
         chunks = [chunk for chunk in map(self._blobs.get, digests) if chunk is not None]
         if self._illegal_op != op and self._are_legal(view, index, chunks):
+            self._blobs.keep_for(op, (root, *digests))
             return tuple(chunks)
         self._illegal_op = op
         return None

@@ -112,9 +112,9 @@ class GroupPart:
         return exchange.hashes(message, now_s) if exchange is not None else []
 
     def _exchanged(self, op: int, digest: bytes, body: Buffer, now_s: float) -> Actions:
-        """A BLOB that was wanted, by an op under way or for the result of `op`."""
+        """A BLOB that was wanted, by ops under way, or for the result of `op`, or by both."""
         wanting = [one for one in self.exchanges.values() if one.wants(digest)]
-        if not wanting:
+        if not wanting or self._catchup.wants(digest):
             self.blobs.keep_result(op, body, digest)
         return [action for one in wanting for action in one.blob_arrived(digest, body, now_s)]
 
@@ -261,9 +261,8 @@ class GroupPeer(GroupPart):
         found = self.audits.judged(digest, body)
         if found is not None:
             return found
-        newest = next(reversed(self.exchanges.values()), None)
-        op = self.place.applied_op + 1 if newest is None else newest.view.plan.op
-        return self._exchanged(op, digest, body, now_s)
+        # Not of the ops under way, which may be skipped, and what is kept of them dropped.
+        return self._exchanged(self.place.applied_op + 1, digest, body, now_s)
 
     def heard(self, peer: PeerId, frame: Frame, now_s: float) -> Actions:
         """PIECE, MISSING or a frame of AUDIT_FRAMES, which may be another group's.

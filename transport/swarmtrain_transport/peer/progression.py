@@ -35,6 +35,7 @@ class Progression:
         applied_op: newest op whose outcome is in place, -1 without a state.
         state_root: root of that state.
         chain: end of our chain if `applied_op` was a pair op that we were in, else b"".
+        stranded_op: newest op that it has called STRANDED, -1 for none.
         replayed_ops: results fetched afterwards, not taken part in.
         pending: our contributions to ops that have no outcome yet, by op.
         saved: state on our disk that may be the run's, until one is in place.
@@ -45,6 +46,7 @@ class Progression:
     def __init__(self, card: Card, view: GroupView, catchup: CatchUp, states: StateFinder) -> None:
         self.applied_op = -1
         self.state_root = self.chain = b""
+        self.stranded_op = -1
         self.replayed_ops = 0
         self.pending: dict[int, Pending] = {}
         self.saved: Applied | None = None
@@ -61,7 +63,6 @@ class Progression:
         self._chain = b""
         """The value that `chain` will have once the trainer has answered."""
         self._is_void = False
-        self._stranded_op = -1
         self._num_healed = 0
         self._differed_op = -1
         self._is_computed = False
@@ -134,7 +135,7 @@ class Progression:
         """REWIND: what was committed since is cancelled, and with it the states that it led to."""
         self._catchup.give_up()
         self._states.rewound()
-        self._stranded_op = -1
+        self.stranded_op = -1
         self._differed_op = min(self._differed_op, self._view.last_op + 1)
         if self.saved is not None and self.saved.op > self._view.last_op:
             self.saved = None
@@ -192,8 +193,8 @@ class Progression:
         if not connected:
             return []
         messages: list[do.PeerAction] = []
-        if self._stranded_op > self.applied_op:
-            messages.append(do.SendControl(Stranded(self._stranded_op, self._view.group)))
+        if self.stranded_op > self.applied_op:
+            messages.append(do.SendControl(Stranded(self.stranded_op, self._view.group)))
         if self.applied_op < 0:
             return messages
         own = self._due_next
@@ -273,9 +274,9 @@ class Progression:
         return actions + self._find_state(connected)
 
     def _tell_stranded(self, op: int, connected: bool) -> list[do.PeerAction]:
-        if self._stranded_op == op:
+        if self.stranded_op == op:
             return []
-        self._stranded_op = op
+        self.stranded_op = op
         return [do.SendControl(Stranded(op, self._view.group))] if connected else []
 
     def _close(self, op: int) -> None:

@@ -65,7 +65,7 @@ def rewind_due(view: GroupView, peers: Peers, *, all_heard: bool) -> Rewind | No
     """
     if view.ops or not all_heard or not peers:
         return None
-    if any(not one.line.connected for one in peers.values()):
+    if not _all_connected(peers):
         return None
     if all(one.stranded_op < 0 for one in peers.values()):
         return None
@@ -83,6 +83,10 @@ def rewind_due(view: GroupView, peers: Peers, *, all_heard: bool) -> Rewind | No
         return None
     what = "a state after" if view.goes_by_pairs else "the result of"
     return Rewind(newest, f"nobody who is here holds {what} op {lost}", view.group)
+
+
+def _all_connected(peers: Peers) -> bool:
+    return all(one.line.connected for one in peers.values())
 
 
 def _is_ours(view: GroupView, one: GroupPeer) -> bool:
@@ -145,7 +149,7 @@ class Agreement:
         if op not in self._view.commits or op in self._view.attests:
             return
         held, alive = self._held_at(op), self._group_peers.alive(now_s)
-        members = alive & set(self._view.commits[op].boots)
+        members = alive & set(self._view.commits[op].boots) - self._voiceless(op)
         root = _agreed_root(held, members)
         if root is None and members <= held.keys():
             # A peer that has replayed the op speaks for it, as it does where the next one is
@@ -155,6 +159,21 @@ class Agreement:
             self._writer.append(Attest(op, root, group=self._view.group))
             for peer in held:
                 self._check_state(peer, self._group_peers.here[peer])
+
+    def _voiceless(self, op: int) -> set[PeerId]:
+        """Members of a committed op whose processes have died since, and that cannot get its state:
+        they were started again, and have said STRANDED for it or for an op before. They have no
+        more to say than while they were dead, once everybody is here who may help them."""
+        here, boots = self._group_peers.here, self._view.commits[op].boots
+        if not (self._group_peers.all_heard and _all_connected(here)):
+            return set()
+        return {
+            peer
+            for peer, one in here.items()
+            if 0 <= one.stranded_op <= op
+            and one.applied_op < op
+            and one.line.hello.boot != boots.get(peer)
+        }
 
     def _held_at(self, op: int) -> dict[PeerId, bytes]:
         """State roots that were reported after a committed op, or after skipped ones behind it; by
