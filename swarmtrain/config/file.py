@@ -74,6 +74,8 @@ _LATER_KEYS: tuple[tuple[str, str, object], ...] = (
     ("data", "tokenizer", "bytes"),
     ("data", "field", "text"),
     ("data", "documents", 0),
+    ("pipeline", "turn_rounds", 0),
+    ("pipeline", "turn_angle", 0.1),
 )
 
 _STRATEGY = "strategy"

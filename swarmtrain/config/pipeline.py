@@ -111,6 +111,12 @@ def activations_problems(config: RunConfig) -> Iterator[Problem]:
             f"must be left out with pipeline.activations {form}",
             "Weights that were trained without the subspace do not lie in it.",
         )
+    elif config.pipeline.turn_rounds and not rank_of(form):
+        yield Problem(
+            "pipeline.turn_rounds",
+            f"must be left out with pipeline.activations {form}",
+            "What goes between stages has all channels then: there is no subspace to turn.",
+        )
 
 
 def _own_problems(config: RunConfig) -> Iterator[Problem]:

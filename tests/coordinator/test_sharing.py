@@ -202,7 +202,7 @@ def test_a_full_disk_of_the_database_is_waited_for(postgres: Server, tmp_path: P
                 running = asyncio.create_task(client.run())  # its JOIN finds no room
                 assert "No space left" in await life.hears("was lost")
                 assert "No space left" in await life.hears("was lost"), "nor does the next term"
-                other.execute("DROP FUNCTION \"swarmtrain full\".refuse() CASCADE")
+                other.execute('DROP FUNCTION "swarmtrain full".refuse() CASCADE')
             await life.leads()
             await listener.hears(Records)
             await client.close()

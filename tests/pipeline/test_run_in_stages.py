@@ -100,6 +100,29 @@ def test_peers_of_three_stages_and_a_full_replica_train_one_model(
     assert all(prove_peer(tmp_path / str(number)).ok for number in (0, 3))
 
 
+@pytest.mark.parametrize("schedule", ["free", "flush"])
+def test_a_subspace_turns_while_a_peer_dies_and_another_one_comes(
+    begin, schedule: str, tmp_path: Path
+) -> None:
+    """Whoever trains, comes late or checks the disk has the same bits after each turn."""
+    coordinator, peers = begin(
+        (0, 0), (1, 1), (1, 1), (2, 2), (0, 2), rounds=10, schedule=schedule,
+        activations="subspace-16", turn_rounds=2, turn_angle=0.3,
+    )  # fmt: skip
+    view = coordinator.machine.view
+    wait_for(lambda: len(view.turns) >= 1)
+    peers.pop(2).die()
+    wait_for(lambda: len(view.turns) >= 2)
+    peers.append(Peer(coordinator.invite, tmp_path / "new", 0, 1))
+    assert_ended(peers)
+    assert len(view.turns) >= 3 and {one.op for one in view.turns} <= set(range(3, 11))
+    losses = [one.losses for one in peers if one.losses]
+    assert losses and all(min(some) < 0.85 * some[0] for some in losses)
+    assert all(prove_peer(tmp_path / name).ok for name in ("0", "1", "3", "4", "new"))
+    turned = peers[0].peer._here.trainer.span.subspace
+    assert turned.turns and turned.turns == view.turns[: len(turned.turns)]
+
+
 def test_flushed_steps_are_made_by_all_stages_together(begin) -> None:
     coordinator, peers = begin((0, 0), (1, 1), (2, 2), schedule="flush")
     assert_whole(coordinator, peers)

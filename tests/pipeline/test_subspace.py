@@ -186,7 +186,7 @@ def test_the_last_stage_is_free_and_the_others_keep_what_they_read_with() -> Non
         layout = Layout.of(span.modules[stage], 1024)
         before = torch.randn(layout.padded)
         vector = before.clone()
-        confining(config, layout)(vector)
+        confining(config, layout)(vector, ())
         was = layout.named_views(before)
         changed = {
             name
