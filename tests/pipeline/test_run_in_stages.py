@@ -111,7 +111,9 @@ def test_a_subspace_turns_while_a_peer_dies_and_another_one_comes(
     )  # fmt: skip
     view = coordinator.machine.view
     wait_for(lambda: len(view.turns) >= 1)
-    peers.pop(2).die()
+    victim = peers.pop(2)
+    victim.die()
+    coordinator.gives_up(victim.peer_id)
     wait_for(lambda: len(view.turns) >= 2)
     peers.append(Peer(coordinator.invite, tmp_path / "new", 0, 1))
     assert_ended(peers)

@@ -510,10 +510,13 @@ class Driver:
 
     def _go_on_from(self, weights: Tensor, result: OpResult) -> None:
         """Take the weights of an outer step. Codecs without a level for zero, and peers that give
-        what they should not, move values that nobody trains; and a subspace may have turned."""
+        what they should not, move values that nobody trains; and a subspace may have turned. The
+        anchor goes through that once, also where the weights are the anchor itself."""
         if self._confine is not None:
-            self._confine(self._anchor(), result.turns)
-            self._confine(weights, result.turns)
+            anchor = self._anchor()
+            self._confine(anchor, result.turns)
+            if weights.data_ptr() != anchor.data_ptr():
+                self._confine(weights, result.turns)
         self._weights.write_weights(weights)
 
     def _live(self) -> Values:
