@@ -38,6 +38,9 @@ E_MAX_HIGHEST = 100
 STALE_STEPS = 8
 """Default of `pipeline.max_stale_steps`."""
 
+TURN_ANGLE = 0.1
+"""Default of `pipeline.turn_angle`."""
+
 _BILLION = 1_000_000_000
 _DAY_S = 86_400.0
 
@@ -398,7 +401,7 @@ class PipelineSection(_Section, frozen=True):
     ] = 0
     turn_angle: Annotated[
         float, _between(0.01, 1.5, "largest angle of a turn of the subspace, in radians")
-    ] = 0.1
+    ] = TURN_ANGLE
 
     @property
     def num_stages(self) -> int:

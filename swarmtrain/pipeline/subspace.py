@@ -59,6 +59,9 @@ _STEP = 2.0**-9
 to several times that; beside it a part as small as a fresh embedding, 0.02, is soon forgotten, and
 one as large as 1 drowns it."""
 
+_COLUMNS = 1024
+"""Columns that are turned at a time: those of some rows fit into a processor's cache."""
+
 
 class Subspace:
     """The directions of the residual stream that are learned, and the fixed part in the others.
@@ -145,14 +148,16 @@ class Subspace:
         """
         with torch.no_grad():
             for name, stream in self._streams(named):
-                self._rotate(stream, back=True)
-                if name == _TABLE:
-                    stream[self.rank :].copy_(self._table.T).mul_(_STEP)
-                else:
-                    stream[self.rank :].zero_()
-                self._rotate(stream)
-                if self.turns:
-                    flush_tiny_(named[name])
+                if not self.turns:
+                    self._fix(name, stream, self._table.T)
+                    continue
+                for start in range(0, stream.shape[1], _COLUMNS):
+                    here = slice(start, start + _COLUMNS)
+                    turned = stream[:, here].clone(memory_format=torch.contiguous_format)
+                    self._rotate(turned, back=True)
+                    self._fix(name, turned, self._table.T[:, here])
+                    self._rotate(turned)
+                    stream[:, here] = flush_tiny_(turned)
 
     def hold(self, named: Mapping[str, Tensor]) -> None:
         """Do as `confine` for weights that nobody compares: faster after many turns."""
@@ -183,6 +188,13 @@ class Subspace:
         """(tokens, width): the fixed part of each token."""
         nothing = torch.zeros(self.tokens, self.rank, device="cpu")
         return self.whole(nothing, torch.arange(self.tokens, device="cpu"))
+
+    def _fix(self, name: str, stream: Tensor, table: Tensor) -> None:
+        """Set what is not learned of (width, n) coordinates, of the embedding to its table."""
+        if name == _TABLE:
+            stream[self.rank :].copy_(table).mul_(_STEP)
+        else:
+            stream[self.rank :].zero_()
 
     def _project(self, stream: Tensor) -> None:
         learned = self.axes(stream.device)[:, : self.rank].to(stream.dtype)

@@ -22,9 +22,7 @@ def books(round: int, *planes: Plane, op: int = 1) -> Books:
 
 def plan(chain: Chain, turns: int) -> None:
     first = chain.view.first
-    chain.add(
-        plan_body((A, B), op=first.next_op, previous_outcome=first.last_outcome, turns=turns)
-    )
+    chain.add(plan_body((A, B), op=first.next_op, previous_outcome=first.last_outcome, turns=turns))
 
 
 def test_an_op_lies_in_all_turns_before_its_plan_also_after_a_snapshot() -> None:
