@@ -90,7 +90,7 @@ class Forms:
         return True
 
     def turned(self, turns: tuple[Turn, ...]) -> "Forms":
-        """The same after these turns of the subspace, if there is one."""
+        """Return the forms after these turns of the subspace, if there is one."""
         boundaries = {
             stage: replace(one, subspace=one.subspace and one.subspace.turned(turns))
             for stage, one in self.boundaries.items()

@@ -100,7 +100,7 @@ class Subspace:
             )
 
     def turned(self, turns: tuple[Turn, ...]) -> "Subspace":
-        """The same after these turns, of all that there were. Raises as the class does."""
+        """Return the subspace after these turns, of all that there were. Raises as the class."""
         if turns == self.turns:
             return self
         return Subspace(self.rank, self._width, self.tokens, self._seed, self.most, turns)

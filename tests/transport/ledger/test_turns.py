@@ -78,7 +78,7 @@ def test_a_turn_is_of_this_run_s_channels_and_angle() -> None:
     assert are_legal(PLANES, 4, 6, 40)
     for rank, width, most in ((3, 6, 40), (5, 6, 40), (4, 5, 40), (4, 6, 39)):
         assert not are_legal(PLANES, rank, width, most)
-    assert [most_units(angle) for angle in (0.01, 0.1, 1.5)] == [5, 51, 953]
+    assert [most_units(angle) for angle in (0.01, 0.1, 1.5)] == [5, 51, 768]
 
 
 def test_nobody_knows_whose_proposal_is_drawn_before_the_newest_record() -> None:

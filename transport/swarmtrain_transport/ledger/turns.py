@@ -5,7 +5,6 @@ common. Any legal one does a run little harm, so it need not be known who is rig
 """
 
 import hashlib
-import math
 from collections.abc import Mapping, Sequence
 
 from swarmtrain_transport import limits
@@ -13,14 +12,15 @@ from swarmtrain_transport.links.link import PeerId
 from swarmtrain_transport.wire.records import Plane
 
 UNITS = 1024
-"""Units of the tangent of half an angle: the smallest angle is 0.002."""
+"""Units of the tangent of half an angle: the smallest angle is 0.002 radians."""
 
 Planes = tuple[Plane, ...]
 
 
 def most_units(angle: float) -> int:
-    """The largest step of a plane with this angle, in radians, below pi / 2."""
-    return int(UNITS * math.tan(angle / 2))
+    """The largest step where no plane may be turned by more than so many radians: a tangent is
+    larger than its angle, and this product is the same everywhere."""
+    return int(UNITS * angle / 2)
 
 
 def are_apart(planes: Sequence[Plane]) -> bool:
