@@ -32,7 +32,7 @@ Not here: bytes (`activations`).
 import hashlib
 import math
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from functools import cached_property, lru_cache
+from functools import lru_cache
 
 import torch
 import torch.nn.functional as F
@@ -91,6 +91,7 @@ class Subspace:
         self._width, self._seed = width, seed
         self._table = _drawn(tokens, width - rank, seed)
         self._axes_on: dict[torch.device, Tensor] = {}
+        self._fixed_on: dict[torch.device, Tensor] = {}
         if not all(are_legal(one.planes, rank, width, most) for one in turns):
             raise UserError(
                 "SWT-E703",
@@ -168,7 +169,7 @@ class Subspace:
             for name, stream in self._streams(named):
                 self._project(stream)
                 if name == _TABLE:
-                    stream.add_(self._fixed.to(stream.device).T)
+                    stream.add_(self._fixed(stream.device).T)
 
     def confine_gradients(self, named: Mapping[str, Tensor]) -> None:
         """Leave no gradient where the parameters of a stage may not go."""
@@ -183,11 +184,13 @@ class Subspace:
         """Return `confine` for vectors of a stage's layout."""
         return lambda vector, turns: self.turned(turns).confine(layout.named_views(vector))
 
-    @cached_property
-    def _fixed(self) -> Tensor:
-        """(tokens, width): the fixed part of each token."""
-        nothing = torch.zeros(self.tokens, self.rank, device="cpu")
-        return self.whole(nothing, torch.arange(self.tokens, device="cpu"))
+    def _fixed(self, device: torch.device) -> Tensor:
+        """(tokens, width) on a device: the fixed part of each token."""
+        if device not in self._fixed_on:
+            nothing = torch.zeros(self.tokens, self.rank, device="cpu")
+            fixed = self.whole(nothing, torch.arange(self.tokens, device="cpu"))
+            self._fixed_on[device] = fixed.to(device)
+        return self._fixed_on[device]
 
     def _fix(self, name: str, stream: Tensor, table: Tensor) -> None:
         """Set what is not learned of (width, n) coordinates, of the embedding to its table."""

@@ -227,7 +227,7 @@ def test_the_learning_rate_goes_by_the_runs_clock_and_stands_still_at_a_rounds_e
 
 
 def test_a_round_of_a_turned_subspace_waits_for_the_ledger_s_word():
-    made, stage, inbox, trainer = training({5})
+    made, _, inbox, trainer = training({5})
     begun: list[Pace] = []
     trainer.begin = begun.append
 
