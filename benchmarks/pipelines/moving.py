@@ -5,9 +5,9 @@
 Protocol Models (arXiv 2506.01260) keep what is written to the residual stream inside the span of U,
 (width, rank), beside a fixed part by token, and move U now and then along the Grassmann manifold,
 so that less of the last boundary's gradient falls outside. A run in stages (`pipeline.subspace`)
-leaves U where it is, as the first channels. Here one model in one piece is trained with any U:
-weights that write are projected after each step, in all blocks but the last. Those that move begin
-where `drawn` stays.
+leaves U where it is, as the first channels, unless it has `turn_rounds`. Here one model in one
+piece is trained with any U: weights that write are projected after each step, in all blocks but the
+last. Those that move begin where `drawn` stays.
 
 A move takes G, (tokens, width), the gradient at the last block's input summed as G^T G over the
 steps since the last move, and goes along the geodesic of (I - U U^T) G^T G U so far that the

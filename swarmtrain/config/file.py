@@ -23,6 +23,7 @@ from swarmtrain.config.declared import expected, is_of, plain, type_words
 from swarmtrain.config.models import CONFIG_BYTES_MAX, described, sized
 from swarmtrain.config.problem import INTEGER_MAX, Problem, too_long
 from swarmtrain.config.settings import (
+    TURN_ANGLE,
     ExpertsSection,
     GuardSection,
     PipelineSection,
@@ -74,6 +75,8 @@ _LATER_KEYS: tuple[tuple[str, str, object], ...] = (
     ("data", "tokenizer", "bytes"),
     ("data", "field", "text"),
     ("data", "documents", 0),
+    ("pipeline", "turn_rounds", 0),
+    ("pipeline", "turn_angle", TURN_ANGLE),
 )
 
 _STRATEGY = "strategy"

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from swarmtrain.config.built_in import built_in_blocks, is_tied
 from swarmtrain.config.fragments import uncut
 from swarmtrain.config.problem import Problem
-from swarmtrain.config.settings import STALE_STEPS, PipelineSection, RunConfig
+from swarmtrain.config.settings import STALE_STEPS, TURN_ANGLE, PipelineSection, RunConfig
 from swarmtrain.config.stages import hop_bytes, misfit, rank_of, stage_parameters
 from swarmtrain.foundation.errors import UserError, cleaned
 from swarmtrain_transport import limits
@@ -110,6 +110,18 @@ def activations_problems(config: RunConfig) -> Iterator[Problem]:
             "model.initial",
             f"must be left out with pipeline.activations {form}",
             "Weights that were trained without the subspace do not lie in it.",
+        )
+    elif config.pipeline.turn_rounds and not rank_of(form):
+        yield Problem(
+            "pipeline.turn_rounds",
+            f"must be left out with pipeline.activations {form}",
+            "What goes between stages has all channels then: there is no subspace to turn.",
+        )
+    elif config.pipeline.turn_angle != TURN_ANGLE and not config.pipeline.turn_rounds:
+        yield Problem(
+            "pipeline.turn_angle",
+            "must be left out without pipeline.turn_rounds",
+            "The subspace stays where it is.",
         )
 
 

@@ -38,6 +38,9 @@ E_MAX_HIGHEST = 100
 STALE_STEPS = 8
 """Default of `pipeline.max_stale_steps`."""
 
+TURN_ANGLE = 0.1
+"""Default of `pipeline.turn_angle`."""
+
 _BILLION = 1_000_000_000
 _DAY_S = 86_400.0
 
@@ -358,6 +361,8 @@ class PipelineSection(_Section, frozen=True):
     - `activations = "subspace-64"` is for links that are the bottleneck: 64 values of a token go on
       in int8, and its id, as nothing writes to the others of its `width` (Protocol Models, arXiv
       2506.01260). It is for kinds byte-transformer and transformer, with 64 below `model.width`.
+      With `turn_rounds` the peers of the last stage turn those 64 directions now and then towards
+      what they lack most, as that paper does; measured it wins nothing.
     """
 
     stages: Annotated[
@@ -391,6 +396,12 @@ class PipelineSection(_Section, frozen=True):
         str,
         _said("form of what goes between two stages", "int8, float16, none, subspace-K"),
     ] = "int8"
+    turn_rounds: Annotated[
+        int, _between(0, 1_000_000, "rounds from one turn of the subspace to the next; 0: it stays")
+    ] = 0
+    turn_angle: Annotated[
+        float, _between(0.01, 1.5, "largest angle of a turn of the subspace, in radians")
+    ] = TURN_ANGLE
 
     @property
     def num_stages(self) -> int:

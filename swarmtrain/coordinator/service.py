@@ -23,7 +23,7 @@ from swarmtrain.config import file as config_file
 from swarmtrain.config.asked import planned_by
 from swarmtrain.config.built_in import width_of
 from swarmtrain.config.settings import LEASED_TEXT, OWN_TEXT, RunConfig
-from swarmtrain.config.stages import stage_layouts
+from swarmtrain.config.stages import rank_of, stage_layouts
 from swarmtrain.config.values import WHOLE_VECTOR_RULES
 from swarmtrain.coordinator.app import CoordinatorApp
 from swarmtrain.coordinator.corpus_service import CorpusService, Parted, Text
@@ -79,6 +79,7 @@ from swarmtrain_transport.credentials.invite import Invite
 from swarmtrain_transport.errors import RemoteFault
 from swarmtrain_transport.kinds import PAIR, WHOLE, constant_of
 from swarmtrain_transport.ledger.chain import Ledger
+from swarmtrain_transport.ledger.turns import most_units
 from swarmtrain_transport.links.ways import TOKEN_BYTES
 from swarmtrain_transport.wire.messages import FIRST_GROUP, Brings
 from swarmtrain_transport.wire.records import Record
@@ -506,6 +507,10 @@ def pipeline_terms(config: RunConfig) -> PipelineTerms | None:
         ),
         evaluates=config.model.kind != "custom",
         visit=pipeline.visit,
+        turn_rounds=pipeline.turn_rounds,
+        rank=rank_of(pipeline.activations),
+        width=config.model.width,
+        most_units=most_units(pipeline.turn_angle),
     )  # fmt: skip
 
 

@@ -266,12 +266,14 @@ class StagedPeer:
         return make(
             span, self._forms, config.inner, self._read,
             norm_shares=self._shares(span), modules=self._modules,
+            turns=lambda: self.membership.thread.turns,
         )  # fmt: skip
 
     def _session(self, stage: int, span: Span, trainer: StageTrainer) -> Session:
         config, module = self.membership.config, span.modules[stage]
         layout = Layout.of(module, config.exchange.block)
-        weights = ModelWeights(module, layout, trainer.steps[stage].optimizer)
+        steps = trainer.steps[stage]
+        weights = ModelWeights(module, layout, steps.optimizer, steps.hold)
         hooks = Hooks(
             on_round=lambda report: self._on_round(stage, report),
             on_state=lambda op: self._on_state(stage, op),

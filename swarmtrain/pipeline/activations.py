@@ -21,7 +21,6 @@ from enum import StrEnum
 
 import msgspec
 import torch
-import torch.nn.functional as F
 from torch import Tensor
 
 from swarmtrain.config.stages import rank_of
@@ -179,7 +178,9 @@ class Boundary:
             raise ValueError(
                 f"{values.dtype} of shape {tuple(values.shape)} at a boundary of {self.shape}"
             )
-        sent = values.detach()[..., : self._coded[-1]]
+        sent = values.detach()
+        if self.subspace is not None:
+            sent = self.subspace.coordinates(sent)
         flat = sent.to("cpu", torch.float32).contiguous().reshape(-1)
         largest = flat.abs().amax().item()
         if not math.isfinite(largest):
@@ -204,8 +205,8 @@ class Boundary:
             form: form that was told beside them.
 
         Returns:
-            float32 of the boundary's shape on the CPU, all below 2^40, zeros outside a subspace;
-            not the bytes' memory.
+            float32 of the boundary's shape on the CPU, nothing of it outside a subspace; what was
+            sent is below 2^40. Not the bytes' memory.
 
         Raises:
             IllegalPayload: reason ``form``, ``length``, ``scale`` or ``nonfinite``.
@@ -214,7 +215,7 @@ class Boundary:
             raise IllegalPayload("form", f"{form} at a boundary of {self.form}")
         check_length(data, self.num_bytes)
         values = self._decoded(data)
-        return F.pad(values, (0, self.shape[-1] - values.shape[-1])) if self.subspace else values
+        return self.subspace.direction(values) if self.subspace else values
 
     def _decoded(self, data: Buffer) -> Tensor:
         """The values that were sent, from bytes of the right length."""

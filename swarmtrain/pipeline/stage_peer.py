@@ -340,8 +340,14 @@ class StagePeer:
     def _settle(self, round: int) -> Part:
         def make(training: Training) -> End:
             training.settle(round)
-            norms = training.trainer.take_norms()
-            return lambda now_s: self._obey(self.machine.settled(round, now_s, norms))
+            norms, planes = training.trainer.take_norms(), training.trainer.steepest
+
+            def told(now_s: float) -> None:
+                if planes:
+                    self._outside.report(orders.Proposed(planes))
+                self._obey(self.machine.settled(round, now_s, norms))
+
+            return told
 
         return make
 

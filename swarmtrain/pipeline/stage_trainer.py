@@ -9,7 +9,7 @@ kept, and the clock of the learning rate.
 import math
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from statistics import median_low
 
 import torch
@@ -27,7 +27,7 @@ from swarmtrain.pipeline.labels import Labels
 from swarmtrain.pipeline.places import Parcel, Read
 from swarmtrain.pipeline.span import Span, dropout_seed
 from swarmtrain.pipeline.steps import StageSteps
-from swarmtrain.pipeline.subspace import Subspace
+from swarmtrain.pipeline.subspace import Slope, Subspace
 from swarmtrain_optimizers.codecs.base import IllegalPayload, UnencodableValues
 from swarmtrain_transport import limits
 from swarmtrain_transport.arithmetic import Buffer
@@ -48,6 +48,7 @@ from swarmtrain_transport.pipeline.wire.messages import (
     Payload,
 )
 from swarmtrain_transport.pipeline.wire.orders import Pace
+from swarmtrain_transport.wire.records import Plane, Turn
 
 ReadText = Callable[[route.MicroBatch], tuple[Tensor, Tensor]]
 """The input of the first stage and the labels of a micro-batch that this peer makes; asked for
@@ -87,6 +88,14 @@ class Forms:
         except (IllegalPayload, KeyError):
             return False
         return True
+
+    def turned(self, turns: tuple[Turn, ...]) -> "Forms":
+        """Return the forms after these turns of the subspace, if there is one."""
+        boundaries = {
+            stage: replace(one, subspace=one.subspace and one.subspace.turned(turns))
+            for stage, one in self.boundaries.items()
+        }
+        return replace(self, boundaries=boundaries)
 
     def gradient(self, last: int, data: Buffer, form: Payload) -> Tensor:
         """The gradient of the output of stage `last`, of a size that a gradient has.
@@ -145,6 +154,7 @@ class StageTrainer:
         read: text of own micro-batches.
         norm_shares: share of each stage in the norm of the whole gradient, until others are told.
         modules: code of installed packages that may be used.
+        turns: gives all turns of the subspace that the ledger has.
 
     Attributes:
         span: the stages.
@@ -166,8 +176,10 @@ class StageTrainer:
         *,
         norm_shares: Mapping[int, float],
         modules: frozenset[str] = frozenset(),
+        turns: Callable[[], tuple[Turn, ...]] = tuple,
     ) -> None:
-        self.span = span
+        self.span, self._turns = span, turns
+        self._slope = Slope(span.subspace) if span.subspace and span.subspace.most else None
         self.steps = {
             stage: StageSteps(module, inner, modules, span.subspace)
             for stage, module in span.modules.items()
@@ -210,11 +222,13 @@ class StageTrainer:
             IllegalPayload: the input is not what a stage takes, or the labels are not.
             UnencodableValues: the output or the loss cannot be told.
         """
-        values, tokens = self._input(request.stage, given)
+        forms = self.forms.turned(self._known(request.turns))
+        values, tokens = self._input(request.stage, given, forms)
         stages = tuple(stage for stage in sorted(self.steps) if stage >= request.stage)
         with self.span.judged(anchors):
             if not request.is_end:
-                return self._sent(self.span.forward(values, stages=stages, seed=0), tokens)
+                made = self.span.forward(values, stages=stages, seed=0)
+                return self._sent(made, tokens, forms)
             assert labels is not None
             answer = self.forms.labels.decode(labels.data, labels.form)
             loss = self.span.loss(values, answer, stages=stages)
@@ -261,6 +275,8 @@ class StageTrainer:
                 raise LocalFault(f"stage {stages[0]} gives its input no gradient")
             rounding = rounding_seed(self.forms.run, name, stages[0])
             parcel = Parcel(boundary.form, boundary.encode(begun.input_gradient, seed=rounding))
+            if request.is_end and self._slope is not None:
+                self._slope.add(begun.input_gradient)
         self._begun = begun
         return parcel
 
@@ -301,6 +317,7 @@ class StageTrainer:
     def begin(self, pace: Pace) -> None:
         """A round begins: clip by its shares of the norm, of each stage of the run; () is as in the
         beginning."""
+        self._turn(self._turns()[: pace.turns])
         told = pace.norm_shares
         if pace.begins:
             for steps in self.steps.values():
@@ -309,6 +326,35 @@ class StageTrainer:
             stage: norm_share(first, told[stage] if stage < len(told) else None)
             for stage, first in self._first_shares.items()
         }
+
+    def _known(self, count: int) -> tuple[Turn, ...]:
+        """The first turns of the subspace.
+
+        Raises:
+            IllegalPayload: the ledger here has not so many yet.
+        """
+        turns = self._turns()[:count]
+        if len(turns) < count:
+            raise IllegalPayload("turns", f"{count} turns, {len(turns)} are known")
+        return turns
+
+    def _turn(self, turns: tuple[Turn, ...]) -> None:
+        """Go on in the subspace after these turns."""
+        if self.span.subspace is None or turns == self.span.subspace.turns:
+            return
+        self.span.subspace = subspace = self.span.subspace.turned(turns)
+        self.forms = self.forms.turned(turns)
+        for steps in self.steps.values():
+            steps.subspace = subspace
+            steps.hold()
+        if self._slope is not None:
+            self._slope = Slope(subspace)
+
+    @property
+    def steepest(self) -> tuple[Plane, ...]:
+        """Planes in which the subspace lacks most, by the last stage's gradients since it has
+        turned; () where they are not seen, or it stays."""
+        return () if self._slope is None else self._slope.planes
 
     def take_norms(self) -> tuple[float | None, ...]:
         """The median norm of each stage's gradients since this was asked last, before they were
@@ -362,16 +408,19 @@ class StageTrainer:
         """True if a backward pass was begun: its weights must stay until it has ended."""
         return self._begun is not None
 
-    def _sent(self, output: Tensor, tokens: Tensor | None) -> Parcel:
+    def _sent(self, output: Tensor, tokens: Tensor | None, forms: Forms | None = None) -> Parcel:
         """The output of the span as it goes on."""
-        after = self.forms.boundaries[max(self.steps) + 1]
+        after = (forms or self.forms).boundaries[max(self.steps) + 1]
         return Parcel(after.input_form, after.encode_input(output, tokens))
 
-    def _input(self, stage: int, given: Parcel | Read) -> tuple[Tensor, Tensor | None]:
+    def _input(
+        self, stage: int, given: Parcel | Read, forms: Forms | None = None
+    ) -> tuple[Tensor, Tensor | None]:
         """The input, on the span's device, and the token ids if they are known."""
         if isinstance(given, Read):
             return onto(given.given, self.span.device), given.given
-        values, tokens = self.forms.boundaries[stage].decode_input(given.data, given.form)
+        boundary = (forms or self.forms).boundaries[stage]
+        values, tokens = boundary.decode_input(given.data, given.form)
         return onto(values, self.span.device), tokens
 
 

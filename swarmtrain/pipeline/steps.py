@@ -28,6 +28,7 @@ class StageSteps:
 
     Attributes:
         num_tokens: tokens that counted since the last step.
+        subspace: see the argument; whoever changes it calls `hold`.
         optimizer: optimizer of the parameters.
     """
 
@@ -38,7 +39,7 @@ class StageSteps:
         modules: frozenset[str] = frozenset(),
         subspace: Subspace | None = None,
     ) -> None:
-        self._named, self._subspace = dict(module.named_parameters()), subspace
+        self._named, self.subspace = dict(module.named_parameters()), subspace
         self.num_tokens = 0
         self.optimizer = make_optimizer(module, inner, modules)
         self._ramp_steps = 0
@@ -67,8 +68,8 @@ class StageSteps:
             The squared norm of the mean, a float64 sum in the order of the parameters. Apple's GPU
             has no float64, so there each of them is a float32 sum.
         """
-        if self._subspace is not None:
-            self._subspace.confine_gradients(self._named)
+        if self.subspace is not None:
+            self.subspace.confine_gradients(self._named)
         divisor = max(self.num_tokens, nominal_tokens, 1)
         total = 0.0
         for parameter in self._parameters:
@@ -94,9 +95,13 @@ class StageSteps:
             group["lr"] = rate * fresh_optimizer_ramp(self._num_steps, ramp_steps=self._ramp_steps)
         self._num_steps += 1
         self.optimizer.step()
-        if self._subspace is not None:  # whatever optimizer it is, and for its decay of the weights
-            self._subspace.confine(self._named)
+        self.hold()  # whatever optimizer it is, and for its decay of the weights
         self.void()
+
+    def hold(self) -> None:
+        """Bring the weights into the subspace."""
+        if self.subspace is not None:
+            self.subspace.hold(self._named)
 
     def void(self) -> None:
         """Drop what counted since the last step."""

@@ -3,6 +3,7 @@
 Pure: records in, sentences out. `story` tells the stages' exchanges.
 """
 
+import math
 from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -11,6 +12,7 @@ from swarmtrain.console.lines import counted
 from swarmtrain.pipeline.costs import span_words
 from swarmtrain.why import words
 from swarmtrain_transport.ledger.fold import LedgerView
+from swarmtrain_transport.ledger.turns import UNITS
 from swarmtrain_transport.wire.records import Books, BooksOfMember, Gone, Move
 
 Names = Mapping[bytes, str]
@@ -91,6 +93,10 @@ def told(booked: BookedRound, number: int, names: Names) -> Iterator[str]:
     if books.lost:
         yield f"Lost: {_because(books.lost)}."
     yield from _breaks(books, names)
+    if books.turn is not None:
+        angle = 2 * math.atan(max(abs(one.step) for one in books.turn.planes) / UNITS)
+        planes = counted(len(books.turn.planes), "plane")
+        yield f"Then the subspace was turned in {planes}, by up to {angle:.2f} radians."
     yield from words.waits(books, names)
     for one in books.members:
         name = words.name_of(one.peer, names)
@@ -192,5 +198,6 @@ def fields(booked: BookedRound, names: Names) -> dict[str, Any]:
         ],
         "left": [gone.peer.hex() for gone in booked.left],
         "moved": {move.peer.hex(): list(move.groups) for move in booked.moved},
+        "turned": len(books.turn.planes) if books.turn is not None else 0,
         "exchanges": {str(stage): op for stage, op in booked.exchanges.items()},
     }

@@ -86,7 +86,7 @@ def test_states_of_thin_ways_stay_in_the_subspace(corpus, codec):
         for one in peers:
             anchor = one.replica.anchor
             held = anchor.clone()
-            one.replica.stage_trainer.span.subspace.confining(one.replica.layout)(held)
+            one.replica.stage_trainer.span.subspace.confining(one.replica.layout)(held, ())
             assert torch.equal(held, anchor)
             views = one.replica.layout.named_views(anchor)
             for name in views if stage < 2 else ():

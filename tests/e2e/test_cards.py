@@ -38,10 +38,12 @@ def test_peers_on_cards_and_on_processors_have_one_state(tmp_path, precision):
         assert roots.pop()[0] == ROUNDS
 
 
-@pytest.mark.parametrize("form", ["int8", "subspace-8"])
-def test_stages_on_cards_and_on_processors_have_one_state(tmp_path, form):
+@pytest.mark.parametrize(
+    ("form", "turns"), [("int8", ""), ("subspace-8", ""), ("subspace-8", "turn_rounds = 1\n")]
+)
+def test_stages_on_cards_and_on_processors_have_one_state(tmp_path, form, turns):
     with place(tmp_path) as here:
-        pipeline = f'[pipeline]\nstages = 2\nactivations = "{form}"\n'
+        pipeline = f'[pipeline]\nstages = 2\nactivations = "{form}"\n{turns}'
         run = RUN.replace("layers = 1", "layers = 2")
         up = here.up(here.run_file(run + pipeline))
         spans = {"ann": "0", "bob": "1", "cat": "0-1"}

@@ -127,6 +127,14 @@ def test_stages_are_a_number_or_names_and_travel_as_they_are(tmp_path):
         ),
         ('activations = "subspace-8"', "pipeline.stages", "must be from 2 to 64, it is 1"),
         (
+            "stages = 2\nturn_rounds = 5", "pipeline.turn_rounds",
+            "must be left out with pipeline.activations int8",
+        ),
+        (
+            'stages = 2\nactivations = "subspace-8"\nturn_angle = 0.2', "pipeline.turn_angle",
+            "must be left out without pipeline.turn_rounds",
+        ),
+        (
             'stages = 3\n[outer]\nstrategy = "streaming"\ndelay_steps = 0\nfragments = 4',
             "outer.fragments",
             "must be fewer for stage 0 of this model, it is 4",

@@ -100,6 +100,31 @@ def test_peers_of_three_stages_and_a_full_replica_train_one_model(
     assert all(prove_peer(tmp_path / str(number)).ok for number in (0, 3))
 
 
+@pytest.mark.parametrize("schedule", ["free", "flush"])
+def test_a_subspace_turns_while_a_peer_dies_and_another_one_comes(
+    begin, schedule: str, tmp_path: Path
+) -> None:
+    """Whoever trains, comes late or checks the disk has the same bits after each turn."""
+    coordinator, peers = begin(
+        (0, 0), (1, 1), (1, 1), (2, 2), (0, 2), rounds=10, schedule=schedule,
+        activations="subspace-16", turn_rounds=2, turn_angle=0.3,
+    )  # fmt: skip
+    view = coordinator.machine.view
+    wait_for(lambda: len(view.turns) >= 1)
+    victim = peers.pop(2)
+    victim.die()
+    coordinator.gives_up(victim.peer_id)
+    wait_for(lambda: len(view.turns) >= 2)
+    peers.append(Peer(coordinator.invite, tmp_path / "new", 0, 1))
+    assert_ended(peers)
+    assert len(view.turns) >= 3 and {one.op for one in view.turns} <= set(range(3, 11))
+    losses = [one.losses for one in peers if one.losses]
+    assert losses and all(min(some) < 0.85 * some[0] for some in losses)
+    assert all(prove_peer(tmp_path / name).ok for name in ("0", "1", "3", "4", "new"))
+    turned = peers[0].peer._here.trainer.span.subspace
+    assert turned.turns and turned.turns == view.turns[: len(turned.turns)]
+
+
 def test_flushed_steps_are_made_by_all_stages_together(begin) -> None:
     coordinator, peers = begin((0, 0), (1, 1), (2, 2), schedule="flush")
     assert_whole(coordinator, peers)
@@ -108,7 +133,19 @@ def test_flushed_steps_are_made_by_all_stages_together(begin) -> None:
     assert_evaluated_as_by_a_full_replica(coordinator, peers)
 
 
-def assert_evaluated_as_by_a_full_replica(coordinator: Coordinator, peers: list[Peer]) -> None:
+def test_in_a_turned_subspace_the_loss_through_the_stages_is_that_of_a_full_replica(begin) -> None:
+    coordinator, peers = begin(
+        (0, 0), (1, 1), (2, 2), schedule="flush", activations="subspace-16", turn_rounds=2,
+        turn_angle=1.0,
+    )  # fmt: skip
+    assert_whole(coordinator, peers)
+    assert len(coordinator.machine.view.turns) >= 2
+    assert_evaluated_as_by_a_full_replica(coordinator, peers, within=1e-4)
+
+
+def assert_evaluated_as_by_a_full_replica(
+    coordinator: Coordinator, peers: list[Peer], within: float = 0.0
+) -> None:
     """The end of the run at least is, as nothing overtakes that; by the only source."""
     told = {one.round: one.loss for one in peers[0].events if isinstance(one, Evaluated)}
     assert coordinator.machine.first.chronicle.losses == told and ROUNDS in told
@@ -117,7 +154,8 @@ def assert_evaluated_as_by_a_full_replica(coordinator: Coordinator, peers: list[
     whole = Span(model, cut, range(3), seed=config.run.seed)
     here = [one.peer._here.anchors((ROUNDS,) * 3) for one in peers]
     anchors = {stage: anchor for some in here for stage, anchor in some.items()}
-    assert told[ROUNDS] == validation_loss(whole, anchors, peers[0].peer._validation)
+    loss = validation_loss(whole, anchors, peers[0].peer._validation)
+    assert abs(told[ROUNDS] - loss) <= within
 
 
 def test_a_peer_dies_with_micro_batches_and_another_one_comes(begin, tmp_path: Path) -> None:

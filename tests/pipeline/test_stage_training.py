@@ -14,6 +14,7 @@ from swarmtrain_transport.pipeline.peer.requests import Step
 from swarmtrain_transport.pipeline.wire.orders import Pace
 from swarmtrain_transport.pipeline.wire.route import Span
 from swarmtrain_transport.wire.messages import Waiting
+from swarmtrain_transport.wire.records import Turn
 
 CONFIG = config_of(3, 1)
 PACE = Pace(begins=0, length=2, steps=2)
@@ -73,7 +74,9 @@ def training(
     planned: set[int], delay: int = 0
 ) -> tuple[StageTraining, Stage, queue.SimpleQueue[Any], Any]:
     inbox: queue.SimpleQueue[Any] = queue.SimpleQueue()
-    thread: Any = SimpleNamespace(inbox=inbox, note=lambda note: None, call=lambda action: None)
+    thread: Any = SimpleNamespace(
+        inbox=inbox, note=lambda note: None, call=lambda action: None, turns=()
+    )
     trainer: Any = SimpleNamespace(
         tokens=Counter(), loss=(0.0, 0), num_steps=Counter(), is_midway=False,
         step=lambda request: None, begin=lambda pace: None,
@@ -221,6 +224,21 @@ def test_the_learning_rate_goes_by_the_runs_clock_and_stands_still_at_a_rounds_e
     assert rates(made, trainer, 3) == pytest.approx([warm, 2 * warm, 2 * warm])
     made.begin(Pace(begins=2, length=2, steps=2))
     assert rates(made, trainer, 1) == pytest.approx([3 * warm])
+
+
+def test_a_round_of_a_turned_subspace_waits_for_the_ledger_s_word():
+    made, _, inbox, trainer = training({5})
+    begun: list[Pace] = []
+    trainer.begin = begun.append
+
+    def heard(training: Any) -> Any:
+        assert not begun
+        made._thread.turns = (Turn(1, ()),)
+        return lambda now_s: None
+
+    inbox.put(heard)
+    made.begin(Pace(turns=1))
+    assert [one.turns for one in begun] == [1] and inbox.empty()
 
 
 def test_who_has_counted_nothing_gives_nothing():

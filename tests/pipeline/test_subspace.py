@@ -9,14 +9,16 @@ from torch import Tensor
 from swarmtrain.config.settings import InnerSection, ModelSection, PipelineSection, RunConfig
 from swarmtrain.config.settings import RunSection as Run
 from swarmtrain.config.stages import stage_cut
+from swarmtrain.foundation.errors import UserError
 from swarmtrain.models.build import build_model
 from swarmtrain.models.tensors import Layout
 from swarmtrain.pipeline.activations import ActivationCodec, Boundary
 from swarmtrain.pipeline.blocks import built_in
 from swarmtrain.pipeline.span import Span
 from swarmtrain.pipeline.steps import StageSteps
-from swarmtrain.pipeline.subspace import Subspace, confining, subspace_of
+from swarmtrain.pipeline.subspace import Slope, Subspace, confining, subspace_of
 from swarmtrain_optimizers.codecs.base import IllegalPayload
+from swarmtrain_transport.wire.records import Plane, Turn
 
 WIDTH, RANK, TOKENS = 32, 8, 256
 SHAPE = (2, 5, WIDTH)
@@ -186,7 +188,7 @@ def test_the_last_stage_is_free_and_the_others_keep_what_they_read_with() -> Non
         layout = Layout.of(span.modules[stage], 1024)
         before = torch.randn(layout.padded)
         vector = before.clone()
-        confining(config, layout)(vector)
+        confining(config, layout)(vector, ())
         was = layout.named_views(before)
         changed = {
             name
@@ -205,3 +207,145 @@ def test_a_run_without_it_has_no_such_thing() -> None:
     config = RunConfig(Run("wide"))
     assert subspace_of(config) is None
     assert confining(config, Layout.of(build_model(config, 0), 1024)) is None
+
+
+# ---- turned
+
+TURNS = (
+    Turn(3, (Plane(0, 9, 51), Plane(7, 8, -20))),
+    Turn(5, (Plane(0, 8, 33),)),
+    Turn(7, (Plane(1, 31, -51), Plane(0, 9, -5))),
+)
+TURNED = Subspace(RANK, WIDTH, TOKENS, 7, 51).turned(TURNS)
+
+
+def drawn(*shape: int) -> Tensor:
+    """The same numbers on every machine: quotients of bytes."""
+    count = torch.Size(shape).numel()
+    data = bytearray(hashlib.shake_256(b"turned").digest(count))
+    return torch.frombuffer(data, dtype=torch.int8).view(shape).to(torch.float32) / 96
+
+
+def weights() -> dict[str, Tensor]:
+    """Of a first stage; each value is drawn."""
+    return {
+        "embedding.weight": drawn(TOKENS, WIDTH),
+        "blocks.0.attention_out.weight": drawn(WIDTH, WIDTH),
+        "blocks.0.mlp_down.weight": drawn(WIDTH, 4 * WIDTH),
+        "blocks.0.mlp_up.weight": drawn(4 * WIDTH, WIDTH),
+    }
+
+
+def test_anchors_of_a_turned_subspace_have_the_same_bits_on_every_machine() -> None:
+    held = weights()
+    TURNED.confine(held)
+    digest = hashlib.sha256()
+    for tensor in held.values():
+        digest.update(tensor.numpy().astype("<f4").tobytes())
+    assert digest.hexdigest()[:16] == "cfdeddecaf2c6223"
+
+
+def test_axes_are_orthonormal_and_turned_by_the_angles_that_the_record_has() -> None:
+    axes = TURNED.axes(torch.device("cpu")).double()
+    assert torch.allclose(axes.T @ axes, torch.eye(WIDTH).double(), atol=1e-6)
+    for turns in range(len(TURNS)):
+        before, after = (
+            TURNED.turned(TURNS[:count]).axes(torch.device("cpu")).double()[:, :RANK]
+            for count in (turns, turns + 1)
+        )
+        angles = torch.linalg.svdvals(before.T @ after).clamp(max=1).acos()
+        steps = torch.tensor([abs(one.step) for one in TURNS[turns].planes]).sort(descending=True)[
+            0
+        ]
+        wanted = 2 * (steps.double() / 1024).atan()
+        assert torch.allclose(angles.sort(descending=True)[0][: len(wanted)], wanted, atol=1e-3)
+
+
+def test_a_second_confining_moves_weights_by_no_more_than_rounding_and_holding_does_the_same() -> (
+    None
+):
+    once, twice, held = weights(), weights(), weights()
+    for some, times in ((once, 1), (twice, 2)):
+        for _ in range(times):
+            TURNED.confine(some)
+    TURNED.hold(held)
+    for name, tensor in once.items():
+        assert torch.allclose(twice[name], tensor, atol=1e-6)
+        assert torch.allclose(held[name], tensor, atol=1e-5)
+    assert torch.equal(once["blocks.0.mlp_up.weight"], weights()["blocks.0.mlp_up.weight"])
+    rows = TURNED.coordinates(once["embedding.weight"])
+    assert torch.allclose(
+        TURNED.whole(rows, torch.arange(TOKENS)), once["embedding.weight"], atol=1e-5
+    )
+
+
+def test_what_lies_in_a_turned_subspace_passes_and_the_fixed_part_is_at_right_angles_to_it() -> (
+    None
+):
+    coordinates = torch.randn((*SHAPE[:2], RANK), generator=torch.Generator().manual_seed(0))
+    values = TURNED.whole(coordinates, IDS)
+    assert torch.allclose(passed(boundary(NONE, TURNED), values), values, atol=1e-5)
+    fixed = TURNED.whole(torch.zeros_like(coordinates), IDS)
+    assert TURNED.coordinates(fixed).abs().max() < 1e-5 < fixed.abs().max()
+    gradient = torch.randn(SHAPE, generator=torch.Generator().manual_seed(3))
+    coordinates.requires_grad_()
+    TURNED.whole(coordinates, IDS).backward(gradient)
+    between = boundary(NONE, TURNED)
+    found = between.decode(between.encode(gradient), between.form)
+    assert torch.allclose(TURNED.coordinates(found), coordinates.grad, atol=1e-5)
+    assert torch.allclose(TURNED.direction(coordinates.grad), found, atol=1e-5)
+
+
+def test_gradients_of_weights_that_write_stay_in_a_turned_subspace() -> None:
+    named = {name: torch.nn.Parameter(value) for name, value in weights().items()}
+    for parameter in named.values():
+        parameter.grad = torch.randn_like(parameter)
+    before = {name: one.grad.clone() for name, one in named.items()}
+    TURNED.confine_gradients(named)
+    written = named["blocks.0.mlp_down.weight"].grad
+    assert torch.allclose(TURNED.direction(TURNED.coordinates(written.T)).T, written, atol=1e-5)
+    assert torch.equal(named["blocks.0.mlp_up.weight"].grad, before["blocks.0.mlp_up.weight"])
+    assert not torch.equal(named["embedding.weight"].grad, before["embedding.weight"])
+
+
+@pytest.mark.parametrize("before", [(), TURNS])
+def test_a_turn_goes_where_the_gradient_leaves_the_subspace(before: tuple[Turn, ...]) -> None:
+    subspace = TURNED.turned(before)
+    axes = subspace.axes(torch.device("cpu"))
+    wanted = axes[:, 2] - 0.8 * axes[:, RANK + 3], 0.7 * axes[:, 5] + 0.6 * axes[:, RANK]
+    draws = torch.randn((40, 2, 1), generator=torch.Generator().manual_seed(5))
+    gradient = (draws * torch.stack(wanted)).sum(1)
+    slope = Slope(subspace)
+    assert slope.planes == ()
+    slope.add(gradient[:20])
+    slope.add(gradient[20:].view(4, 5, WIDTH))
+    planes = {(one.inside, one.outside): one.step for one in slope.planes}
+    assert planes[2, RANK + 3] < 0 < planes[5, RANK] and max(map(abs, planes.values())) == 51
+
+    def inside_of(some: Subspace) -> float:
+        return float(some.coordinates(gradient).square().sum())
+
+    assert inside_of(subspace.turned((*before, Turn(9, slope.planes)))) > inside_of(subspace)
+
+
+def test_gradients_that_are_no_numbers_propose_nothing() -> None:
+    slope = Slope(TURNED)
+    slope.add(torch.full(SHAPE, torch.nan))
+    assert slope.planes == ()
+    quiet = Slope(TURNED)
+    quiet.add(torch.zeros(SHAPE))
+    assert quiet.planes == ()
+
+
+@pytest.mark.parametrize(
+    "plane", [Plane(8, 9, 1), Plane(0, 32, 1), Plane(0, 7, 1), Plane(0, 9, 52)]
+)
+def test_a_turn_that_the_run_file_does_not_allow_ends_the_peer_with_a_word(plane: Plane) -> None:
+    with pytest.raises(UserError) as caught:
+        TURNED.turned((Turn(1, (plane,)),))
+    assert caught.value.code == "SWT-E703"
+
+
+def test_a_subspace_that_stays_is_never_turned() -> None:
+    with pytest.raises(UserError):
+        SUBSPACE.turned(TURNS[:1])

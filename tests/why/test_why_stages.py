@@ -11,8 +11,10 @@ from swarmtrain_transport.wire.records import (
     Gone,
     Group,
     Move,
+    Plane,
     Rewind,
     Skip,
+    Turn,
 )
 from tests.transport.rig import LAYOUT, A, B, C, Chain, genesis_body, plan_body, run_body
 from tests.why.test_why import named
@@ -145,6 +147,14 @@ def test_a_stage_whose_exchange_never_began_has_none_though_a_later_round_has_it
     exchange(chain, 1, C, is_skipped=True)
     assert "Stage 1 exchanged nothing." in story_of(chain.records, 1).lines
     assert "  Round 1 was planned with crane." in story_of(chain.records, 2).lines
+
+
+def test_a_turn_of_the_subspace_is_told_with_its_round() -> None:
+    chain = staged_chain()
+    chain.add(books_of(0, turn=Turn(1, (Plane(0, 5, -51), Plane(3, 4, 7)))))
+    story = story_of(chain.records, 1)
+    assert "Then the subspace was turned in 2 planes, by up to 0.10 radians." in story.lines
+    assert [one["turned"] for one in story.booked] == [2]
 
 
 def test_a_round_after_a_way_back_is_told_with_both_its_bookings() -> None:

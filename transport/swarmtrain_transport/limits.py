@@ -260,6 +260,12 @@ SEEN_BYTES_MAX = 32 << 10
 """Entries, and bytes of numbers, of what a peer says of those that it had to do with: one for each
 source and neighbour. Any more are left out: they decide disputes alone."""
 
+TURN_PLANES_MAX = 64
+"""Planes in which a subspace is turned at once: the steepest ones, in half a kilobyte of BOOKS."""
+
+TURNS_MAX = 256
+"""Turns of a run's subspace; then it stays. Each anchor is taken through all of them and back."""
+
 BOOKS_MEMBERS_MAX = 128
 BOOKS_COUNTS_MAX = 2048
 BOOKS_BREAKS_MAX = 32

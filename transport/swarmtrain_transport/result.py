@@ -6,6 +6,7 @@ from swarmtrain_transport.arithmetic import Buffer, Window
 from swarmtrain_transport.kinds import MEAN
 from swarmtrain_transport.links.link import PeerId
 from swarmtrain_transport.wire.messages import FIRST_GROUP
+from swarmtrain_transport.wire.records import Turn
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,6 +54,7 @@ class OpResult:
         chain: end of our chain after a pair op that we are in (`pairing`), as far as it is known
             here; else b"".
         group: group of the op.
+        turns: turns of the run's subspace in which the state after it lies.
         is_kept: True if the state after it is kept for others whether it is its turn or not.
     """
 
@@ -74,6 +76,7 @@ class OpResult:
     chain: bytes = b""
     group: int = FIRST_GROUP
     is_kept: bool = False
+    turns: tuple[Turn, ...] = ()
 
     @property
     def ranges(self) -> tuple[tuple[int, int, tuple[PeerId, ...]], ...]:

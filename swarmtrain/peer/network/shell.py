@@ -77,7 +77,7 @@ from swarmtrain_transport.wire.messages import (
     Waiting,
     Welcome,
 )
-from swarmtrain_transport.wire.records import Record, Sign, Verify
+from swarmtrain_transport.wire.records import Record, Sign, Turn, Verify
 from swarmtrain_transport.wire.text_place import TextPlace
 
 GIVEN_UP = "SWT-E710"
@@ -390,6 +390,11 @@ class PeerShell:
         """Return where the run was in its text when an op was planned, if that is known."""
         participant = self._participant
         return None if participant is None else participant.view.groups[group].text_at(op)
+
+    @property
+    def turns(self) -> tuple[Turn, ...]:
+        """Turns of the run's subspace, as far as our copy of the ledger goes."""
+        return () if self._participant is None else self._participant.view.turns
 
     @property
     def num_others(self) -> int:

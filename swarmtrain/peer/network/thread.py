@@ -33,6 +33,7 @@ from swarmtrain_transport.wire.messages import (
     Released,
     Welcome,
 )
+from swarmtrain_transport.wire.records import Turn
 from swarmtrain_transport.wire.text_place import TextPlace
 
 T = TypeVar("T")
@@ -179,6 +180,11 @@ class PeerThread:
     def bytes_moved(self) -> tuple[int, int]:
         """Bytes sent and received by this process, both lanes; also after the end."""
         return self._shell.bytes_moved if self._shell is not None else (0, 0)
+
+    @property
+    def turns(self) -> tuple[Turn, ...]:
+        """See PeerShell."""
+        return () if self._shell is None else self._shell.turns
 
     def call(self, action: Callable[[PeerShell], None]) -> None:
         """Do something on the network thread, soon; nothing if it has ended."""

@@ -48,6 +48,7 @@ from swarmtrain_optimizers.strategies.checks import is_finite
 from swarmtrain_transport.actions import LoadState
 from swarmtrain_transport.links.link import PeerId
 from swarmtrain_transport.result import OpResult
+from swarmtrain_transport.wire.records import Turn
 
 logger = logging.getLogger(__name__)
 
@@ -149,7 +150,7 @@ class Driver:
         seed_of: Callable[[int], int] | None = None,
         put: Put | None = None,
         steps_alone: Callable[[int], int] = lambda op: 0,
-        confine: Callable[[Tensor], None] | None = None,
+        confine: Callable[[Tensor, tuple[Turn, ...]], None] | None = None,
     ) -> None:
         if strategy.takes_gradients and read_gradient is None:
             raise ValueError("this strategy takes gradients, and its trainer gives weights only")
@@ -426,7 +427,7 @@ class Driver:
             )  # fmt: skip
         self.is_alone = self.is_paired and not result.slices and self.is_waiting
         if self.is_paired and not result.slices:
-            return self._end_without_partner(result.op)
+            return self._end_without_partner(result)
         is_spent = self._drop_taken_back(result)
         given = self._given[0] if self._given else None
         # A replayed op had no part of this process: what bears our name there was given by an
@@ -439,7 +440,7 @@ class Driver:
         weights = self._stepped(result, included, given, is_dropped=is_spent)
         if is_broken:
             weights = self._without_broken(weights)
-        self._go_on_from(weights)
+        self._go_on_from(weights, result)
         self.included = given is not None and any(here for _, _, here in included)
         if isinstance(self._strategy, KeepsBase) and not self.included:
             self._stale += 1
@@ -507,12 +508,15 @@ class Driver:
         self.op = -1  # whatever ends this in the middle, a torn state is nobody's
         return strategy.land(mean, included, now, decoded, op=op, own_share=own_share)
 
-    def _go_on_from(self, weights: Tensor) -> None:
+    def _go_on_from(self, weights: Tensor, result: OpResult) -> None:
         """Take the weights of an outer step. Codecs without a level for zero, and peers that give
-        what they should not, move values that nobody trains."""
+        what they should not, move values that nobody trains; and a subspace may have turned. The
+        anchor goes through that once, also where the weights are the anchor itself."""
         if self._confine is not None:
-            self._confine(self._anchor())
-            self._confine(weights)
+            anchor = self._anchor()
+            self._confine(anchor, result.turns)
+            if weights.data_ptr() != anchor.data_ptr():
+                self._confine(weights, result.turns)
         self._weights.write_weights(weights)
 
     def _live(self) -> Values:
@@ -522,15 +526,15 @@ class Driver:
             weights.live_weights() if isinstance(weights, ReadsInParts) else weights.read_weights()
         )
 
-    def _end_without_partner(self, op: int) -> StateImage:
+    def _end_without_partner(self, result: OpResult) -> StateImage:
         """A pair op that has nothing for this peer: nobody was left for it, its pair was not
         whole, or it did not take part."""
-        self.included = False
+        self.included, op = False, result.op
         if self.is_waiting and isinstance(self._strategy, StepsAlone):
             now = self._weights.read_weights()
             self.is_alone = is_finite(now)
             if self.is_alone:
-                self._go_on_from(self._strategy.solo(now))
+                self._go_on_from(self._strategy.solo(now), result)
             else:
                 # Nobody's mean would make the anchor a number again: such work is dropped.
                 self._strategy.skip()

@@ -9,6 +9,7 @@ Not here: buffers, frozen parameters and optimizer state, which stay with the pe
 optimizer's memory of weights that had become NaN (`moments`).
 """
 
+from collections.abc import Callable
 from typing import Protocol
 
 import torch
@@ -47,12 +48,17 @@ class ModelWeights:
             optimizers, tied layers and captured references go on working.
         layout: layout of that model.
         optimizer: optimizer whose memory of weights that are no numbers any more goes with them.
+        written: called when weights were written.
     """
 
     def __init__(
-        self, model: nn.Module, layout: FlatPlaces, optimizer: torch.optim.Optimizer | None = None
+        self,
+        model: nn.Module,
+        layout: FlatPlaces,
+        optimizer: torch.optim.Optimizer | None = None,
+        written: Callable[[], None] = lambda: None,
     ) -> None:
-        self._model = model
+        self._model, self._written = model, written
         self._layout = layout
         self._moments = None if optimizer is None else Moments(optimizer)
         self._largest = {
@@ -96,6 +102,7 @@ class ModelWeights:
         if self._largest:
             cut_off = torch.sub(vector, self._layout.read(self._model))
             self._cut_off = cut_off.nan_to_num_(nan=0.0, posinf=0.0, neginf=0.0)
+        self._written()
 
     def _within_range(self, vector: Tensor) -> Tensor:
         """`vector`, or a copy where a value is beyond what its parameter's type can hold."""

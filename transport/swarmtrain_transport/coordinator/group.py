@@ -336,7 +336,8 @@ class GroupCoordinator:
             if guarded is None:
                 return False
             plan = guarded
-        plan = msgspec.structs.replace(plan, text=self._writer.text)
+        turns = len(self._writer.view.turns)
+        plan = msgspec.structs.replace(plan, text=self._writer.text, turns=turns)
         if self.givers is not None:
             self.givers = {}
             plan = msgspec.structs.replace(plan, evaluate_by=self._judge(plan))

@@ -20,6 +20,7 @@ from swarmtrain_transport.ledger.lineage import Lineage
 from swarmtrain_transport.ledger.sample_weights import SampleCount
 from swarmtrain_transport.ledger.standing import Conduct, Standing, Words
 from swarmtrain_transport.ledger.transfers import content_name, is_kept
+from swarmtrain_transport.ledger.turns import are_apart
 from swarmtrain_transport.links.link import PeerId
 from swarmtrain_transport.wire.messages import FIRST_GROUP
 from swarmtrain_transport.wire.records import (
@@ -43,6 +44,7 @@ from swarmtrain_transport.wire.records import (
     SignedRoot,
     Skip,
     SliceFreeze,
+    Turn,
     Unban,
     pack_struct,
 )
@@ -117,6 +119,7 @@ class OpView:
         words: accused peers and their accusers.
         bodies: bodies of the op's records, PLAN first, as they are in the ledger.
         unfit: peers that get no slice while others can, and the weight of what speaks against each.
+        turns: turns of the run's subspace until PLAN.
         plan_id: first 8 bytes of the plan's hash: the fence of its data frames.
         weights: planned contributors and their weights.
         boots: boot id per planned member.
@@ -138,6 +141,7 @@ class OpView:
     scalars: bytes = b""
     unfit: Mapping[PeerId, int] = field(default_factory=dict)
     bodies: list[bytes] = field(default_factory=list)
+    turns: tuple[Turn, ...] = ()
     words: Words = field(init=False)
     plan_id: int = field(init=False)
     weights: Mapping[PeerId, int] = field(init=False)
@@ -505,6 +509,7 @@ class LedgerView:
         booked: sums of all BOOKS: ``made``, ``whole``, ``lost`` and ``redone``.
         books: the newest, None in a run without stages.
         rounds: rounds after which the run is over, by the newest EXTEND; 0: as its settings say.
+        turns: all turns of the run's subspace, in their order.
     """
 
     run: Run | None = None
@@ -522,6 +527,7 @@ class LedgerView:
     booked: dict[str, int] = field(default_factory=dict, metadata=LATER)
     books: Books | None = field(default=None, metadata=LATER)
     rounds: int = field(default=0, metadata=LATER)
+    turns: tuple[Turn, ...] = field(default=(), metadata=LATER)
 
     def apply(self, record: Record, body: AnyBody) -> None:
         """Fold one record that the ledger has verified.
@@ -530,7 +536,7 @@ class LedgerView:
             RemoteFault: reason ``order``: the record contradicts earlier ones.
         """
         if isinstance(body, OfGroup):
-            self.group_of(body).apply(record, body)
+            self._of_group(record, body)
         elif isinstance(body, Join):
             self._join(record, body)
         elif isinstance(body, Gone):
@@ -590,6 +596,14 @@ class LedgerView:
             told.accused_by.update(one.accused_by)
         return told
 
+    def _of_group(self, record: Record, body: OfGroup) -> None:
+        group = self.group_of(body)
+        if isinstance(body, Plan) and body.turns != len(self.turns):
+            raise RemoteFault("order", f"PLAN after {body.turns} of {len(self.turns)} turns")
+        group.apply(record, body)
+        if isinstance(body, Plan) and group.op is not None:
+            group.op.turns = self.turns
+
     def _group(self, record: Record, body: Group) -> None:
         if body.group != len(self.groups):
             raise RemoteFault("order", f"GROUP {body.group} after {len(self.groups)} groups")
@@ -631,6 +645,11 @@ class LedgerView:
     def _book(self, body: Books) -> None:
         if self.books is not None and body.round <= self.books.round:
             raise RemoteFault("order", f"BOOKS of round {body.round} after {self.books.round}")
+        if (turn := body.turn) is not None:
+            is_due = turn.op == self.first.next_op and len(self.turns) < limits.TURNS_MAX
+            if not (is_due and are_apart(turn.planes)):
+                raise RemoteFault("order", f"BOOKS of round {body.round} with an illegal turn")
+            self.turns += (turn,)
         self.books = body
         for group in self.groups.values():
             waited = {peer: ms for peer, ms in body.waited.items() if peer in group.members}

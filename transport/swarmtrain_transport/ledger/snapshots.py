@@ -45,6 +45,9 @@ def from_image(data: bytes) -> tuple[LedgerView, BodyReader]:
                 known = group.ops.get(group.op.plan_id) or group.commits.get(group.op.plan.op)
                 is_known = known is not None and known.plan_hash == group.op.plan_hash
                 group.op = known if is_known else group.op
+            for op in (group.op, *group.ops.values(), *group.commits.values()):
+                if op is not None:
+                    op.turns = view.turns[: op.plan.turns]
         return view, BodyReader(plans)
     except (ValueError, TypeError, KeyError, AttributeError, IndexError, msgspec.MsgspecError,
             msgpack.UnpackException, RecursionError) as exc:  # fmt: skip

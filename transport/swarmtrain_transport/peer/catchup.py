@@ -65,6 +65,7 @@ def result_of(
         weights=weights if plan.kind == GATHER else None,
         kind=plan.kind,
         group=plan.group,
+        turns=view.turns,
     )
 
 

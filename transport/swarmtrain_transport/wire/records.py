@@ -188,6 +188,8 @@ class Plan(Body, frozen=True, tag="PLAN", omit_defaults=True):
     losses: tuple[float, ...] = ()
     """Each contributor's mean loss since the last op, where the run has a guard (T22): -1 for who
     tells none, `limits.TOLD_LOSS_MAX` for one that is no number."""
+    turns: int = 0
+    """Turns of the run's subspace so far: the state after the op lies in what they have made."""
 
 
 class Reassign(Body, frozen=True, tag="REASSIGN", omit_defaults=True):
@@ -398,6 +400,22 @@ class Break(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fields=
     count: int
 
 
+class Plane(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fields=True):
+    """One channel of a subspace and one beside it, and by how much the first is turned towards the
+    second: `step` is the tangent of half the angle, in units of 1 / `turns.UNITS`."""
+
+    inside: int
+    outside: int
+    step: int
+
+
+class Turn(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fields=True):
+    """A subspace is turned in planes that have no channel in common, before this op of group 0."""
+
+    op: int
+    planes: tuple[Plane, ...]
+
+
 class Books(Body, frozen=True, tag="BOOKS", omit_defaults=True):
     """A round of the run's stages is over: what was made of text in it, and what has become of it.
     The stages' next ops exchange what was learnt from that. In runs without stages there is none.
@@ -417,6 +435,7 @@ class Books(Body, frozen=True, tag="BOOKS", omit_defaults=True):
         seconds: time from the round's begin until it was closed, by the coordinator's clock.
         waited: milliseconds for which the others' answers have waited for each member's; of those
             with most of it, where there are too many.
+        turn: turn of the run's subspace, in force from the next PLAN on; None for none.
     """
 
     round: int
@@ -432,6 +451,7 @@ class Books(Body, frozen=True, tag="BOOKS", omit_defaults=True):
     breaks: tuple[Break, ...] = ()
     seconds: float = 0.0
     waited: dict[bytes, int] = {}
+    turn: Turn | None = None
 
 
 class Snapshot(Body, frozen=True, tag="SNAPSHOT"):

@@ -26,6 +26,7 @@ from swarmtrain_transport.pipeline.wire.messages import Reason
 from swarmtrain_transport.pipeline.wire.route import Process, Span
 from swarmtrain_transport.wire import messages
 from swarmtrain_transport.wire.messages import PipelineOrder, PipelineReport
+from swarmtrain_transport.wire.records import Plane
 
 BOOT = b"b" * 16
 ME = Process(b"m" * 32, BOOT)
@@ -42,6 +43,7 @@ ORDERS: tuple[say.Order, ...] = (
 )  # fmt: skip
 REPORTS: tuple[say.Report, ...] = (
     say.Drained(3, 2, 1, 7, 0), say.Weighed(3, 2, 1, (1.0, None, 0.0)), SETTLED,
+    say.Proposed((Plane(0, 5, -7),)),
 )  # fmt: skip
 LARGE = limits.COUNT_MAX + 1
 

@@ -27,6 +27,8 @@ from swarmtrain_transport.coordinator.members.roster import LiveRoster
 from swarmtrain_transport.coordinator.ops.agreement import trusted_root
 from swarmtrain_transport.coordinator.ops.planning import is_synced
 from swarmtrain_transport.coordinator.stages.staffing import Stages
+from swarmtrain_transport.errors import RemoteFault
+from swarmtrain_transport.ledger.turns import Planes, are_legal, drawn
 from swarmtrain_transport.links.link import PeerId
 from swarmtrain_transport.pipeline.coordinator.books import Books, record_of
 from swarmtrain_transport.pipeline.coordinator.rounds import Action, Booked, Late, Rounds
@@ -35,6 +37,7 @@ from swarmtrain_transport.pipeline.wire.control import OrderLane
 from swarmtrain_transport.pipeline.wire.orders import Member, Tell
 from swarmtrain_transport.pipeline.wire.route import Process, Span
 from swarmtrain_transport.wire.messages import Hello, PipelineOrder, PipelineReport
+from swarmtrain_transport.wire.records import Turn
 
 _ROUNDS_PER_TERM = 1 << 20
 """A later life of the coordinator numbers its rounds from a multiple of this on: it does not know
@@ -57,6 +60,8 @@ class PipelineTerms:
             it goes by rounds.
         evaluates: the run has validation text.
         visit: stages that a micro-batch visits; 0 for all.
+        turn_rounds: rounds from one turn of the subspace to the next; 0 where it stays.
+        rank, width, most_units: see `turns.are_legal`.
     """
 
     share: int
@@ -68,6 +73,10 @@ class PipelineTerms:
     step_micro_batches: int = 0
     evaluates: bool = True
     visit: int = 0
+    turn_rounds: int = 0
+    rank: int = 0
+    width: int = 0
+    most_units: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -115,6 +124,7 @@ class StageRounds:
         self._writer = writer
         self._live_roster = live_roster
         self._lanes: dict[Process, OrderLane] = {}
+        self._proposed: dict[Process, Planes] = {}
         self._left: dict[PeerId, dict[bytes, OrderLane]] = {}  # by boot
         self._said: list[tuple[Process, PipelineOrder]] = []
         self._round: int | None = None
@@ -173,6 +183,8 @@ class StageRounds:
                 self._act(self.rounds.weighed(process, report, now_s))
             case orders.Settled():
                 self._act(self.rounds.settled(process, report, now_s))
+            case orders.Proposed(planes):
+                self._propose(process, planes)
 
     def pardon(self, absent_s: float) -> None:
         """The coordinator was stopped for so long: nobody was silent meanwhile."""
@@ -198,6 +210,7 @@ class StageRounds:
     def settle(self, now_s: float) -> bool:
         """Decide what has fallen due; True if a group may have something to decide now."""
         self._now_s = now_s
+        self.rounds.turns = len(self._writer.view.turns)
         views = [group.view for group in self._groups.values()]
         late = (view.standing.lateness.unawaited(view.members.keys()) for view in views)
         self.rounds.unawaited = set[PeerId]().union(*late)
@@ -289,7 +302,9 @@ class StageRounds:
         self._round = books.round
         late = sorted(waited.items(), key=lambda one: (-one[1], one[0]))
         told = dict(sorted(late[: limits.BOOKS_MEMBERS_MAX]))
-        self._writer.append(msgspec.structs.replace(record_of(books), waited=told))
+        record = msgspec.structs.replace(record_of(books), waited=told, turn=self._turn())
+        self._writer.append(record)
+        self.rounds.turns = len(self._writer.view.turns)
         for stage, group in self._groups.items():
             givers = {
                 process.peer: count * self._terms.tokens
@@ -301,6 +316,29 @@ class StageRounds:
                 until_s = self._now_s + limits.ANSWER_S + group.terms.wait_ready_s
                 self._awaited[stage] = _Awaited(group.view.next_op, group.view.rewinds, until_s)
         self._stages.booked(books, self.rounds, self._now_s)
+
+    def _propose(self, process: Process, planes: Planes) -> None:
+        """Keep a proposal of who sees what falls outside the subspace, until the next books.
+
+        Raises:
+            RemoteFault: reason ``turn``: it cannot be one, or not of this member.
+        """
+        member, terms = self.rounds.known(process.peer), self._terms
+        sees = member is not None and member.span.last == self.rounds.num_stages - 1
+        may = sees and terms.turn_rounds > 0
+        if not (may and are_legal(planes, terms.rank, terms.width, terms.most_units)):
+            raise RemoteFault("turn", f"{len(planes)} planes that no turn can have")
+        self._proposed[process] = planes
+
+    def _turn(self) -> Turn | None:
+        """The turn that the books have, if one is due and somebody has proposed it."""
+        view, proposed = self._writer.view, self._proposed
+        self._proposed = {}
+        here = {one.peer: proposed[one] for one in proposed.keys() & self._lanes.keys()}
+        op = view.first.next_op
+        since = op - (view.turns[-1].op if view.turns else 1)
+        is_due = self._terms.turn_rounds <= since and len(view.turns) < limits.TURNS_MAX
+        return Turn(op, drawn(here, self._writer.ledger.head_hash)) if here and is_due else None
 
     @property
     def awaits_loss(self) -> bool:

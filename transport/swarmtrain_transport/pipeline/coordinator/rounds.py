@@ -94,6 +94,7 @@ class Rounds:
         unawaited: members for whom nobody waits, since the others have waited for them for too
             long (T19). They make nothing of their own, and count if they answer in time.
         wanted: rounds without an outcome that the run still wants; None for any number.
+        turns: turns of the run's subspace so far.
     """
 
     num_stages: int
@@ -113,6 +114,7 @@ class Rounds:
     attempt: int = 0
     leaving: Process | None = None
     wanted: int | None = None
+    turns: int = 0
     _without_from: int | None = None
     _began_s: float = 0.0
     _is_running: bool = False
@@ -306,7 +308,7 @@ class Rounds:
         if not chosen or is_done_alone or not self._is_served(self.members):
             return ()
         evaluator = min(Process(peer, one.boot) for peer, one in chosen.items())
-        self._tell_all(orders.Evaluate(ops, evaluator))
+        self._tell_all(orders.Evaluate(ops, evaluator, self.turns))
         return self._went_on()
 
     # ---- those who do not answer
@@ -490,7 +492,7 @@ class Rounds:
             shares = tuple(min(1.0, norm / whole) for _, norm in sorted(self._norms.items()))
         length = self._length(self._size)
         return orders.Pace(
-            self.ended + closing, length, self.round_steps, self.share, shares
+            self.ended + closing, length, self.round_steps, self.share, shares, self.turns
         )  # fmt: skip
 
     @property

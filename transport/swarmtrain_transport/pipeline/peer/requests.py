@@ -85,7 +85,8 @@ class RunBackward(msgspec.Struct, frozen=True):
 
 class RunJudged(msgspec.Struct, frozen=True):
     """Training thread: the job's output, or at the end of its route the sum of its losses by the
-    labels, as the weights after these ops of all stages make it, without dropout. Then
+    labels, as the weights after these ops of all stages make it, without dropout; what goes on
+    lies in the subspace after so many turns. Then
     `forward_made` or `loss_made`; `postponed` if a state is not in place here yet, `failed` if it
     is gone. A job without a slot has no input yet: read its text, and tell of it."""
 
@@ -93,6 +94,7 @@ class RunJudged(msgspec.Struct, frozen=True):
     stage: int
     ops: tuple[int, ...]
     is_end: bool
+    turns: int = 0
 
 
 class Count(msgspec.Struct, frozen=True):

@@ -508,8 +508,9 @@ class StageMachine:
         stages, _ = flight.path(held)
         if held.micro_batch.judged:
             assert flight.evaluated is not None
-            is_end, ops = held.phase is Phase.LABELLED, flight.evaluated.ops
-            flight.requests.append(requests.RunJudged(held.job, held.stage, ops, is_end))
+            is_end, by = held.phase is Phase.LABELLED, flight.evaluated
+            judged_by = requests.RunJudged(held.job, held.stage, by.ops, is_end, by.turns)
+            flight.requests.append(judged_by)
         elif held.phase is Phase.FORWARD:
             held.steps = flight.tally.steps[held.stage]
             is_second = held.twin is not None and held.twin.order < held.order

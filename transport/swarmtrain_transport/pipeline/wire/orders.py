@@ -12,6 +12,7 @@ import msgspec
 from swarmtrain_transport import limits
 from swarmtrain_transport.pipeline.wire.messages import Reason
 from swarmtrain_transport.pipeline.wire.route import Boot, Count, Key, Process, Span, Stage
+from swarmtrain_transport.wire.records import Plane
 
 Members = Annotated[Mapping[Key, "Member"], msgspec.Meta(max_length=limits.PIPELINE_MEMBERS_MAX)]
 Square = Annotated[float, msgspec.Meta(ge=0, le=limits.NORM_SQUARE_MAX)]
@@ -43,6 +44,7 @@ class Pace(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fields=T
             if unknown.
         norm_shares: share of each stage in the whole gradient's norm, as it was lately; () where
             that is not known.
+        turns: turns of the run's subspace in which its activations lie: the ledger's first ones.
     """
 
     begins: Count = 0
@@ -50,6 +52,7 @@ class Pace(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fields=T
     steps: Annotated[int, msgspec.Meta(ge=1, le=limits.COUNT_MAX)] = 1
     share: Count = 0
     norm_shares: Annotated[tuple[Share, ...], msgspec.Meta(max_length=limits.STAGES_MAX)] = ()
+    turns: Count = 0
 
     def step(self, made: int) -> int:
         """The schedule's step after so many inner steps of the round.
@@ -151,10 +154,12 @@ class Evaluate(OrderOrReport, frozen=True, tag=10):
     Attributes:
         ops: newest op of each stage; the loss is told as of the first one's.
         evaluator: a source.
+        turns: see `Pace`.
     """
 
     ops: Annotated[tuple[Count, ...], msgspec.Meta(min_length=1, max_length=limits.STAGES_MAX)]
     evaluator: Process
+    turns: Count = 0
 
 
 Order = Welcome | Joined | Departed | Begin | More | Weigh | MakeStep | Void | Close | Evaluate
@@ -266,7 +271,14 @@ class Settled(OrderOrReport, frozen=True, tag=32):
     compared: Compared = Compared()
 
 
-Report = Drained | Weighed | Settled
+class Proposed(OrderOrReport, frozen=True, tag=33):
+    """A member of the last stage has seen in which planes the subspace lacks most; before SETTLED
+    of each round, where a run turns it. Its own word."""
+
+    planes: Annotated[tuple[Plane, ...], msgspec.Meta(max_length=limits.TURN_PLANES_MAX)]
+
+
+Report = Drained | Weighed | Settled | Proposed
 
 
 def runs(numbers: set[int]) -> list[Marks]:
