@@ -72,12 +72,13 @@ def test_a_round_of_the_pipeline_is_as_long_as_one_of_the_run() -> None:
     pipeline = PipelineSection(stages=3, micro_batch=2)
     config = RunConfig(CONFIG.run, inner=inner, outer=outer, exchange=exchange, pipeline=pipeline)
     tokens = 2 * config.model.context
-    free = PipelineTerms(8 * 20, start_peers=6, tokens=tokens, round_steps=20)
+    told = {"width": config.model.width, "most_units": 51}
+    free = PipelineTerms(8 * 20, start_peers=6, tokens=tokens, round_steps=20, **told)
     assert service.pipeline_terms(config) == free
     flush = msgspec.structs.replace(
         config, pipeline=msgspec.structs.replace(pipeline, schedule="flush")
     )
-    assert service.pipeline_terms(flush) == PipelineTerms(8, 20, True, 6, tokens, 20)
+    assert service.pipeline_terms(flush) == PipelineTerms(8, 20, True, 6, tokens, 20, **told)
     by_tokens = msgspec.structs.replace(
         config, inner=msgspec.structs.replace(inner, schedule="tokens")
     )  # two sources: so many peers there are for each stage

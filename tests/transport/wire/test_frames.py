@@ -240,6 +240,9 @@ FIELD_VALUES = {
     tuple[float, ...]: st.lists(st.floats(allow_nan=False), max_size=5).map(tuple),
     tuple[int, ...]: st.lists(st.integers(0, 2**32), max_size=5).map(tuple),
     tuple[bytes, ...]: st.lists(st.binary(max_size=40), max_size=5).map(tuple),
+    tuple[tuple[str, int], ...]: st.lists(
+        st.tuples(st.text(max_size=20), st.integers(0, 65535)), max_size=4
+    ).map(tuple),
     tuple[bool, ...]: st.lists(st.booleans(), max_size=20).map(tuple),
     dict[bytes, tuple[str, int]]: st.dictionaries(
         st.binary(max_size=40), st.tuples(st.text(max_size=9), st.integers(0, 65535)), max_size=4
