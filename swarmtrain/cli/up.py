@@ -176,7 +176,8 @@ def _serve(options: UpOptions, situation: Situation) -> None:
     from swarmtrain.cli.watching import watched
     from swarmtrain.coordinator import outside
     from swarmtrain.coordinator.disk.run_directory import set_aside
-    from swarmtrain.coordinator.service import serve, text_of
+    from swarmtrain.coordinator.service import serve
+    from swarmtrain.coordinator.text_source import text_of
 
     if options.new_run:
         set_aside(directory, say, has_log=not options.store)

@@ -22,7 +22,7 @@ from aiohttp import web
 from swarmtrain.config import file as config_file
 from swarmtrain.config.asked import planned_by
 from swarmtrain.config.built_in import width_of
-from swarmtrain.config.settings import LEASED_TEXT, OWN_TEXT, RunConfig
+from swarmtrain.config.settings import OWN_TEXT, RunConfig
 from swarmtrain.config.stages import rank_of, stage_layouts
 from swarmtrain.config.values import WHOLE_VECTOR_RULES
 from swarmtrain.coordinator.app import CoordinatorApp
@@ -36,7 +36,6 @@ from swarmtrain.coordinator.disk.run_directory import (
     check_same_run,
     keys_of,
     note_run_begun,
-    other_text,
 )
 from swarmtrain.coordinator.disk.store import Store
 from swarmtrain.coordinator.disk.store_errors import damaged
@@ -51,9 +50,8 @@ from swarmtrain.coordinator.organiser import notices
 from swarmtrain.coordinator.organiser.orders import Desk, check_more
 from swarmtrain.coordinator.outside import Outside
 from swarmtrain.coordinator.shell import Addresses, Shell
-from swarmtrain.data.corpus import CorpusMissing, build_corpus
+from swarmtrain.coordinator.text_source import check_same_text, text_of, unreadable
 from swarmtrain.data.places import NOWHERE, Places
-from swarmtrain.data.stored import open_text
 from swarmtrain.data.tokenizer import FILE as TOKENIZER_FILE
 from swarmtrain.foundation import atomic_file
 from swarmtrain.foundation import file_descriptors as descriptors
@@ -149,7 +147,7 @@ async def serve(
             _keep(state_dir / TOKENIZER_FILE, places.tokenizer)
         read_text = read_text or partial(text_of, config, places, state_dir / "text", tell)
         text = await asyncio.to_thread(read_text)
-        _check_same_text(store, text, takes_changed_text, tell)
+        check_same_text(store, text, takes_changed_text, tell)
         parted: Parted | None = None
         if config.experts.count > 1 and text is not None:
             assert part is not None, "a run of experts needs its text parted"
@@ -554,52 +552,13 @@ def run_terms(config: RunConfig) -> RunTerms:
     )
 
 
-def text_of(config: RunConfig, places: Places, folder: Path, tell: Tell) -> Text | None:
-    """Read and hash the text, beside the loop that hears Ctrl+C; None where peers bring all."""
-    data = config.data
-    if data.source == OWN_TEXT and not places.validation:
-        return None
-    if data.source in (LEASED_TEXT, OWN_TEXT):
-        try:
-            return open_text(config, places, folder, tell)
-        except OSError as exc:
-            raise translate(exc, at_coordinator=True) or _unreadable(exc) from exc
-    try:
-        return build_corpus(data.piece_bytes, validation_pieces=data.validation_pieces)
-    except CorpusMissing as exc:
-        raise UserError(
-            "SWT-E801",
-            "No training text was found on this machine.",
-            "The built-in text is the standard library's own sources, which this Python lacks.",
-            str(exc),
-        ) from exc
-
-
 def _keep(path: Path, data: bytes) -> None:
     """Have a file in the state directory, where other commands find it."""
     try:
         if not path.exists() or path.read_bytes() != data:
             atomic_file.write(path, data, mode=0o600)
     except OSError as exc:
-        raise translate(exc, at_coordinator=True) or _unreadable(exc) from exc
-
-
-def _check_same_text(store: Store, text: Text | None, takes_changed: bool, tell: Tell) -> None:
-    """The text must be the one that the run began with, unless its organiser says otherwise.
-
-    Raises:
-        UserError: SWT-E823.
-    """
-    if text is None:
-        return
-    manifest, known = bytes.fromhex(text.manifest_hash), store.text_manifest()
-    if known == manifest:
-        return
-    if known is not None and not takes_changed:
-        raise other_text()
-    if known is not None:
-        tell("The text is another one than before: its first pass begins.")
-    store.begin_text(manifest)
+        raise translate(exc, at_coordinator=True) or unreadable(exc) from exc
 
 
 def _texts(
@@ -624,15 +583,6 @@ def _texts(
 
 
 # ---- the errors
-
-
-def _unreadable(error: OSError) -> UserError:
-    return UserError(
-        "SWT-E820",
-        f"The text cannot be read: {error}.",
-        "No run was started.",
-        "Check the files that data.source names, and the disk.",
-    )
 
 
 def _cannot_listen(host: str, port: int, error: OSError) -> UserError:

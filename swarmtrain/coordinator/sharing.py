@@ -18,11 +18,12 @@ from swarmtrain.config.settings import RunConfig
 from swarmtrain.coordinator.corpus_service import Text
 from swarmtrain.coordinator.disk.certificate import load_or_create
 from swarmtrain.coordinator.disk.postgres import HOLD_S, PostgresDatabase
-from swarmtrain.coordinator.disk.run_directory import Tell, check_same_run, other_text
+from swarmtrain.coordinator.disk.run_directory import Tell, check_same_run
 from swarmtrain.coordinator.disk.sealed_keys import SealedKeys
 from swarmtrain.coordinator.disk.store import SCHEMA, Store
 from swarmtrain.coordinator.disk.store_errors import StoreLocked, StoreLost, locked, translated
 from swarmtrain.coordinator.lead import Address, Lead
+from swarmtrain.coordinator.text_source import is_another, other_text
 from swarmtrain.status import StatusServer
 
 LOCK_FILE = "coordinator.lock"
@@ -178,8 +179,8 @@ class Shared:
         if first is not None:
             keys = load_or_create(self._keys(store), may_create=False, wall_s=0.0)
             check_same_run(first, self.config, keys)
-            text, known = self.text(), store.text_manifest()
-            if text is not None and known not in (None, bytes.fromhex(text.manifest_hash)):
+            text = self.text()
+            if text is not None and is_another(store, text):
                 raise other_text()
         return first is not None
 

@@ -12,7 +12,7 @@ import pytest
 
 from swarmtrain.config import file as config_file
 from swarmtrain.config.settings import AdmissionSection, DataSection, RunConfig, RunSection
-from swarmtrain.coordinator import service
+from swarmtrain.coordinator import service, text_source
 from swarmtrain.coordinator.disk.certificate import RUN_KEY_FILE
 from swarmtrain.coordinator.disk.store import Store
 from swarmtrain.coordinator.disk.store_errors import StoreFull, StoreLocked
@@ -280,7 +280,7 @@ def test_a_machine_without_sources_says_so(tmp_path: Path, monkeypatch: pytest.M
     def none(*args: object, **options: object) -> None:
         raise CorpusMissing("no source files")
 
-    monkeypatch.setattr(service, "build_corpus", none)
+    monkeypatch.setattr(text_source, "build_corpus", none)
 
     async def scene() -> None:
         error = await fails(tmp_path, RunConfig(run=RunSection(name="tests")))

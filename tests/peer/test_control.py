@@ -416,3 +416,25 @@ def test_a_coordinator_that_stands_by_at_no_address_is_a_fault(tmp_path: Path) -
                 await running
 
     run(scene())
+
+
+def test_a_coordinator_that_sleeps_is_left_for_the_next_one_sooner(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The system takes connections for a process that is stopped, and nobody answers."""
+    monkeypatch.setattr(control, "CONNECT_TIMEOUT_FIRST_S", 0.05)
+
+    async def scene() -> None:
+        with socket.create_server(("127.0.0.1", 0)) as asleep:
+            async with serving(tmp_path) as rig:
+                known, listener = rig.invite(), Listener()
+                here = known.host, known.port
+                invite = known.at(asleep.getsockname(), here)
+                client = client_of(invite, ALICE, listener)
+                running = asyncio.create_task(client.run())
+                await listener.hears(Welcome)
+                assert client.address == here
+                await client.close()
+                await running
+
+    run(scene())

@@ -87,18 +87,6 @@ def check_same_run(first: Record, config: RunConfig, keys: RunKeys) -> None:
         )
 
 
-def other_text() -> UserError:
-    """The training text is not the one that the run began with."""
-    return UserError(
-        "SWT-E823",
-        "The training text is not the one that this run began with.",
-        "Files were added, changed or removed, or the text lies elsewhere; pieces that peers"
-        " hold would not be found again.",
-        "Bring the old files back, or go on with the text as it is: swarmtrain up RUN.TOML"
-        " --changed-text.",
-    )
-
-
 def note_run_begun(state_dir: Path, machine: Rendezvous, keys: RunKeys, tell: Tell) -> None:
     """From the first record on a ledger that is missing is a lost one."""
     if machine.recovery.is_missing:

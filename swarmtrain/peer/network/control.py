@@ -70,6 +70,10 @@ login page answers for every address, but not for long."""
 
 CONNECT_TIMEOUT_S = 10.0
 
+CONNECT_TIMEOUT_FIRST_S = 4.0
+"""Timeout of the first try where a run has several coordinators; each further round doubles it. A
+coordinator that sleeps accepts connections and says nothing."""
+
 DOOR_TIMEOUT_S = 10.0
 """For Challenge after the connection stands."""
 
@@ -378,7 +382,11 @@ class ControlClient:
 
     async def _one_connection(self, session: aiohttp.ClientSession) -> None:
         """One connection from its knock to its loss. Raises only if the door was not passed."""
-        async with self._patient(CONNECT_TIMEOUT_S):
+        timeout_s = CONNECT_TIMEOUT_S
+        if (count := self._trying.addresses) > 1:
+            rounds = self._trying.failed // count
+            timeout_s = min(timeout_s, CONNECT_TIMEOUT_FIRST_S * 2**rounds)
+        async with self._patient(timeout_s):
             socket = await session.ws_connect(
                 self._base_url + CONTROL_PATH, ssl=self._fingerprint, compress=0,
                 max_msg_size=limits.CONTROL_BYTES_MAX, heartbeat=HEARTBEAT_S,
