@@ -222,17 +222,26 @@ def _order(folder: Path, order: str) -> None:
 
 def _back_after(folder: Path, began_s: float) -> float:
     """Return for how long not every peer had a coordinator, seconds."""
-    left, away = set(PEERS), set(PEERS)
-    while away:
+    left, back = set(PEERS), dict[str, float]()
+    while len(back) < len(PEERS):
         if time.monotonic() - began_s > 180.0:
-            raise SystemExit(f"{away} did not come back")
-        for name in tuple(away):
+            raise SystemExit(f"only {list(back)} came back")
+        for name in PEERS:
             if not _ask(folder / name)["connected"]:
                 left.discard(name)
             elif name not in left:
-                away.discard(name)
+                back.setdefault(name, time.monotonic() - began_s)
         time.sleep(0.03)
-    return time.monotonic() - began_s
+    gap_s = max(back.values())
+    if gap_s > GAP_S:
+        lines = [line for one in sorted(folder.glob("*.err")) for line in _newest(one)]
+        print(f"a gap of {gap_s:.1f} s, {back}", *lines, sep="\n", file=sys.stderr)
+    return gap_s
+
+
+def _newest(errors: Path) -> list[str]:
+    """The last lines that a process has logged, with its name."""
+    return [f"  {errors.stem}: {one}" for one in errors.read_text().splitlines()[-8:]]
 
 
 def _roots(folder: Path) -> set[str]:

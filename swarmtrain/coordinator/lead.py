@@ -6,6 +6,7 @@ from pathlib import Path
 
 from swarmtrain.coordinator.disk.certificate import KeyFiles, KeyPlace
 from swarmtrain.coordinator.disk.store import Store
+from swarmtrain_transport.coordinator.ledger_writer import Replayed
 
 Address = tuple[str, int]
 
@@ -18,12 +19,14 @@ class Lead:
         keys: place of the run's keys.
         others: addresses of coordinators that were seen lately.
         found_at: hears by which address peers find this one.
+        replayed: the log, as it was read while another coordinator led; None to read it now.
     """
 
     store: Store
     keys: KeyPlace
     others: Callable[[], list[Address]] = list
     found_at: Callable[[Address], None] = lambda address: None
+    replayed: Replayed | None = None
 
 
 def alone(state_dir: Path) -> Lead:

@@ -428,7 +428,8 @@ def _resumed(
     terms, *more = groups
     try:
         machine = Rendezvous(
-            terms, keys.run_key_public, store.replay(), keys.sign, verify, store.term, now_s,
+            terms, keys.run_key_public, lead.replayed or store.replay(), keys.sign, verify,
+            store.term, now_s,
             is_lost=keys.have_begun and first is None, more_groups=more,
             needs=stage_needs(config) if config.pipeline.num_stages > 1 else (),
             has_experts=config.experts.count > 1, pipeline=pipeline_terms(config),

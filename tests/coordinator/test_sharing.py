@@ -12,18 +12,21 @@ import pytest
 
 from swarmtrain.config.settings import DataSection, RunConfig, RunSection
 from swarmtrain.coordinator import sharing
+from swarmtrain.coordinator.disk.postgres import PostgresDatabase
+from swarmtrain.coordinator.disk.store import Store
 from swarmtrain.coordinator.disk.store_errors import StoreLocked, StoreLost
 from swarmtrain.coordinator.lead import Lead
 from swarmtrain.coordinator.service import serve
-from swarmtrain.coordinator.sharing import Shared
+from swarmtrain.coordinator.sharing import Following, Shared
 from swarmtrain.data.corpus import build_corpus
 from swarmtrain.foundation.errors import UserError
 from swarmtrain.status import ask
+from swarmtrain_transport.coordinator.ledger_writer import Replayed
 from swarmtrain_transport.credentials.identity import Identity
 from swarmtrain_transport.credentials.invite import Invite
 from swarmtrain_transport.wire.messages import Records, Welcome
 from tests.coordinator.postgres_rig import Server, server
-from tests.coordinator.rig import Listener, client_of, run
+from tests.coordinator.rig import Chain, Listener, client_of, join_body, run, run_body
 from tests.peer.test_control import free_port
 
 pytestmark = pytest.mark.timeout(120)
@@ -109,8 +112,18 @@ async def until(is_so: Any) -> None:
 
 
 def test_another_takes_over_with_the_same_keys_and_peers_come_to_it_by_themselves(
-    postgres: Server, tmp_path: Path
+    postgres: Server, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    read_before: list[int] = []
+    whole = Following.whole
+
+    def noted(following: Following) -> Replayed | None:
+        assert following._replayed is not None
+        read_before.append(len(following._replayed.ledger))
+        return whole(following)
+
+    monkeypatch.setattr(Following, "whole", noted)
+
     async def scene() -> None:
         config = config_of("takeover")
         first = Life(postgres, config, tmp_path / "a")
@@ -134,6 +147,7 @@ def test_another_takes_over_with_the_same_keys_and_peers_come_to_it_by_themselve
             again = await second.leads()
             assert again == invite.at(second.address, first.address)
             assert (await listener.hears(Welcome)).term == 2
+            assert read_before == [0, 2]  # RUN and JOIN, while the first one led
             assert client.address == second.address
             assert (await asyncio.to_thread(ask, tmp_path / "b"))["term"] == 2
             await client.close()
@@ -287,6 +301,30 @@ def test_a_state_directory_belongs_to_one_coordinator(postgres: Server, tmp_path
                 await Life(postgres, config, tmp_path / "a").task
 
     run(scene())
+
+
+def test_the_log_of_a_run_that_was_set_aside_is_not_taken_for_the_next_one_s(
+    postgres: Server,
+) -> None:
+    first = PostgresDatabase(postgres.url(), "followed")
+    assert first.leads()
+    store = Store.begin(first)
+    chain = Chain(store.term)
+    for body in (run_body(), join_body(b"a" * 32)):
+        store.append(chain.next(body))
+    following = Following(PostgresDatabase(postgres.url(), "followed"))
+    following.follow()
+    first.set_aside()
+    first.close()
+    second = PostgresDatabase(postgres.url(), "followed")
+    while not second.leads():
+        pass
+    store = Store.begin(second)
+    store.append(Chain(store.term).next(run_body()))
+    assert following.whole() is None
+    found = Following(second).whole()
+    assert found is not None and len(found.ledger) == 1
+    second.close()
 
 
 def test_a_new_run_leaves_the_tables_of_the_one_before(postgres: Server, tmp_path: Path) -> None:

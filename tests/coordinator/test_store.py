@@ -10,7 +10,7 @@ import pytest
 
 from swarmtrain.coordinator.disk.register import InviteRow
 from swarmtrain.coordinator.disk.run_directory import set_aside
-from swarmtrain.coordinator.disk.store import FILE_NAME, Store
+from swarmtrain.coordinator.disk.store import FILE_NAME, Replay, Store
 from swarmtrain.coordinator.disk.store_errors import (
     StoreConflict,
     StoreDamaged,
@@ -113,6 +113,36 @@ def test_an_op_has_one_outcome(tmp_path: Path) -> None:
             store.append(Chain(store.term, store.records()).next(second))
     store.append(chain.next(Skip(8, "test")))
     assert len(store.records()) == 3
+    store.close()
+
+
+def test_a_log_that_grows_is_read_on_where_it_was_left(tmp_path: Path) -> None:
+    store, chain = filled(tmp_path, 2)
+    replay = Replay(store._db)
+    assert len(list(replay.more())) == 2 and not list(replay.more())
+    for body in (Skip(1, "a"), Skip(2, "a"), Rewind(0, "lost"), Skip(1, "b")):
+        store.append(chain.next(body))
+        assert [one.hash for one in replay.more()] == [chain.head]
+    assert len(list(Replay(store._db).more())) == 6
+    store.close()
+
+
+def test_an_outcome_that_is_cancelled_while_it_is_read_is_no_damage(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    store, chain = filled(tmp_path, 1)
+    store.append(chain.next(Skip(1, "a")))
+    replay = Replay(store._db)
+    page = replay._page
+
+    def overtaken(first: int) -> list[tuple[object, ...]]:
+        rows = page(first)
+        if first == 0:
+            store.append(chain.next(Rewind(0, "lost")))
+        return rows
+
+    monkeypatch.setattr(replay, "_page", overtaken)
+    assert [one.index for one in replay.more()] == [0, 1, 2]
     store.close()
 
 

@@ -71,6 +71,71 @@ MIGRATIONS = ((3, _TABLES), (4, SHARED_TABLES))
 """Form of the tables, and the statements that make it of the one before."""
 
 
+class Replay:
+    """Reads a log from its beginning, a few records at a time, and checks the chain of hashes."""
+
+    def __init__(self, database: Database) -> None:
+        self._db = database
+        self._reader, self._newest_hash, self._position = BodyReader(), GENESIS_HASH, 0
+
+    def more(self) -> Iterator[Record]:
+        """The records that follow on those it has given, as far as they are there by now.
+
+        Raises:
+            StoreDamaged: a record is missing, altered or out of its place.
+        """
+        while rows := self._page(self._position):
+            rewinds = self._rewinds(self._position)
+            for row in rows:
+                record = self._checked_row(row, self._position, rewinds)
+                if record.prev_hash != self._newest_hash:
+                    raise damaged(
+                        self._db.name, f"record {record.index} does not continue the chain"
+                    )
+                try:
+                    self._reader.read(record)
+                except RemoteFault as exc:
+                    raise damaged(self._db.name, f"record {record.index} does not decode") from exc
+                self._newest_hash, self._position = record.hash, record.index + 1
+                yield record
+
+    def _page(self, first: int) -> list[tuple[Any, ...]]:
+        query = "SELECT * FROM log WHERE idx >= ? ORDER BY idx LIMIT ?"
+        return self._db.read(query, (first, _READ_AT_ONCE))
+
+    def _rewinds(self, first: int) -> list[tuple[int, int, int]]:
+        """Index, group and op of each REWIND from a record on. One whose kind was altered is found
+        in its place."""
+        query = "SELECT idx, bytes FROM log WHERE kind = ? AND idx >= ?"
+        found = self._db.read(query, (_REWIND, first))
+        try:
+            outlines = [(index, outline_of(record_from_bytes(data))) for index, data in found]
+        except (RemoteFault, TypeError) as exc:
+            raise damaged(self._db.name, "a REWIND does not decode") from exc
+        return [(index, outline.group, outline.op) for index, outline in outlines]
+
+    def _checked_row(
+        self, row: tuple[Any, ...], position: int, rewinds: Sequence[tuple[int, int, int]]
+    ) -> Record:
+        """The record of a row that says of it what it says itself. An outcome that a later REWIND
+        has cancelled is none any more, but in a row that was read before it came."""
+        if len(row) != _LOG_COLUMNS or not isinstance(row[-1], bytes):
+            raise damaged(self._db.name, f"record {position} is no record")
+        try:
+            record = record_from_bytes(row[-1])
+            kind, group, op = outline_of(record)
+        except RemoteFault as exc:
+            raise damaged(self._db.name, f"record {row[0]} does not decode") from exc
+        expected = [_log_row(record)]
+        if kind in _OUTCOMES and any(
+            index > position and to_op < op and of == group for index, of, to_op in rewinds
+        ):
+            expected.append((*expected[0][:6], None, expected[0][7]))
+        if record.index != position or row not in expected:
+            raise damaged(self._db.name, f"record {position} is missing or altered")
+        return record
+
+
 class Store(SharedRegister):
     """One open state directory, or a run's tables of a database that coordinators share. It belongs
     to the thread that opened it."""
@@ -146,53 +211,7 @@ class Store(SharedRegister):
         Raises:
             StoreDamaged: a record is missing, altered or out of its place.
         """
-        rewinds = self._rewinds()
-        reader, newest_hash, position = BodyReader(), GENESIS_HASH, 0
-        while rows := self._page(position):
-            for row in rows:
-                record = self._checked_row(row, position, rewinds)
-                if record.prev_hash != newest_hash:
-                    raise damaged(self._db.name, f"record {position} does not continue the chain")
-                try:
-                    reader.read(record)
-                except RemoteFault as exc:
-                    raise damaged(self._db.name, f"record {position} does not decode") from exc
-                newest_hash, position = record.hash, position + 1
-                yield record
-
-    def _page(self, first: int) -> list[tuple[Any, ...]]:
-        query = "SELECT * FROM log WHERE idx >= ? ORDER BY idx LIMIT ?"
-        return self._db.read(query, (first, _READ_AT_ONCE))
-
-    def _rewinds(self) -> list[tuple[int, int, int]]:
-        """Index, group and op of each REWIND. One whose kind was altered is found in its place."""
-        found = self._db.read("SELECT idx, bytes FROM log WHERE kind = ?", (_REWIND,))
-        try:
-            outlines = [(index, outline_of(record_from_bytes(data))) for index, data in found]
-        except (RemoteFault, TypeError) as exc:
-            raise damaged(self._db.name, "a REWIND does not decode") from exc
-        return [(index, outline.group, outline.op) for index, outline in outlines]
-
-    def _checked_row(
-        self, row: tuple[Any, ...], position: int, rewinds: Sequence[tuple[int, int, int]]
-    ) -> Record:
-        """The record of a row that says of it what it says itself. An outcome that a later REWIND
-        has cancelled is none any more."""
-        if len(row) != _LOG_COLUMNS or not isinstance(row[-1], bytes):
-            raise damaged(self._db.name, f"record {position} is no record")
-        try:
-            record = record_from_bytes(row[-1])
-            kind, group, op = outline_of(record)
-        except RemoteFault as exc:
-            raise damaged(self._db.name, f"record {row[0]} does not decode") from exc
-        expected = _log_row(record)
-        if kind in _OUTCOMES and any(
-            index > position and to_op < op and of == group for index, of, to_op in rewinds
-        ):
-            expected = (*expected[:6], None, expected[7])
-        if record.index != position or row != expected:
-            raise damaged(self._db.name, f"record {position} is missing or altered")
-        return record
+        return Replay(self._db).more()
 
     def read(self, first: int, stop: int) -> list[Record]:
         """Records from index `first` on, before `stop`; they were checked when the log was opened.
@@ -268,13 +287,14 @@ class Store(SharedRegister):
                 self._db.change("DELETE FROM losses WHERE op < ?", (min(losses),))
             self._kept_losses = set(losses)
 
-    def _read_newest(self) -> tuple[int, bytes]:
+    def newest(self) -> tuple[int, bytes]:
+        """Index and hash of the newest record, -1 and GENESIS_HASH where there is none."""
         newest = self._db.read("SELECT idx, hash FROM log ORDER BY idx DESC LIMIT 1")
         return (newest[0][0], newest[0][1]) if newest else (-1, GENESIS_HASH)
 
     def _insert(self, record: Record) -> Join | None:
         """Add a row; a JOIN is returned, for its invite."""
-        index, digest = self._newest or self._read_newest()
+        index, digest = self._newest or self.newest()
         if record.index != index + 1 or record.prev_hash != digest:
             raise conflict(f"record {record.index} does not continue record {index}, the newest")
         kind, group, op = outline_of(record)

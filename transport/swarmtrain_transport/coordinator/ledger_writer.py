@@ -35,11 +35,32 @@ from swarmtrain_transport.wire.records import (
 from swarmtrain_transport.wire.text_place import TextPlace
 
 
+class Replayed:
+    """A ledger and its fold, as far as records were replayed. More may follow: who stands by for
+    another coordinator keeps it up to date, and takes over in no time.
+
+    Args:
+        verify: checks a signature.
+        archive: store of older records, None to keep all in memory.
+    """
+
+    def __init__(self, verify: Verify, archive: Archive | None = None) -> None:
+        self.ledger = Ledger(verify, archive)
+        self.view = LedgerView()
+        self.snapshots = Snapshots(self.ledger, self.view)
+
+    def add(self, records: Iterable[Record]) -> None:
+        """Replay the next ones. Raises RemoteFault: they are no legal chain."""
+        for record in records:
+            self.ledger.append(record, self.snapshots.apply)
+            self.ledger.trim()
+
+
 class LedgerWriter:
     """Ledger, its fold and the actions of the event at hand.
 
     Args:
-        records: the ledger of an earlier life, verified as it is replayed.
+        records: the ledger of an earlier life, verified as it is replayed, or replayed already.
         sign: signs a record hash with the run key.
         verify: checks a signature.
         term: this life's number.
@@ -54,23 +75,22 @@ class LedgerWriter:
 
     def __init__(
         self,
-        records: Iterable[Record],
+        records: Iterable[Record] | Replayed,
         sign: Sign,
         verify: Verify,
         term: int,
         archive: Archive | None = None,
     ) -> None:
-        self.ledger = Ledger(verify, archive)
-        self.view = LedgerView()
+        if not isinstance(records, Replayed):
+            replayed = Replayed(verify, archive)
+            replayed.add(records)
+            records = replayed
+        self.ledger, self.view, self._snapshots = records.ledger, records.view, records.snapshots
         self.term = term
         self.has_decided = False
         self.text: TextPlace | None = None
         self._sign = sign
         self._out: list[CoordinatorAction] = []
-        self._snapshots = Snapshots(self.ledger, self.view)
-        for record in records:
-            self.ledger.append(record, self._snapshots.apply)
-            self.ledger.trim()
 
     @property
     def head(self) -> int:

@@ -13,7 +13,7 @@ from swarmtrain_transport import limits
 from swarmtrain_transport.actions import CoordinatorAction
 from swarmtrain_transport.coordinator.group import GroupCoordinator
 from swarmtrain_transport.coordinator.ledger_recovery import FORK, Guest, LedgerRecovery, card_of
-from swarmtrain_transport.coordinator.ledger_writer import LedgerWriter
+from swarmtrain_transport.coordinator.ledger_writer import LedgerWriter, Replayed
 from swarmtrain_transport.coordinator.members.departures import Departures, Order
 from swarmtrain_transport.coordinator.members.holdings import Holdings
 from swarmtrain_transport.coordinator.members.meetings import Means, Meetings
@@ -88,7 +88,7 @@ class Rendezvous:
     Args:
         terms: part of the run file that concerns the exchange.
         run_key: public key that signs the ledger.
-        records: the ledger of an earlier life, verified as it is replayed.
+        records: the ledger of an earlier life, verified as it is replayed, or replayed already.
         sign: signs a record hash with the run key.
         verify: checks a signature.
         term: this life's number, larger than any before.
@@ -116,7 +116,7 @@ class Rendezvous:
         self,
         terms: RunTerms,
         run_key: bytes,
-        records: Iterable[Record],
+        records: Iterable[Record] | Replayed,
         sign: Sign,
         verify: Verify,
         term: int,
