@@ -5,10 +5,10 @@
 
 A coordinator of its own runs on loopback. `silent` opens so many connections from 127.0.0.1 that
 say nothing; meanwhile a stranger from 127.0.0.2 asks how it is, over TLS. The others have three
-peers in a run, count its rounds undisturbed for so many seconds, and then for as many while
-strangers without an invite come again and again: `knocks` sends first messages of 4 MiB of empty
-lists on 8 connections, `unfinished` all but the last byte of such a message on 60 connections from
-each of three addresses. `guesses` are 1 000 a second from 125 addresses, small forged knocks and
+peers in a run, count its rounds undisturbed for so many seconds, and then for as many (with
+`--pairs` by turns) while strangers without an invite come again and again: `knocks` sends first
+messages of 4 MiB of empty lists on 8 connections, `unfinished` all but the last byte of such a
+message on 60 connections from each of three addresses. `guesses` are 1 000 a second from 125 addresses, small forged knocks and
 TLS that is begun. `viewers` are ten open pages. In `heavy` a fourth peer says GOT of 4 MiB about an
 unknown plan each second. In `copies` the coordinator loses its ledger, and before its peers are
 back 70 strangers say that they have a longer one; it is told after how many seconds all three are
@@ -32,6 +32,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from statistics import median
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
@@ -510,8 +511,8 @@ class Counted:
         }  # fmt: skip
 
 
-def measure_run(kind: str, seconds: float) -> dict[str, Any]:
-    """Rounds without and with a flood."""
+def measure_run(kind: str, seconds: float, pairs: int) -> dict[str, Any]:
+    """Rounds without and with a flood, in turn so many times."""
     from swarmtrain.chaos.setting import write_run_file
     from swarmtrain.local_run.place import Place
     from swarmtrain.local_run.processes import Processes
@@ -530,12 +531,14 @@ def measure_run(kind: str, seconds: float) -> dict[str, Any]:
                 time.monotonic() + BEGIN_S,
                 lambda: min(map(len, run.ends.values())) >= WARM_ROUNDS,
             )
-            quiet = run.count(seconds)
-            back_s = 0.0
-            with attack(kind, run.invite, run.ports, run.secret) as tried:
-                if kind == "copies":
-                    back_s = run.lose_ledger()
-                flooded = run.count(seconds)
+            back_s, shares = 0.0, list[float]()
+            for _ in range(pairs):
+                quiet = run.count(seconds)
+                with attack(kind, run.invite, run.ports, run.secret) as tried:
+                    if kind == "copies":
+                        back_s = run.lose_ledger()
+                    flooded = run.count(seconds)
+                shares.append(flooded["rounds_per_s"] / quiet["rounds_per_s"])
             after = run.count(SETTLE_S)
             status = ask_coordinator(place.coordinator)
             marks = {one.event: one.reason for one in status.events if one.event in CUT}
@@ -543,7 +546,8 @@ def measure_run(kind: str, seconds: float) -> dict[str, Any]:
             processes.close()
     return {
         "flood": kind, "undisturbed": quiet, "flooded": flooded, "after_mb": after["peak_mb"],
-        "marks": marks, "back_s": back_s, "tried_per_s": max(tried, default=0),
+        "marks": marks, "back_s": back_s, "tried_per_s": max(tried, default=0), "shares": shares,
+        "share": median(shares),
     }  # fmt: skip
 
 
@@ -560,6 +564,7 @@ def main() -> int:
     parser.add_argument("--flood", default="silent", choices=kinds)
     parser.add_argument("--connections", type=int, default=6000, help="of `silent`")
     parser.add_argument("--seconds", type=float, default=20.0, help="of the others, each half")
+    parser.add_argument("--pairs", type=int, default=1, help="halves without and with, in turn")
     parser.add_argument("--json", action="store_true", help="print one JSON object")
     parser.add_argument("--attack", action="store_true", help=argparse.SUPPRESS)
     options = parser.parse_args()
@@ -589,9 +594,10 @@ def main() -> int:
             " {honest_s_max:.2f} s at most"
         )
     else:
-        figures = measure_run(options.flood, options.seconds)
+        figures = measure_run(options.flood, options.seconds, options.pairs)
         words = (
-            "{flood}: {flooded[rounds_per_s]:.2f} of {undisturbed[rounds_per_s]:.2f} rounds/s;"
+            "{flood}: {flooded[rounds_per_s]:.2f} of {undisturbed[rounds_per_s]:.2f} rounds/s,"
+            " {share:.3f} in the median;"
             " the coordinator takes {flooded[cpu]:.2f} of a core, {undisturbed[cpu]:.2f} before;"
             " {undisturbed[peak_mb]:.0f} MB before, {flooded[peak_mb]:.0f} MB at most,"
             " {after_mb:.0f} MB after; status took {flooded[status_s_max]:.2f} s at most;"
