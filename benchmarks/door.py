@@ -8,12 +8,13 @@ say nothing; meanwhile a stranger from 127.0.0.2 asks how it is, over TLS. The o
 peers in a run, count its rounds undisturbed for so many seconds, and then for as many (with
 `--pairs` by turns) while strangers without an invite come again and again: `knocks` sends first
 messages of 4 MiB of empty lists on 8 connections, `unfinished` all but the last byte of such a
-message on 60 connections from each of three addresses. `guesses` are 1 000 a second from 125 addresses, small forged knocks and
-TLS that is begun. `viewers` are ten open pages. In `heavy` a fourth peer says GOT of 4 MiB about an
-unknown plan each second. In `copies` the coordinator loses its ledger, and before its peers are
-back 70 strangers say that they have a longer one; it is told after how many seconds all three are
-in a result again. In `preambles` 60 connections each to the coordinator's port and to those of all
-peers say that they are of a meeting: a token that nobody has, or half of one.
+message on 60 connections from each of three addresses. `guesses` are 1 000 a second from 125
+addresses, small forged knocks and TLS that is begun. `viewers` are ten open pages. In `heavy` a
+fourth peer says GOT of 4 MiB about an unknown plan each second. In `copies` the coordinator loses
+its ledger, and before its peers are back 70 strangers say that they have a longer one; it is told
+after how many seconds all three are in a result again. In `preambles` 60 connections each to the
+coordinator's port and to those of all peers say that they are of a meeting: a token that nobody
+has, or half of one.
 Linux only: it binds other addresses of the loopback network, and reads memory from /proc.
 """
 
