@@ -19,7 +19,7 @@ def plan(
         typer.Option(
             "--peers",
             metavar="PEERS",
-            help="Peers that would join, in this order: 20*laptop@dsl,2*gpu@fibre.",
+            help="Peers that would join, in this order: 20*laptop@dsl,2*gpu:8GB@20/5:50.",
         ),
     ] = "",
     measured: Annotated[

@@ -16,6 +16,7 @@ from types import MappingProxyType
 
 from swarmtrain.compare.plan import NETS, Net
 from swarmtrain.config.built_in import built_in_parameters, counted, num_values_of
+from swarmtrain.config.caps import parse_size
 from swarmtrain.config.settings import RunConfig
 from swarmtrain.config.stages import stage_parameters
 from swarmtrain.console.table import plain_lines, table_of
@@ -60,11 +61,11 @@ class Machine:
 
 MACHINES: Mapping[str, Machine] = MappingProxyType(
     {
-        "small": Machine(2e10, 2_000_000_000, "an old laptop or a board, 2 GB given"),
-        "laptop": Machine(5e10, 4_000_000_000, "two cores of a laptop, 4 GB given"),
-        "desktop": Machine(2e11, 12_000_000_000, "eight cores, 12 GB given"),
-        "gpu": Machine(1e13, 14_000_000_000, "a card like a T4, 14 GB given"),
-        "big-gpu": Machine(6e13, 22_000_000_000, "a card like an RTX 4090, 22 GB given"),
+        "small": Machine(2e10, 2_000_000_000, "an old laptop or a board"),
+        "laptop": Machine(5e10, 4_000_000_000, "two cores of a laptop"),
+        "desktop": Machine(2e11, 12_000_000_000, "eight cores"),
+        "gpu": Machine(1e13, 14_000_000_000, "a card like a T4"),
+        "big-gpu": Machine(6e13, 22_000_000_000, "a card like an RTX 4090"),
     }
 )
 """Operations per second are what training reaches, a third to a half of a data sheet's."""
@@ -72,20 +73,37 @@ MACHINES: Mapping[str, Machine] = MappingProxyType(
 
 @dataclass(frozen=True, slots=True)
 class Peer:
-    """One peer of a forecast: a kind of machine on a kind of link."""
+    """One peer of a forecast: a kind of machine on a kind of link.
+
+    Attributes:
+        link: name of a link, or ``20/5:50``: Mbit/s up and down, milliseconds there and back.
+        memory_bytes: memory that its owner gives, 0 for what the kind of machine says.
+    """
 
     machine: str
     link: str
+    memory_bytes: int = 0
+
+    @property
+    def net(self) -> Net:
+        """The link."""
+        return net_named(self.link)
 
     @property
     def server(self) -> Server:
         """The peer as it would tell a coordinator of itself."""
-        machine, net = MACHINES[self.machine], NETS[self.link]
+        machine, net = MACHINES[self.machine], self.net
         slower = min(net.up_bytes_s, net.down_bytes_s)
-        return Server(None, machine.flops_per_s, slower, machine.memory_bytes)
+        return Server(None, machine.flops_per_s, slower, self.given_bytes)
+
+    @property
+    def given_bytes(self) -> int:
+        """Memory that its owner gives."""
+        return self.memory_bytes or MACHINES[self.machine].memory_bytes
 
     def __str__(self) -> str:
-        return f"{self.machine}@{self.link}"
+        memory = f":{human_bytes(self.memory_bytes)}".replace(" ", "") if self.memory_bytes else ""
+        return f"{self.machine}{memory}@{self.link}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -158,27 +176,53 @@ class Forecast:
     more: tuple[More, ...] = ()
 
 
+_NUMBERS = re.compile(r"([0-9]{1,6}(?:\.[0-9]{1,3})?)/([0-9]{1,6}(?:\.[0-9]{1,3})?):([0-9]{1,5})")
+
+_PEERS = re.compile(
+    r"(?:([0-9]{1,4})\s*\*\s*)?([a-z0-9-]+)(?::([0-9.]{1,9}[kmgt]b))?@([a-z0-9.:/-]{1,40})",
+    re.IGNORECASE,
+)
+
+
+def net_named(link: str) -> Net:
+    """Link of a name, or of numbers: ``20/5:50``. UserError: SWT-E610."""
+    if link in NETS:
+        return NETS[link]
+    numbers = _NUMBERS.fullmatch(link)
+    found = [float(one) for one in numbers.groups()] if numbers is not None else []
+    if len(found) < 3 or not min(found) > 0:
+        raise misuse(
+            f"{cleaned(link)!r} is no link that is known here.",
+            f"Known are {', '.join(NETS)}, and numbers: 20/5:50 is Mbit/s up and down, and "
+            f"milliseconds there and back.",
+        )
+    up, down, trip = found
+    return Net(up * 1e6 / 8, down * 1e6 / 8, trip / 1000)
+
+
 def parse_peers(text: str) -> tuple[Peer, ...]:
-    """``20*laptop@dsl,2*gpu@fibre`` as peers, in this order.
+    """``20*laptop@dsl,2*gpu:8GB@20/5:50`` as peers, in this order.
 
     Raises:
         UserError: SWT-E610.
     """
     peers: list[Peer] = []
     for part in text.split(","):
-        match = re.fullmatch(r"(?:([0-9]{1,4})\s*\*\s*)?([a-z0-9-]+)@([a-z0-9-]+)", part.strip())
+        match = _PEERS.fullmatch(part.strip())
         if match is None:
             raise misuse(
                 f"{cleaned(part.strip())!r} names no peers.",
-                "Write NUMBER*MACHINE@LINK, with commas: 20*laptop@dsl,2*gpu@fibre.",
+                "Write NUMBER*MACHINE@LINK, with commas: 20*laptop@dsl,2*gpu@fibre; or with memory "
+                "and a link of your own: laptop:8GB@20/5:50, Mbit/s up and down, milliseconds.",
             )
-        for name, known, what in ((match[2], MACHINES, "machine"), (match[3], NETS, "link")):
-            if name not in known:
-                raise misuse(
-                    f"{cleaned(name)!r} is no {what} that is known here.",
-                    f"Known are {', '.join(known)}.",
-                )
-        peers += [Peer(match[2], match[3])] * int(match[1] or 1)
+        peer = Peer(match[2], match[4], parse_size(match[3] or ""))
+        if peer.machine not in MACHINES:
+            raise misuse(
+                f"{cleaned(peer.machine)!r} is no machine that is known here.",
+                f"Known are {', '.join(MACHINES)}.",
+            )
+        net_named(peer.link)
+        peers += [peer] * int(match[1] or 1)
     if not 1 <= len(peers) <= PEERS_MAX:
         raise misuse(f"{len(peers)} peers are no run.", f"Name 1 to {PEERS_MAX}.")
     return tuple(peers)
@@ -333,7 +377,7 @@ def _way_s(needs: Sequence[StageNeed], served: _Served) -> float:
         total = sum(one.flops_per_s for _, one in here) / len(here)
         seconds += flops_of(needs, range(stage, stage + 1)) / total
         if stage:
-            nets = [NETS[peer.link] for peer, _ in here]
+            nets = [peer.net for peer, _ in here]
             seconds += sum(map(_hop_s, nets, [needs[stage].input_bytes] * len(nets))) / len(nets)
     return seconds
 
@@ -347,7 +391,7 @@ def _exchange_s(config: RunConfig, served: _Served) -> float:
     """Seconds of the slowest stage's exchange. Stages exchange side by side."""
     worst = 0.0
     for stage, parameters in enumerate(stage_parameters(config)):
-        nets = [NETS[peer.link] for peer, one in served if stage in (one.span or ())]
+        nets = [peer.net for peer, one in served if stage in (one.span or ())]
         num_values = num_values_of(parameters)
         for net in nets if len(nets) > 1 else ():
             worst = max(worst, exchange_s(config, num_values, len(nets), net))
@@ -419,13 +463,14 @@ def _size_words(config: RunConfig) -> str:
 def assumptions(peers: Sequence[Peer]) -> list[str]:
     """Figures that a forecast stands on."""
     machines = [
-        f"{name}: {MACHINES[name].flops_per_s:.0e} operations a second, {MACHINES[name].words}"
-        for name in dict.fromkeys(peer.machine for peer in peers)
+        f"{name}: {MACHINES[name].flops_per_s:.0e} operations a second, {MACHINES[name].words}, "
+        f"{human_bytes(given)} given"
+        for name, given in dict.fromkeys((peer.machine, peer.given_bytes) for peer in peers)
     ]
     links = [
-        f"{name}: {NETS[name].up_bytes_s / 125_000:.0f} Mbit/s up, "
-        f"{NETS[name].down_bytes_s / 125_000:.0f} down, {1000 * NETS[name].round_trip_s:g} ms"
-        for name in dict.fromkeys(peer.link for peer in peers)
+        f"{name}: {net.up_bytes_s / 125_000:g} Mbit/s up, {net.down_bytes_s / 125_000:g} down, "
+        f"{1000 * net.round_trip_s:g} ms"
+        for name, net in {peer.link: peer.net for peer in peers}.items()
     ]
     return [f"Assumed      {line}" for line in (*machines, *links, _TAKEN)]
 

@@ -12,6 +12,7 @@ from swarmtrain.compare.frontier import BYTES, WITHIN, Found, Search, kept
 from swarmtrain.compare.plan import NETS
 from swarmtrain.config.settings import RunConfig, Setting
 from swarmtrain.foundation import dirs
+from swarmtrain.plan.forecast import net_named
 from swarmtrain_optimizers.strategies.registry import BUILT_IN
 
 
@@ -41,10 +42,11 @@ def suggested(config: RunConfig, links: Sequence[str], found: Search) -> Suggest
 
     Args:
         config: the run's settings; strategies that its stages cannot have are passed over.
-        links: links of its peers, names of `plan.NETS`.
+        links: links of its peers, as they are named to `forecast`.
         found: points to choose from.
     """
-    link = min(links, key=lambda name: NETS[name].up_bytes_s)
+    slowest = min(net_named(name).up_bytes_s for name in links)
+    link = min(NETS, key=lambda name: abs(NETS[name].up_bytes_s - slowest))
     base = found.baseline
     if base is None or base.loss is None or link not in base.costs:
         return None

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from swarmtrain.cli.main import main
-from swarmtrain.compare.plan import NETS
+from swarmtrain.compare.plan import NETS, Net
 from swarmtrain.config.settings import (
     InnerSection,
     ModelSection,
@@ -59,6 +59,9 @@ def test_peers_are_named_by_machine_and_link() -> None:
     assert parse_peers("2*laptop@dsl, gpu@fibre") == (
         Peer("laptop", "dsl"), Peer("laptop", "dsl"), Peer("gpu", "fibre"),
     )  # fmt: skip
+    (own,) = parse_peers("laptop:7.5GB@20/5:50")
+    assert str(own) == "laptop:7.5GB@20/5:50" and own.net == Net(2.5e6, 0.625e6, 0.05)
+    assert own.server.memory_bytes == 7_500_000_000 and own.server.link_bytes_per_s == 0.625e6
 
 
 @pytest.mark.parametrize(
@@ -66,7 +69,9 @@ def test_peers_are_named_by_machine_and_link() -> None:
     [
         ("", "'' names no peers"), ("laptop", "names no peers"), ("2*laptop@dsl,", "'' names"),
         ("2 laptop@dsl", "names no peers"), ("toaster@dsl", "'toaster' is no machine"),
-        ("laptop@pigeon", "'pigeon' is no link"), ("0*laptop@dsl", "0 peers"),
+        ("laptop@pigeon", "'pigeon' is no link"), ("laptop@0/1:5", "is no link"),
+        ("laptop@1/2", "is no link"), ("laptop@nan/1:5", "is no link"),
+        ("laptop:8@dsl", "no peers"), ("0*laptop@dsl", "0 peers"),
         ("65*laptop@dsl", "65 peers"), ("\x1b[2J@dsl", "names no peers"),
     ],
 )  # fmt: skip
