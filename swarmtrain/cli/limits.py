@@ -150,7 +150,7 @@ def _directory(state_dir: Path | None) -> Path:
     from swarmtrain.peer.disk.ledger_file import FILE_NAME
     from swarmtrain.status import newest_state_dir, no_directory
 
-    directory = state_dir or newest_state_dir(beside=FILE_NAME)
+    directory = state_dir or newest_state_dir(beside=(FILE_NAME,))
     if not directory.is_dir():
         raise no_directory(directory)
     return directory

@@ -58,5 +58,5 @@ def _told(
     from swarmtrain import status
     from swarmtrain.peer.disk.ledger_file import FILE_NAME
 
-    directory = state_dir or status.newest_state_dir(beside=FILE_NAME)
+    directory = state_dir or status.newest_state_dir(beside=(FILE_NAME,))
     return status.order(directory, {"order": order, **more})

@@ -42,7 +42,7 @@ def save(
     from swarmtrain.peer.disk import group_storage, identity_file, ledger_file
     from swarmtrain.status import newest_state_dir
 
-    directory = state_dir or newest_state_dir(beside=ledger_file.FILE_NAME)
+    directory = state_dir or newest_state_dir(beside=(ledger_file.FILE_NAME,))
     records = _ledger_of(directory)
     key = run_key_of(records)
     peer = identity_file.load(directory / identity_file.FILE_NAME).peer_id

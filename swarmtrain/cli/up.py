@@ -33,6 +33,8 @@ from swarmtrain_transport.credentials.invite import Invite, names_its_reader
 from swarmtrain_transport.limits import LINGER_LATE_S
 
 if TYPE_CHECKING:
+    from types import ModuleType
+
     from swarmtrain.config.settings import RunConfig
     from swarmtrain.coordinator.corpus_service import Text
     from swarmtrain.coordinator.initial import Initial
@@ -168,6 +170,8 @@ def _serve(options: UpOptions, situation: Situation) -> None:
     for warning in config_limits.warnings(config):
         say(f"Warning: {warning}")
     directory = options.state_dir or dirs.coordinator_dir(config.run.name)
+    if not options.store:
+        _check_stays_here(options, directory)
     situation.state_dir = dirs.make_private(directory)
     if options.rounds:
         say(_rate_words(config))
@@ -180,6 +184,8 @@ def _serve(options: UpOptions, situation: Situation) -> None:
     from swarmtrain.coordinator.text_source import text_of
 
     if options.new_run:
+        if options.store:  # who is refused for that has lost nothing
+            _sharing().check_nobody_leads(options.store, config.run.name)
         set_aside(directory, say, has_log=not options.store)
     config, initial = _beginning(options, config, directory)
     read_text = cache(partial(text_of, config, places, directory / "text", tell_stamped))
@@ -241,6 +247,25 @@ def tell_stamped(text: str) -> None:
     say(stamped(text, sys.stderr))
 
 
+def _check_stays_here(options: UpOptions, directory: Path) -> None:
+    """Without --store nothing lies in a database."""
+    from swarmtrain import status
+    from swarmtrain.coordinator.disk.store import FILE_NAME, LOCK_FILE
+
+    if options.key_file is not None:
+        raise misuse(
+            "--key-file seals keys in a database, and no --store names one.",
+            "Add --store, or leave --key-file out: without a database the keys lie unsealed in the "
+            "state directory.",
+        )
+    was_shared = all((directory / name).exists() for name in (LOCK_FILE, status.WHERE_FILE))
+    if was_shared and not (directory / FILE_NAME).exists() and not options.new_run:
+        raise misuse(
+            f"The run of {directory} has its log in a database, and no --store names that.",
+            "Name it with --store, or begin another run here with --new-run.",
+        )
+
+
 def _shared(
     options: UpOptions, config: "RunConfig", directory: Path, read_text: Callable[[], "Text | None"]
 ) -> "Shared":
@@ -251,15 +276,7 @@ def _shared(
     from swarmtrain.coordinator.disk.store import FILE_NAME
     from swarmtrain.coordinator.outside import reachable_host
 
-    try:
-        from swarmtrain.coordinator.sharing import Shared
-    except ModuleNotFoundError as exc:
-        raise UserError(
-            "SWT-E102",
-            "--store needs psycopg, which is not installed.",
-            "All else works without it.",
-            "Install it: pip install 'swarmtrain[postgres]'",
-        ) from exc
+    sharing = _sharing()
     if (directory / FILE_NAME).exists():
         raise misuse(
             f"{directory} holds a run with a log of its own, which --store does not move.",
@@ -281,9 +298,23 @@ def _shared(
     port = options.public_port or options.listen.port
     host = options.public_host or reachable_host(options.listen.host)
     address = (host, port) if port else None
-    return Shared(
+    return sharing.Shared(
         directory, options.store, secret, config, address, tell_stamped, time.time, read_text
     )
+
+
+def _sharing() -> "ModuleType":
+    """The module of coordinators that share a database, which needs a package of its own."""
+    try:
+        from swarmtrain.coordinator import sharing
+    except ModuleNotFoundError as exc:
+        raise UserError(
+            "SWT-E102",
+            "--store needs psycopg, which is not installed.",
+            "All else works without it.",
+            "Install it: pip install 'swarmtrain[postgres]'",
+        ) from exc
+    return sharing
 
 
 def _beginning(

@@ -269,7 +269,7 @@ class Page:
         try:
             data = await _body(request, LOOK_BYTES_MAX)
             secret = msgspec.json.decode(data, type=_Look).secret
-        except (TimeoutError, msgspec.DecodeError):
+        except (TimeoutError, ValueError):  # also text that is no UTF-8
             return _refusal(400, 'Send {"secret": "..."}.')
         cookie = self._guard.enter(secret, request.remote or "", self._clock())
         if cookie is None:
@@ -411,7 +411,7 @@ class Page:
         try:
             data = await _body(request, PROMPT_BYTES_MAX)
             text = msgspec.json.decode(data, type=_Prompt).text
-        except (TimeoutError, msgspec.DecodeError):
+        except (TimeoutError, ValueError):  # also text that is no UTF-8
             return _refusal(400, 'Send {"text": "..."}, of at most 4 KiB.')
         if self._write is None or self._writing.locked():
             return _refusal(503, "The model is writing already; ask again when it has.")

@@ -225,7 +225,7 @@ class Wishes:
         """
         try:
             said = msgspec.json.decode(data, type=Pause | Resume | Finish | LeaveNow)
-        except msgspec.DecodeError as error:
+        except ValueError as error:
             raise UserError(
                 "SWT-E610",
                 f"The order is none that a peer takes: {cleaned(str(error))}",

@@ -113,7 +113,7 @@ class Desk:
         """
         try:
             said = msgspec.json.decode(data, type=AnySaid)
-        except msgspec.DecodeError as exc:
+        except ValueError as exc:
             raise UserError(
                 "SWT-E501", f"The coordinator does not understand the order: {cleaned(str(exc))}",
                 "It may be of another version.",
