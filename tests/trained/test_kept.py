@@ -90,7 +90,7 @@ def test_the_newest_that_hold_stay(peer: Path, capsys: pytest.CaptureFixture[str
     assert rounds(peer) == [2, 3]
     assert prove_peer(peer).ok
     assert main(["ckpt", "prune", str(peer), "--keep", "2", "--yes"]) == 0
-    assert "Nothing is older" in capsys.readouterr().out
+    assert "Nothing is older than the newest 2 that hold" in capsys.readouterr().out
     assert prune(peer, 0, removes=True) == [folder(peer, 2)]  # one stays whatever is asked
 
 
@@ -122,6 +122,9 @@ def test_a_running_peers_checkpoints_are_looked_at_and_left(
         assert caught.value.code == "SWT-E404"
         assert main(["ckpt", "prune", str(peer), "--keep", "1", "--yes"]) == 75
         assert main(["ckpt", "prune", str(peer), str(other), "--keep", "1", "--yes"]) == 0
+        runs = PeerStorage(other)
+        assert main(["ckpt", "prune", str(peer), str(other), "--keep", "1", "--yes"]) == 75
+        runs.close()
     finally:
         storage.close()
     assert "is left as it is" in capsys.readouterr().err
