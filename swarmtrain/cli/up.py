@@ -298,9 +298,10 @@ def _shared(
     port = options.public_port or options.listen.port
     host = options.public_host or reachable_host(options.listen.host)
     address = (host, port) if port else None
-    return sharing.Shared(
+    shared: Shared = sharing.Shared(
         directory, options.store, secret, config, address, tell_stamped, time.time, read_text
     )
+    return shared
 
 
 def _sharing() -> "ModuleType":

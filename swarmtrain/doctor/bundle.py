@@ -35,9 +35,11 @@ from swarmtrain.foundation.errors import UserError, misuse, translate
 from swarmtrain.page.tracking import FILE_NAME as METRICS_FILE
 from swarmtrain.peer.disk import identity_file, ledger_file
 from swarmtrain.peer.disk.group_storage import RUN_FILE
+from swarmtrain.peer.disk.storage import beginning_in
 from swarmtrain.trained.places import run_folder, state_dirs
 from swarmtrain.verify.coordinator_state import is_coordinators, read_records
 from swarmtrain_transport.errors import RemoteFault
+from swarmtrain_transport.ledger.snapshots import from_image
 from swarmtrain_transport.wire.records import AnyBody, BodyReader, Join, Record
 
 BYTES_MAX = 5_000_000
@@ -103,8 +105,10 @@ def gathered(directories: Sequence[Path]) -> Files:
     scrubber = Scrubber(
         str(Path.home()), _people(),
         [body.name for known in records.values() for _, body in known if isinstance(body, Join)]
-        + [name for said in told.values() for name in _names(said)],
+        + [name for said in told.values() for name in _names(said)]
+        + [name for place in directories for name in _before(place, records[place], told[place])],
         (key for place in directories for key in _keys(place)),
+        [str(place.absolute()) for place in directories],
     )  # fmt: skip
     files = {"machine.json": _json(_machine(), scrubber)}
     left = BYTES_MAX - len(files["machine.json"])
@@ -242,6 +246,20 @@ def _records(place: Path) -> list[tuple[Record, AnyBody]]:
             with suppress(RemoteFault):  # a copy with a gap lacks the PLAN that it refers to
                 found.append((record, reader.read(record)))
     return found
+
+
+def _before(
+    place: Path, records: Sequence[tuple[Record, AnyBody]], told: Mapping[str, Any]
+) -> Iterator[str]:
+    """Names of peers that neither the records there tell nor the newest answer: stories have them,
+    and logs."""
+    with suppress(UserError, TypeError):
+        if is_coordinators(place) and "no answer" not in told:
+            yield from _names(status.order(place, {"order": "peers-ls", "everybody": True}))
+    with suppress(OSError, UserError, RemoteFault):
+        begins = beginning_in(place, [record for record, _ in records])
+        if begins is not None:
+            yield from from_image(begins.image)[0].names.values()
 
 
 def _people() -> Iterator[str]:

@@ -170,6 +170,19 @@ def test_what_is_no_state_directory_says_so(home: Path) -> None:
         assert caught.value.code == "SWT-E806"
 
 
+def test_peers_that_have_left_are_not_named_by_stories_either(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "ledger.sqlite").touch()
+    answers = {"/status": {"round": 1}, "/why/1": {"story": ["Contributors: jane and zoe."]}}
+    monkeypatch.setattr(bundle.status, "ask", lambda place, path="/status": dict(answers[path]))
+    monkeypatch.setattr(
+        bundle.status, "order", lambda place, said: {"peers": [{"name": "zoe"}, {"name": "jane"}]}
+    )
+    files = bundle.gathered([tmp_path])
+    assert b"[peer 1] and [peer 2]" in files["coordinator-1/status.json"]
+
+
 @pytest.mark.parametrize(
     ("text", "scrubbed"),
     [
@@ -181,9 +194,15 @@ def test_what_is_no_state_directory_says_so(home: Path) -> None:
         ("a.dom.org:80 b.dom.org:80 A.dom.org:80", "[host 1]:80 [host 2]:80 [host 1]:80"),
         ("roots of al: 'al'", "roots of al: '[name]'"),
         ("password: hunter2", "password: [secret]"),
+        ("run tiny in PostgreSQL runs at db7-lane.", "run tiny in PostgreSQL [database]"),
+        ("PostgreSQL its default database at this machine: gone",
+         "PostgreSQL [database]: gone"),
+        ('to server at "db7", port 5432 failed: no password for user "carol"',
+         'to server at "[name]", port 5432 failed: no password for user "[name]"'),
+        ("/srv/of-carol/state/peer.log", "[directory 1]/peer.log"),
         ("SWARMTRAIN_TOKEN=abc def", "SWARMTRAIN_TOKEN=[secret]"),
     ],
 )  # fmt: skip
 def test_words_of_each_form(text: str, scrubbed: str | None) -> None:
-    scrubber = Scrubber("/root", {"al", "root"}, {"bob"})
+    scrubber = Scrubber("/root", {"al", "root"}, {"bob"}, (), ["/srv/of-carol/state"])
     assert scrubber.text(text) == (text if scrubbed is None else scrubbed)
