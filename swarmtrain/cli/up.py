@@ -367,6 +367,8 @@ def _place_of(given: tuple[str, ...], directory: Path, known: "Initial | None") 
     from swarmtrain.trained.places import state_dirs
     from swarmtrain.verify.coordinator_state import is_coordinators
 
+    if not all(given):
+        raise misuse("--from names nothing.", "Name a run, a state directory or a file.")
     place = Path(given[0])
     if len(given) == 1 and weights.is_weights(place):
         return place
@@ -382,7 +384,10 @@ def _place_of(given: tuple[str, ...], directory: Path, known: "Initial | None") 
         say("The run goes on with the weights that it began with; --from changes nothing any more.")
         return made
     shutil.rmtree(made, ignore_errors=True)
-    words = (sys.executable, "-m", "swarmtrain", "export", "--moments", "--to", str(made), "--")
+    # -P: modules of the folder that the organiser stands in, perhaps of somebody else, are none.
+    words = (
+        sys.executable, "-P", "-m", "swarmtrain", "export", "--moments", "--to", str(made), "--"
+    )  # fmt: skip
     done = subprocess.run((*words, *given), stdout=subprocess.PIPE, text=True, check=False)
     if done.returncode:
         raise typer.Exit(done.returncode)  # it has said why

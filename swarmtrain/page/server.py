@@ -234,13 +234,14 @@ class Page:
 
     def _viewer(self, request: web.Request) -> bytes | None:
         scheme, _, secret = request.headers.get("Authorization", "").partition(" ")
-        if scheme == "Bearer":
+        is_bearer = scheme.lower() == "bearer"
+        if is_bearer:
             address = request.remote or ""
             cookie = self._guard.enter(secret.strip(), address, self._clock())
         else:
             cookie = request.cookies.get(_cookie_name(request), "")
         viewer = self._guard.judge(cookie) if cookie else None
-        if viewer is not None and scheme == "Bearer":  # the same at each request
+        if viewer is not None and is_bearer:  # the same at each request
             return hashlib.sha256(f"{secret} {request.remote}".encode()).digest()
         return viewer
 

@@ -74,7 +74,7 @@ def test_a_link_opens_the_page_until_it_is_withdrawn(tmp_path: Path) -> None:
             async with browser.get(f"{base}/api/v1/run") as answer:
                 view = await answer.json()
             assert view["run"] == "tests" and view["state"] == "empty"
-            bearer = {"Authorization": f"Bearer {secret}"}
+            bearer = {"Authorization": f"bearer  {secret}"}
             browser.cookie_jar.clear()
             assert await status_of(browser, f"{base}/api/v1/peers", headers=bearer) == 200
             assert await look(base, secret, browser) == 200
