@@ -54,7 +54,7 @@ def save(
     """Make a receipt of each round with this peer's work, from its copy of the ledger. Nobody is
     asked; the peer may run. Receipts that are there already are made again."""
     context.ensure_object(Situation).begin(verbose=verbose)
-    from swarmtrain.credit.receipt import SUFFIX, made, run_key_of
+    from swarmtrain.credit.receipt import BYTES_MAX, SUFFIX, made, run_key_of
     from swarmtrain.foundation import atomic_file, dirs, regular_file
     from swarmtrain.peer.disk import group_storage, identity_file, ledger_file
     from swarmtrain.status import newest_state_dir
@@ -62,8 +62,16 @@ def save(
     directory = state_dir or newest_state_dir(beside=(ledger_file.FILE_NAME,))
     records = _ledger_of(directory)
     key = run_key_of(records)
-    peer = identity_file.load(directory / identity_file.FILE_NAME).peer_id
-    run_file = regular_file.read(directory / group_storage.RUN_FILE, None)
+    try:
+        peer = identity_file.load(directory / identity_file.FILE_NAME).peer_id
+        run_file = regular_file.read(directory / group_storage.RUN_FILE, BYTES_MAX)
+    except FileNotFoundError as error:
+        raise UserError(
+            "SWT-E806",
+            f"There is no {error.filename}, so no receipt can be made.",
+            "A receipt names the peer's key, and holds the run file that the ledger's hash is of.",
+            "Name the whole state directory of a peer that has been in the run.",
+        ) from error
     names = []
     try:
         for group, op, data in made(records, peer, run_file):

@@ -30,7 +30,7 @@ from swarmtrain.coordinator.disk.certificate import FRESH_KEY_FILE, RUN_KEY_FILE
 from swarmtrain.coordinator.disk.store import FILE_NAME as STORE_FILE
 from swarmtrain.coordinator.disk.store_errors import StoreError
 from swarmtrain.doctor.scrub import Scrubber
-from swarmtrain.foundation import regular_file
+from swarmtrain.foundation import atomic_file, regular_file
 from swarmtrain.foundation.errors import UserError, misuse, translate
 from swarmtrain.page.tracking import FILE_NAME as METRICS_FILE
 from swarmtrain.peer.disk import identity_file, ledger_file
@@ -136,12 +136,10 @@ def write(path: Path, files: Mapping[str, bytes]) -> None:
             entry = tarfile.TarInfo(f"swarmtrain-logs/{name}")
             entry.size = len(data)
             archive.addfile(entry, io.BytesIO(data))
+    if path.exists() or path.is_symlink():
+        raise misuse(f"{path} is there already.", "Name another file with --out.")
     try:
-        number = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
-        with open(number, "wb") as file:
-            file.write(gzip.compress(packed.getvalue(), mtime=0))
-    except FileExistsError as error:
-        raise misuse(f"{path} is there already.", "Name another file with --out.") from error
+        atomic_file.write(path, gzip.compress(packed.getvalue(), mtime=0), mode=0o600)
     except OSError as error:
         raise translate(error) or UserError(
             "SWT-E403", f"{path} cannot be written: {error.strerror or error}.",

@@ -88,6 +88,12 @@ def test_receipts_of_other_runs_beside_a_ledger_are_named(peer, tmp_path, capfd)
     assert "of another run than the ledger" in said.err and ".receipt" in said.err
 
 
+def test_a_directory_without_its_run_file_makes_no_receipts(peer, tmp_path, capfd):
+    (peer / "run.msgpack").unlink()
+    assert main(["receipts", "save", str(tmp_path / "r"), "--state-dir", str(peer)]) == 66
+    assert "run.msgpack, so no receipt" in capfd.readouterr().err
+
+
 def test_one_bad_receipt_among_good_ones_is_named(peer, tmp_path, capfd):
     folder = tmp_path / "receipts"
     assert main(["receipts", "save", str(folder), "--state-dir", str(peer)]) == 0

@@ -163,6 +163,21 @@ def test_links_pipes_and_endless_files_are_left_and_the_archive_is_bounded(home:
     assert files["peer-1/logs/2-01.log"].startswith(b"a line of a log")
 
 
+def test_an_archive_that_finds_no_room_leaves_nothing_behind(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def full(handle: int) -> None:
+        raise OSError(28, "No space left on device")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(os, "fsync", full)
+        with pytest.raises(UserError, match=r"out\.tar\.gz") as caught:
+            bundle.write(tmp_path / "out.tar.gz", {"a": b"b"})
+        assert caught.value.code == "SWT-E401"
+    assert not list(tmp_path.iterdir())
+    bundle.write(tmp_path / "out.tar.gz", {"a": b"b"})
+
+
 def test_what_is_no_state_directory_says_so(home: Path) -> None:
     for given in (["nosuch"], [str(home)], []):
         with pytest.raises(UserError) as caught:
