@@ -1,5 +1,6 @@
 """`swarmtrain up run.toml`: the coordinator of a run, until Ctrl+C or the last round."""
 
+import os
 import sys
 from collections.abc import Callable
 from dataclasses import replace
@@ -285,6 +286,11 @@ def _shared(
         )
     if options.key_file is not None:
         secret = sealed_keys.read_secret(options.key_file)
+        if os.name != "nt" and options.key_file.stat().st_mode & 0o077:
+            say(
+                "Warning: other users of this machine may read the key file, which opens the run's"
+                f" keys. Keep them out: chmod 600 {options.key_file}"
+            )
     elif sys.stdin.isatty():
         typed = typer.prompt(
             "Passphrase of the run's keys", hide_input=True, confirmation_prompt=True, err=True

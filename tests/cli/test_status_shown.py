@@ -241,6 +241,17 @@ def test_a_run_in_a_database_is_not_begun_anew_by_an_option_that_was_forgotten(t
     assert sorted(one.name for one in place.iterdir()) == ["coordinator.lock", "status.json"]
 
 
+def test_a_key_file_that_others_may_read_is_warned_of(tmp_path, capsys):
+    file, key = tmp_path / "run.toml", tmp_path / "run.key"
+    file.write_text('[run]\nname = "tiny"\n[data]\nsource = "own"\n')
+    key.write_text("a secret that all coordinators have")
+    for mode, is_told in ((0o644, True), (0o600, False)):
+        key.chmod(mode)
+        words = ["up", str(file), "--state-dir", str(tmp_path / "state"), "--key-file", str(key)]
+        assert main([*words, "--store", "postgresql://ann@127.0.0.1:1/runs"]) == 75
+        assert ("chmod 600" in capsys.readouterr().err) is is_told
+
+
 def test_numbers_without_measure_in_what_a_process_left_are_no_sensible_answer(tmp_path, capsys):
     left = {"socket": "nowhere", "last": {"bytes_up": 10**400}}
     (tmp_path / "status.json").write_text(json.dumps(left))

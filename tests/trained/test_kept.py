@@ -81,6 +81,22 @@ def test_a_whole_checkpoint_of_another_state_is_found(peer: Path) -> None:
     assert "says that it is another" in bad.problem
 
 
+def test_one_that_may_not_be_read_hides_no_other(
+    peer: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    claim = checkpoint.claim
+
+    def forbidden(path: Path) -> checkpoint.RunFacts:
+        if path == folder(peer, 1):
+            raise PermissionError(13, "Permission denied")
+        return claim(path)
+
+    monkeypatch.setattr(checkpoint, "claim", forbidden)
+    found = kept_in(peer)
+    assert [one.round for one in found] == [0, 1, 2, 3]
+    assert ["Permission denied" in one.problem for one in found] == [False, True, False, False]
+
+
 def test_the_newest_that_hold_stay(peer: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["ckpt", "prune", str(peer), "--keep", "2"]) == 0
     assert "2 checkpoints would be removed" in capsys.readouterr().out
