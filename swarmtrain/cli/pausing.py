@@ -7,26 +7,8 @@ import typer
 
 from swarmtrain.cli.arguments import StateDir, Verbose, read_by
 from swarmtrain.cli.situation import Situation
-from swarmtrain.config.options import parse_duration
+from swarmtrain.config.options import parse_pause
 from swarmtrain.console.lines import show
-from swarmtrain.foundation.errors import cleaned, misuse
-
-PAUSE_S_MAX = 366 * 86_400.0
-
-
-def parse_pause(text: str) -> float:
-    """A length of time, of a year at most.
-
-    Raises:
-        UserError: SWT-E610.
-    """
-    seconds = parse_duration(text)
-    if seconds > PAUSE_S_MAX:
-        raise misuse(
-            f"{cleaned(text)!r} is longer than a year.",
-            "Leave --for out: the peer rests until `swarmtrain resume` then.",
-        )
-    return seconds
 
 
 def pause(

@@ -249,7 +249,7 @@ def tell_stamped(text: str) -> None:
 
 
 def _check_stays_here(options: UpOptions, directory: Path) -> None:
-    """Without --store nothing lies in a database."""
+    """Refuse, where no --store was given, what belongs to a run in a database."""
     from swarmtrain import status
     from swarmtrain.coordinator.disk.store import FILE_NAME, LOCK_FILE
 

@@ -5,7 +5,7 @@ import json
 import pytest
 
 from swarmtrain.cli.main import main
-from swarmtrain.cli.pausing import parse_pause
+from swarmtrain.config.options import parse_pause
 from swarmtrain.foundation.errors import UserError
 
 
