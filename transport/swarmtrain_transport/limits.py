@@ -752,6 +752,14 @@ LINK_CONNECTIONS_MAX = 16
 """Connections of one key: four times as many as a peer's large frames go by, since dead ones end
 late."""
 
+LINK_IDLE_S = 60.0
+"""A connection that nothing was sent by for so long is closed: rounds of a minute keep theirs, and
+where they take longer a handshake before each costs nothing beside them."""
+
+LINK_WAYS_MAX = 4 * PEERS_MAX
+"""Peers to which there are connections at once: those of an op, and those of the three before that
+are not idle yet, or ask for a state. Each costs four descriptors."""
+
 LINK_LOOK_S = 0.5
 LINK_ANSWER_WINDOW_BYTES = 1024
 LINK_ANSWER_BYTES_MAX = 64 << 10

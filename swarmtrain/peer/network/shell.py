@@ -607,6 +607,8 @@ class PeerShell:
                     self._link.send(action.peer, action.frame)
                 case do.AllowPeer():
                     self._link.allow(action.address)
+                case do.WarmWays():
+                    self._link.warm(action.peers)
                 case do.RevokePeer():
                     self._link.revoke(action.peer)
                 case do.RecordAccepted():

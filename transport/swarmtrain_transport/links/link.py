@@ -1,6 +1,7 @@
 """The contract of the data lane. memory_link and zmq_link keep it; one suite tests both."""
 
 import ipaddress
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 from functools import lru_cache
 from typing import Protocol
@@ -97,7 +98,10 @@ class Link(Protocol):
         """Counters since the link was opened."""
 
     def allow(self, address: Address) -> None:
-        """Admit a peer and be ready to send to it; a changed address replaces the old one."""
+        """Admit a peer, and know where it can be sent to; a changed address replaces the old one."""
+
+    def warm(self, peers: Iterable[PeerId]) -> None:
+        """Have ways to these peers, as frames for them are soon to come; unknown ones are ignored."""
 
     def revoke(self, peer: PeerId) -> None:
         """Stop hearing and reaching a peer. Unknown peers are ignored."""
