@@ -400,7 +400,7 @@ class Participant:
         before the GONE of an earlier life."""
         self._listens.update(message.at)
         others = [peer for peer in self._listens if peer not in self.view.roster]
-        for peer in others[: -limits.PEERS_MAX]:
+        for peer in others[: -limits.RUN_PEERS_MAX]:
             del self._listens[peer]
         here = message.at.keys() & self.view.roster.keys() - {self.card.peer_id}
         return self._admit(sorted(here))

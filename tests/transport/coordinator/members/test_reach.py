@@ -143,4 +143,4 @@ def test_an_unreachable_peer_is_away_from_the_rounds_of_a_pipeline_too() -> None
 def test_more_names_than_peers_can_be_are_refused() -> None:
     hall = opened(A, B)
     with pytest.raises(RemoteFault, match="cannot reach"):
-        hall.ack(A, unreached=(B,) * (limits.PEERS_MAX + 1))
+        hall.ack(A, unreached=(B,) * (limits.CELL_PEERS_MAX + 1))

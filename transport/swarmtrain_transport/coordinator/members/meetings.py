@@ -520,7 +520,7 @@ class Meetings:
     def _adopt(self, sender: PeerId, message: Met, now_s: float) -> None:
         """A way stands since before this coordinator did."""
         ends = (sender, message.peer)
-        if not self.knows(sender) or len(self._pairs.get(sender, ())) > limits.PEERS_MAX:
+        if not self.knows(sender) or len(self._pairs.get(sender, ())) > limits.CELL_PEERS_MAX:
             return
         pair = self._pair(*ends) or self._add(*ends, now_s)
         self._end_try(pair, now_s)
