@@ -193,7 +193,7 @@ class PeerFault(msgspec.Struct, frozen=True):
 
 CoordinatorAction = Append | Adopt | SendToPeer | ClosePeer
 PeerAction = (
-    SendControl | SendFrame | AllowPeer | WarmWays | RevokePeer | LoadState | DownloadBegun | KeepChunk
-    | ApplyResult | OpSkipped | Rewound | Moved | GivenUp | RecordAccepted | LedgerBegins
-    | RunFinished | Halt | KeepProof | PeerFault
+    SendControl | SendFrame | AllowPeer | WarmWays | RevokePeer | LoadState | DownloadBegun
+    | KeepChunk | ApplyResult | OpSkipped | Rewound | Moved | GivenUp | RecordAccepted
+    | LedgerBegins | RunFinished | Halt | KeepProof | PeerFault
 )  # fmt: skip

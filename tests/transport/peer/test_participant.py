@@ -228,12 +228,8 @@ def test_addresses_wait_for_the_records_and_those_of_nobody_are_bounded() -> Non
     assert warm == do.WarmWays((B,))
 
 
-def warmed(actions: tuple[do.PeerAction, ...]) -> list[tuple[bytes, ...]]:
-    return [action.peers for action in actions if isinstance(action, do.WarmWays)]
-
-
 def test_ways_are_made_at_once_while_all_fit_into_one_op_and_not_where_more_are_here() -> None:
-    peers = [bytes([100 + number]) * 32 for number in range(limits.PEERS_MAX + 1)]
+    peers = [bytes([100 + number]) * 32 for number in range(limits.CELL_PEERS_MAX + 1)]
     chain = Chain(run_body(), *(join_body(peer) for peer in (A, *peers[:-3])), genesis_body(24))
     machine = peer_of(chain)
     for peer, is_made in zip(peers[-3:], (True, False, False), strict=True):

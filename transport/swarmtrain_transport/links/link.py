@@ -98,10 +98,10 @@ class Link(Protocol):
         """Counters since the link was opened."""
 
     def allow(self, address: Address) -> None:
-        """Admit a peer, and know where it can be sent to; a changed address replaces the old one."""
+        """Admit a peer, which may then be sent to; a changed address replaces the old one."""
 
     def warm(self, peers: Iterable[PeerId]) -> None:
-        """Have ways to these peers, as frames for them are soon to come; unknown ones are ignored."""
+        """Have ways to these peers, as frames are soon to come; unknown ones are ignored."""
 
     def revoke(self, peer: PeerId) -> None:
         """Stop hearing and reaching a peer. Unknown peers are ignored."""

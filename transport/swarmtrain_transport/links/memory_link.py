@@ -176,7 +176,7 @@ class MemoryLink:
         return self._reception.stats
 
     def allow(self, address: Address) -> None:
-        """Admit a peer, and know where it can be sent to; a changed address replaces the old one.
+        """Admit a peer, which may then be sent to; a changed address replaces the old one.
 
         An address that cannot be one, or another peer's key, is refused and counted.
 

@@ -71,8 +71,8 @@ def is_stuck(descriptor: int, port: int) -> bool:
 
 
 def has_arrived(descriptor: int, port: int) -> bool:
-    """Return True if the other end of a connection to this port has acknowledged all that was handed
-    to the system; False without one, and where the system does not tell."""
+    """Return True if the other end of a connection to this port has acknowledged all that the
+    system was given; False without one, and where the system does not tell."""
     info = _info(descriptor, port, _UNSENT_AT + _WORD.size) if can_tell() else None
     if info is None:
         return False

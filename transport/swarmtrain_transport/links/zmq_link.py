@@ -251,7 +251,7 @@ class ZmqLink:
             bundle.part(token)
 
     def allow(self, address: Address) -> None:
-        """Admit a peer, and know where it can be sent to; a changed address replaces the old one.
+        """Admit a peer, which may then be sent to; a changed address replaces the old one.
 
         Nothing is dialled before the first frame, or `warm`. An address that cannot be one, or
         another peer's key, is refused and counted.

@@ -110,8 +110,8 @@ class GroupPart:
         return next((one for one in self.exchanges.values() if one.view.plan.op == op), None)
 
     def receivers(self) -> set[PeerId]:
-        """Return the peers that frames of our next op, or of the one under way, are likely to go to:
-        an owner sends to everybody, the others to owners. Before the first PLAN anybody may own."""
+        """Return the peers to which frames of our next op, or the one under way, will go: an owner
+        sends to everybody, the others to owners. Before the first PLAN anybody may own."""
         view, me = self.view.op, self._card.peer_id
         if view is None:
             found = set(self.view.members)
@@ -120,7 +120,7 @@ class GroupPart:
             found = set() if partner is None else {partner}
         else:
             found = set(view.boots) if me in view.owners else set(view.owners)
-        return found - {me} if len(found) <= limits.PEERS_MAX else set()
+        return found - {me} if len(found) <= limits.CELL_PEERS_MAX else set()
 
     def hashes(self, message: Hashes, now_s: float) -> Actions:
         """An owner has published in one of our ops."""

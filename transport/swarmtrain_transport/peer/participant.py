@@ -617,7 +617,7 @@ class Participant:
         are made at once, and who finds that there is none says so before it matters (T20)."""
         addresses = [self.address_of(peer) for peer in peers]
         actions: list[do.PeerAction] = [do.AllowPeer(address) for address in addresses]
-        if addresses and len(self.view.roster) <= limits.PEERS_MAX:
+        if addresses and len(self.view.roster) <= limits.CELL_PEERS_MAX:
             actions.append(do.WarmWays(tuple(address.peer_id for address in addresses)))
         return actions
 
