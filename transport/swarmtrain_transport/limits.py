@@ -354,6 +354,10 @@ CELL_PEERS_MAX = 64
 RUN_PEERS_MAX = 4096
 """Peers of a run at a time. The exact window spans 18 powers of two then (protocol.md rule 1)."""
 
+ADDRESSES_KEPT = 2 * RUN_PEERS_MAX
+"""Addresses of which it is remembered what kind they are: those at which a full run listens, and
+those that it comes from."""
+
 FRAGMENTS_MAX = 1024
 """Parts of the vector that ops move in turn; more than layers that anybody trains here."""
 

@@ -6,6 +6,7 @@ from dataclasses import dataclass, field
 from functools import lru_cache
 from typing import Protocol
 
+from swarmtrain_transport import limits
 from swarmtrain_transport.errors import RemoteFault
 from swarmtrain_transport.wire.frames import Frame
 
@@ -30,7 +31,7 @@ class Address:
     port: int = 0
 
 
-@lru_cache(maxsize=1024)
+@lru_cache(maxsize=limits.ADDRESSES_KEPT)
 def is_dialable(host: str) -> bool:
     """Return True if this is the IP address of one machine, which others may be told to dial.
 
@@ -57,13 +58,14 @@ _LOCAL = [
 """Addresses that many networks have; 100.64.0.0/10 is between providers and their customers."""
 
 
-@lru_cache(maxsize=1024)
+@lru_cache(maxsize=limits.ADDRESSES_KEPT)
 def is_local(host: str) -> bool:
     """Return True if a dialable address means something on its own network only."""
     parsed = ipaddress.ip_address(host)
     return any(parsed in net for net in _LOCAL if net.version == parsed.version)
 
 
+@lru_cache(maxsize=limits.ADDRESSES_KEPT)
 def is_loopback(host: str) -> bool:
     """Return True if this is the address by which a machine knows itself."""
     return is_dialable(host) and ipaddress.ip_address(host).is_loopback
