@@ -15,8 +15,9 @@ looked at twenty times a second, and once more with --rest when nothing was sent
 idle way is kept (LINK_IDLE_S).
 
 Bars, written down before the first run: all rounds are made, every peer has one root after each,
-and nobody refuses a frame. A round may be skipped where the machine is too busy for so many. At rest a peer of 64 has no connection to any other, and at most 48
-descriptors. Exit status 1 beyond a bar.
+and nobody refuses a frame. A round may be skipped where the machine is too busy for so many. At
+rest a peer of 64 has no connection to any other, and at most 48 descriptors. Exit status 1 beyond a
+bar.
 """
 
 import argparse
