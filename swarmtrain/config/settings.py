@@ -447,7 +447,7 @@ class ExchangeSection(_Section, frozen=True):
     start_peers: Annotated[
         int,
         _between(
-            1, limits.CELL_PEERS_MAX, "peers that round 1 waits for; at least `min_contributors`"
+            1, limits.RUN_PEERS_MAX, "peers that round 1 waits for; at least `min_contributors`"
         ),
     ] = 1
     wait_ready_s: Annotated[
@@ -471,8 +471,8 @@ class AdmissionSection(_Section, frozen=True):
     peers_max: Annotated[
         int,
         _between(
-            1, limits.CELL_PEERS_MAX, "peers in the run at a time",
-            "Peers exchange directly with each other; above that, groups are due.",
+            1, limits.RUN_PEERS_MAX, "peers in the run at a time",
+            "Up to 64 exchange directly with each other in a round.",
         ),
     ] = 64  # fmt: skip
     page: Annotated[

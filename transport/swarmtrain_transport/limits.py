@@ -760,6 +760,10 @@ LINK_CONNECTIONS_MAX = 16
 """Connections of one key: four times as many as a peer's large frames go by, since dead ones end
 late."""
 
+LINK_HEARD_MAX = 16 * CELL_PEERS_MAX
+"""Connections of all members that are heard by: those with whom one exchanges, by all flows that
+each may have, or of a run of thousands whoever has spoken last."""
+
 LINK_IDLE_S = 60.0
 """A connection that nothing was sent by for so long is closed: rounds of a minute keep theirs, and
 where they take longer a handshake before each costs nothing beside them."""
