@@ -157,8 +157,10 @@ def test_of_all_members_those_are_heard_on_who_have_spoken_last(
         assert isinstance(dan.link, zmq_link.ZmqLink)
         await world.repeat(
             lambda: None,
-            lambda: {one.key for one in dan.link._proxy._connections.values() if not one.is_cut}
-            >= {ada.identity.curve_key, cid.identity.curve_key},
+            lambda: (
+                {one.key for one in dan.link._proxy._connections.values() if not one.is_cut}
+                >= {ada.identity.curve_key, cid.identity.curve_key}
+            ),
         )
         for one in (ben, ada, cid):
             await reach(world, one, dan)  # who was cut off comes back by itself

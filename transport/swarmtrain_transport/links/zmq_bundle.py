@@ -48,6 +48,11 @@ class Bundle:
         return bool(self._dialled or self._met)
 
     @property
+    def is_met(self) -> bool:
+        """True while there is a connection of a meeting."""
+        return bool(self._met)
+
+    @property
     def way(self) -> Way | None:
         """Way by which frames go now, None if none stands."""
         if self._is_dialled:

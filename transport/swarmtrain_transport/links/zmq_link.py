@@ -284,7 +284,8 @@ class ZmqLink:
 
     def warm(self, peers: Iterable[PeerId]) -> None:
         """Have connections to these peers, as frames for them are soon to come; unknown ones are
-        ignored. Beyond LINK_WAYS_MAX the one that was used longest ago is closed."""
+        ignored. Beyond LINK_WAYS_MAX that one is closed which was used longest ago and could be
+        dialled again."""
         for peer in peers:
             if (bundle := self._routes.get(peer)) is None:
                 continue
@@ -292,8 +293,11 @@ class ZmqLink:
             if peer not in self._open:
                 self._open[peer] = bundle
                 if len(self._open) > limits.LINK_WAYS_MAX:
-                    oldest = min(self._open, key=lambda one: self._open[one].used_s)
-                    self._open.pop(oldest).close()
+                    others = [one for one in self._open if one != peer]
+                    dialled = [one for one in others if not self._open[one].is_met]
+                    oldest = min(dialled, key=lambda one: self._open[one].used_s, default=peer)
+                    if oldest != peer:
+                        self._open.pop(oldest).close()
 
     def send(self, peer: PeerId, frame: Frame) -> bool:
         """Queue one frame; False when there is no route to the peer or its queue is full.
