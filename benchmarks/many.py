@@ -7,7 +7,8 @@ hold open meanwhile?
 
 The coordinator is production's, and so are a peer's control lane over TLS, data lane over ZeroMQ
 with CURVE, meetings and machine; its numbers are whole ones in plain Python, so that torch's memory
-and start are not in the way. With --torch each is a process of `allreduce.py`, with everything.
+and start are not in the way. With --torch each is a process of `allreduce.py`, with everything, and
+what that prints is printed: it ends with an error unless everybody's vector is in each mean.
 
 All come in, then round 1 begins. Each round's time is from the last READY to the last peer that has
 the state after it. Descriptors and resident memory are a process's, by its peers; the first are
@@ -406,6 +407,11 @@ def main() -> None:
     if arguments.role != "drive":
         {"coordinator": coordinate, "host": host}[arguments.role](arguments)
         return
+    if arguments.torch:
+        rounds, script = f"--repeat={arguments.rounds}", Path(__file__).with_name("allreduce.py")
+        numel = f"--numel={arguments.values}"
+        words = [sys.executable, script, f"--peers={arguments.peers}", rounds, numel]
+        sys.exit(subprocess.run([*words, *["--json"] * arguments.json], check=False).returncode)
     found = drive(arguments)
     print(json.dumps(found, indent=None if arguments.json else 2))
     sys.exit(not found["is_well"])
