@@ -4,6 +4,7 @@ hold open meanwhile?
     python benchmarks/many.py --peers 128 [--rounds 3] [--per-process 8] [--values 65536] [--json]
     python benchmarks/many.py --peers 64 --per-process 1 --rest    # also between two rounds
     python benchmarks/many.py --peers 32 --torch                   # whole peers, with tensors
+    python benchmarks/many.py --peers 64 --links                   # one data lane among 63 others
 
 The coordinator is production's, and so are a peer's control lane over TLS, data lane over ZeroMQ
 with CURVE, meetings and machine; its numbers are whole ones in plain Python, so that torch's memory
@@ -14,6 +15,11 @@ All come in, then round 1 begins. Each round's time is from the last READY to th
 the state after it. Descriptors and resident memory are a process's, by its peers; the first are
 looked at twenty times a second, and once more with --rest when nothing was sent for as long as an
 idle way is kept (LINK_IDLE_S).
+
+With --links there is no coordinator: one peer's data lane beside all others', which have a process
+of their own and answer each frame. Descriptors and memory are of the one: when it has been told of
+all, with ways to and from all, and at rest; and the time in which it has an answer of everybody,
+with ways that stand and with none.
 
 Bars, written down before the first run: all rounds are made, every peer has one root after each,
 and nobody refuses a frame. A round may be skipped where the machine is too busy for so many. At
@@ -51,12 +57,13 @@ from swarmtrain_transport.blocks.manifest import ArraySpec, describe_state  # no
 from swarmtrain_transport.credentials.identity import Identity, verify  # noqa: E402
 from swarmtrain_transport.credentials.invite import Invite  # noqa: E402
 from swarmtrain_transport.errors import RemoteFault  # noqa: E402
+from swarmtrain_transport.links.link import Address  # noqa: E402
 from swarmtrain_transport.links.outbox import TokenBucket  # noqa: E402
 from swarmtrain_transport.links.zmq_link import ZmqLink  # noqa: E402
 from swarmtrain_transport.peer.local_peer import Card  # noqa: E402
 from swarmtrain_transport.peer.participant import Actions, Participant  # noqa: E402
 from swarmtrain_transport.wire import messages as say  # noqa: E402
-from swarmtrain_transport.wire.frames import Frame  # noqa: E402
+from swarmtrain_transport.wire.frames import Frame, FrameKind  # noqa: E402
 
 REST_DESCRIPTORS_MAX = 48
 SAMPLE_S = 0.05
@@ -242,6 +249,98 @@ class Seat:
         self._act(self.machine.ready(op, given, 8, self._now_s))
 
 
+# ---- a lane alone
+
+
+class End:
+    """One peer's data lane, which answers each frame or counts answers."""
+
+    def __init__(self, *, answers: bool) -> None:
+        self._answers, self.heard = answers, 0
+
+    async def open(self) -> None:
+        """Listen on loopback."""
+        self.link = await ZmqLink.open(Identity.create(os.urandom), "127.0.0.1", 0, self)
+
+    def on_frame(self, peer: bytes, frame: Frame) -> None:
+        """Hear another peer."""
+        self.heard += 1
+        if self._answers:
+            self.link.send(peer, frame)
+
+    def on_fault(self, peer: bytes | None, fault: RemoteFault) -> None:
+        """Ignore who comes before it is known; its link comes again."""
+
+
+def answer(arguments: argparse.Namespace) -> None:
+    """Ends of many peers, which know the one whose address is the line on stdin."""
+    asyncio.run(_answer(arguments.count))
+
+
+async def _answer(count: int) -> None:
+    raise_limit()
+    ends = [End(answers=True) for _ in range(count)]
+    for end in ends:
+        await end.open()
+    print(json.dumps([_told(end.link.address) for end in ends]), flush=True)
+    one = _address(json.loads(sys.stdin.readline()))
+    for end in ends:
+        end.link.allow(one)
+    print("ready", flush=True)
+    await asyncio.to_thread(sys.stdin.readline)
+    for end in ends:
+        end.link.close()
+
+
+def _told(at: Address) -> list[Any]:
+    return [at.peer_id.hex(), at.curve_key.hex(), at.port]
+
+
+def _address(told: Sequence[Any]) -> Address:
+    peer, key, port = told
+    return Address(bytes.fromhex(peer), bytes.fromhex(key), "127.0.0.1", port)
+
+
+async def measure_links(count: int) -> dict[str, Any]:
+    """Figures of one end among so many others."""
+    raise_limit()
+    one, rows = End(answers=False), dict[str, Any]()
+    await one.open()
+    process = _start("answer", f"--count={count}")
+    others = [_address(told) for told in json.loads(process.stdout.readline())]
+    process.stdin.write(json.dumps(_told(one.link.address)) + "\n")
+    process.stdin.flush()
+    process.stdout.readline()
+    begin = len(os.listdir("/proc/self/fd")), resident_mb(os.getpid())
+
+    def note(name: str) -> None:
+        files, memory = len(os.listdir("/proc/self/fd")), resident_mb(os.getpid())
+        rows[name] = {"descriptors": files - begin[0], "mb": round(memory - begin[1], 1)}
+
+    async def ask() -> float:
+        one.heard, begun_s = 0, time.perf_counter()
+        for other in others:
+            one.link.send(other.peer_id, Frame(FrameKind.GET, run_tag=1, body=bytes(32)))
+        while one.heard < count:
+            await asyncio.sleep(0.001)
+        return round(time.perf_counter() - begun_s, 3)
+
+    for other in others:
+        one.link.allow(other)
+    note("told")
+    rows["first_s"] = await ask()
+    note("in_use")
+    rows["warm_s"] = min([await ask() for _ in range(5)])
+    await asyncio.sleep(limits.LINK_IDLE_S + 4 * limits.LINK_LOOK_S)
+    note("at_rest")
+    rows["cold_s"] = await ask()
+    process.stdin.write("\n")
+    process.stdin.flush()
+    one.link.close()
+    process.wait(60)
+    return rows
+
+
 # ---- roles
 
 
@@ -390,7 +489,7 @@ def main() -> None:
     """Play the role that is asked for."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument(
-        "role", nargs="?", default="drive", choices=("drive", "coordinator", "host")
+        "role", nargs="?", default="drive", choices=("drive", "coordinator", "host", "answer")
     )
     parser.add_argument("--peers", type=int, default=128)
     parser.add_argument("--rounds", type=int, default=3)
@@ -399,13 +498,18 @@ def main() -> None:
     parser.add_argument("--pause", type=float, default=0.0, help="seconds from a round to READY")
     parser.add_argument("--rest", action="store_true", help="look again once all is idle")
     parser.add_argument("--torch", action="store_true", help="whole peers, by allreduce.py")
+    parser.add_argument("--links", action="store_true", help="one data lane among the others'")
     parser.add_argument("--json", action="store_true")
     parser.add_argument("--invite", help=argparse.SUPPRESS)
     parser.add_argument("--first", type=int, help=argparse.SUPPRESS)
     parser.add_argument("--count", type=int, help=argparse.SUPPRESS)
     arguments = parser.parse_args()
     if arguments.role != "drive":
-        {"coordinator": coordinate, "host": host}[arguments.role](arguments)
+        {"coordinator": coordinate, "host": host, "answer": answer}[arguments.role](arguments)
+        return
+    if arguments.links:
+        rows = asyncio.run(measure_links(arguments.peers - 1))
+        print(json.dumps(rows, indent=None if arguments.json else 2))
         return
     if arguments.torch:
         rounds, script = f"--repeat={arguments.rounds}", Path(__file__).with_name("allreduce.py")
