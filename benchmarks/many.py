@@ -18,8 +18,8 @@ idle way is kept (LINK_IDLE_S).
 
 With --links there is no coordinator: one peer's data lane beside all others', which have a process
 of their own and answer each frame. Descriptors and memory are of the one: when it has been told of
-all, with ways to and from all, and at rest; and the time in which it has an answer of everybody,
-with ways that stand and with none.
+all, with ways to and from all, and at rest; and the seconds, and the processor's, in which it
+has an answer of everybody: at first, with ways that stand, and after the rest.
 
 Bars, written down before the first run: all rounds are made, every peer has one root after each,
 and nobody refuses a frame. A round may be skipped where the machine is too busy for so many. At
@@ -317,23 +317,23 @@ async def measure_links(count: int) -> dict[str, Any]:
         files, memory = len(os.listdir("/proc/self/fd")), resident_mb(os.getpid())
         rows[name] = {"descriptors": files - begin[0], "mb": round(memory - begin[1], 1)}
 
-    async def ask() -> float:
-        one.heard, begun_s = 0, time.perf_counter()
+    async def ask() -> tuple[float, float]:
+        one.heard, begun_s, cpu_s = 0, time.perf_counter(), time.process_time()
         for other in others:
             one.link.send(other.peer_id, Frame(FrameKind.GET, run_tag=1, body=bytes(32)))
         while one.heard < count:
             await asyncio.sleep(0.001)
-        return round(time.perf_counter() - begun_s, 3)
+        return round(time.perf_counter() - begun_s, 3), round(time.process_time() - cpu_s, 3)
 
     for other in others:
         one.link.allow(other)
     note("told")
-    rows["first_s"] = await ask()
+    rows["first"] = await ask()
     note("in_use")
-    rows["warm_s"] = min([await ask() for _ in range(5)])
+    rows["warm"] = min([await ask() for _ in range(5)])
     await asyncio.sleep(limits.LINK_IDLE_S + 4 * limits.LINK_LOOK_S)
     note("at_rest")
-    rows["cold_s"] = await ask()
+    rows["cold"] = await ask()
     process.stdin.write("\n")
     process.stdin.flush()
     one.link.close()
