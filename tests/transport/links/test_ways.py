@@ -78,8 +78,9 @@ class Town:
     async def add(self, name: str) -> Home:
         home = Home(await self.world.add(name), self)
         for other in self.homes:
-            other.link.allow(home.told)
-            home.link.allow(other.told)
+            for one, there in ((home, other), (other, home)):
+                one.link.allow(there.told)
+                one.link.warm((there.station.id,))
         self.homes.append(home)
         return home
 
