@@ -132,6 +132,7 @@ class Round:
         self._came = Counter[tuple[int, int]]()
         self._left = CHUNKS * 2 * len(OTHERS)
         self._turn = 0
+        self._waits = True
         # 0 is no pace to the system, but a stop.
         share = int(BYTES_PER_S * PAYLOAD / len(OTHERS)) if way == "paced" else 0
         for out in outs:
@@ -143,10 +144,8 @@ class Round:
         for chunk in range(CHUNKS):
             for out in outs:
                 out.put(PART, chunk, self._index)
-        while self._left or any(out.frames for out in outs):
-            self._write()
-            waits = [out for out in outs if out.frames]
-            for key, _ in selector.select(LOOK_S if waits else None):
+        while self._write() or self._left:
+            for key, _ in selector.select(LOOK_S if self._waits else None):
                 while (found := key.data.read(self._index)) is not None:
                     self._heard(*found)
 
@@ -158,17 +157,18 @@ class Round:
             for out in outs:
                 out.put(RESULT, chunk, self._index)
 
-    def _write(self) -> None:
-        if not self._is_rotating:
-            for out in outs:
-                while out.frames and out.write():
-                    pass
-            return
-        full = 0
+    def _write(self) -> bool:
+        """Hand over what may go now; returns True if something is left."""
+        full = 0 if self._is_rotating else len(outs)
+        for out in () if self._is_rotating else outs:
+            while out.frames and out.write():
+                pass
         while full < len(outs) and sum(out.under_way for out in outs) < WINDOW:
             out = outs[self._turn % len(outs)]
             self._turn += 1
             full = 0 if out.frames and out.write() else full + 1
+        self._waits = any(out.frames for out in outs)
+        return self._waits
 
 
 def run(index: int, way: str) -> dict[str, object]:
