@@ -1,8 +1,7 @@
-"""This project's exchange, as `peer_swarmtrain.py`, with every message written down (`traced.py`)."""
+"""This project's exchange as `peer_swarmtrain.py`, every message written down (`traced.py`)."""
 
 import runpy
 from collections.abc import Callable
-from typing import Any
 
 import lab_peer
 import numpy as np

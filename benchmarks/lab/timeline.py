@@ -3,9 +3,9 @@
 
     timeline.py --n 4 --numel 1e6 --net 100:50 [--reps 5] [--lines] [--json]
 
-Runs bench.py with peers and a coordinator that write down every message (`traced.py`), and shows the
-exchange of middle length. Times are ms since the last peer's call. For each message: how many there
-were, when the first and the last of them was sent, and when the first and the last was heard.
+Runs bench.py with peers and a coordinator that write down every message (`traced.py`), and shows
+the exchange of middle length. Times are ms since the last peer's call. For each message: how many
+there were, when the first and the last was sent, and when the first and the last was heard.
 """
 
 import argparse

@@ -5,7 +5,7 @@
 
 A line is [seconds, "sent" or "heard", name, bytes]. The namespaces of one machine have one clock,
 so lines of several processes can be laid beside each other (`timeline.py`). A message to several
-peers is a line for each. Bulk is `put` when the machine gives it away, `sent` when the link gets it.
+peers is a line for each. Bulk is `put` when the machine gives it, `sent` when the link gets it.
 """
 
 import functools

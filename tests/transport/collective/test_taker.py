@@ -67,7 +67,7 @@ def test_what_an_owner_publishes_counts_not_what_it_has_pushed() -> None:
 
 def test_what_cannot_be_decoded_is_told_to_nobody_before_its_name() -> None:
     bench = Bench().begin()
-    for wire, frames in bench.wires.items():
+    for frames in bench.wires.values():
         frames[:] = [frame for frame in frames if frame.kind is not FrameKind.RESULT]
     for chunk in range(2):
         bench.take(A, bench.peers[A].frame(B, result(bench, 1, chunk, b"rubbish"), 0.0))

@@ -2,8 +2,9 @@
 
 An owner invites with RANGES: what it holds already and how many bytes it takes. So a reconnect
 repeats only what was lost, and a new attempt is a new invitation. PLAN is the first invitation of
-all its owners, for so much that a peer can keep it until it has that PLAN, too. Encoded parts are kept unchanged until the op ends, because a repair
-must send the same bytes again; it seldom does, so what was sent may lie in a file.
+all its owners, for so much that a peer can keep it until it has that PLAN, too. Encoded parts are
+kept unchanged until the op ends, because a repair must send the same bytes again; it seldom does,
+so what was sent may lie in a file.
 """
 
 from collections.abc import Callable

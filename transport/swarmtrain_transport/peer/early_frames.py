@@ -2,8 +2,9 @@
 
 An owner may see PLAN before a contributor does, and a contributor before an owner: neither the
 invitation nor the first parts, which need none, must be lost. Of invitations the newest few of each
-peer are kept, so that nobody fills the place of the others. Parts of all peers share a bound; beyond
-it the newest of whoever has most there goes. What is not kept is sent again, and is nobody's fault.
+peer are kept, so that nobody fills the place of the others. Parts of all peers share a bound;
+beyond it the newest of whoever has most there goes. What is not kept is sent again, and is nobody's
+fault.
 """
 
 from collections import Counter, defaultdict, deque

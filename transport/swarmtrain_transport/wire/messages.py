@@ -199,8 +199,9 @@ class SliceDone(Message, frozen=True, tag="slice_done"):
 
 
 class Have(Message, frozen=True, tag="have", omit_defaults=True):
-    """Receiver: these result chunks of (slice, attempt) are here and verified. Before HASHES has named
-    them it says by their slice root which ones they are, and counts if the owner publishes these."""
+    """Receiver: these result chunks of (slice, attempt) are here and verified. Before HASHES has
+    named them it says by their slice root what they are, and counts if the owner publishes that.
+    """
 
     plan_id: int
     slice_index: int
