@@ -687,8 +687,12 @@ OUT_LOOKS_LOST = 10
 OUT_BUSY = 0.8
 """From this share of its known rate on a link is taken to be filled."""
 
-FLOWS_MAX = 4
-"""TCP flows for what is large to one peer."""
+FLOWS_MAX = 16
+"""TCP flows for what is large to one peer: at 100 ms and 1 % of packets lost one that takes a loss
+for a full link carries 1.4 Mbit/s."""
+
+FLOW_FRAME_BYTES = 16 << 10
+"""Bodies from here on may take any of them; smaller frames keep to the first, and their order."""
 
 FLOW_RTT_MIN_S = 0.02
 """On shorter ways one flow recovers quickly from a loss, and fills any link."""
@@ -762,7 +766,7 @@ LINK_UNHEARD_MAX = 2 * PEERS_MAX
 """Connections from which no message was read yet: every peer makes one, and one more as it comes
 back. Beyond, the oldest goes; each costs three descriptors."""
 
-LINK_CONNECTIONS_MAX = 16
+LINK_CONNECTIONS_MAX = 4 * FLOWS_MAX
 """Connections of one key: four times as many as a peer's large frames go by, since dead ones end
 late."""
 
@@ -812,6 +816,9 @@ that comes too early is refused, or dropped."""
 
 NEAR_RTT_S = 0.005
 """A round trip below this is within a house or a town."""
+
+FAR_BYTES = 64 << 10
+"""Bytes that a connection must have moved before its shortest round trip passes for a far path's."""
 
 LINK_KEEPALIVE_S = 1.0
 LINK_SILENCE_S = 3.0

@@ -165,8 +165,10 @@ class Reports:
             return
         for holders in self.holders.values():
             holders.discard(peer)
-        for told in (*self.held_s.values(), *self._foreseen.values()):
-            told.pop(peer, None)
+        for times in self.held_s.values():
+            times.pop(peer, None)
+        for foreseen in self._foreseen.values():
+            foreseen.pop(peer, None)
 
     # ---- what is given
 
