@@ -818,7 +818,7 @@ NEAR_RTT_S = 0.005
 """A round trip below this is within a house or a town."""
 
 FAR_BYTES = 64 << 10
-"""Bytes that a connection must have moved before its shortest round trip passes for a far path's."""
+"""Bytes that a connection has moved before its shortest round trip passes for a far path's."""
 
 LINK_KEEPALIVE_S = 1.0
 LINK_SILENCE_S = 3.0
