@@ -151,7 +151,7 @@ def suit_to_path(descriptor: int, port: int) -> bool:
     except OSError:
         return False  # it has just ended
     else:
-        return near or far
+        return bool(near or far)
     finally:
         connection.detach()
 
