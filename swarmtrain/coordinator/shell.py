@@ -25,8 +25,12 @@ from swarmtrain_transport.links.link import PeerId
 from swarmtrain_transport.links.ways import Side, Way
 from swarmtrain_transport.wire.messages import (
     RELAY,
+    CoordinatorMessage,
     Hello,
+    Image,
+    Listens,
     PeerMessage,
+    Records,
     Refused,
     StandsBy,
     Waiting,
@@ -39,6 +43,10 @@ logger = logging.getLogger(__name__)
 
 OUTLET_MESSAGES_MAX = 4096
 """Messages waiting for one peer: the hashes of every slice of an op and the records of one."""
+
+AT_HAND_BYTES = 16 << 20
+"""Encoded messages that are kept for others who are sent the same: an image of a crowd, and the
+newest records."""
 
 OUTLET_BYTES_MAX = 64 << 20
 """Bytes waiting for one peer: its window of records, and the hashes of an op's slices."""
@@ -116,6 +124,9 @@ class Machine(Protocol):
     def status(self, now_s: float) -> msgspec.Struct:
         """The run as `swarmtrain status` shows it."""
 
+    def outlook(self, now_s: float) -> msgspec.Struct:
+        """The run without its peers, but for those of whom something is to be told."""
+
 
 class Outlet:
     """Queue of letters that wait to be sent to one connection.
@@ -128,8 +139,6 @@ class Outlet:
         self._abort = abort
         self.was_in = False
         """True for a peer that needed no invite, as it was let in before."""
-        self.takes_place = True
-        """False for a process that only relays."""
         self.told = ""
         """Text last sent to this connection about what the run waits for."""
         self.others: Addresses = ()
@@ -202,6 +211,10 @@ class Shell:
         self._roster = roster
         self._clock = clock
         self._outlets: dict[PeerId, Outlet] = {}
+        self._guests: dict[PeerId, Outlet] = {}
+        """Peers that would take a place, and were in no roster when it was looked at last."""
+        self._at_hand: dict[int, tuple[CoordinatorMessage, bytes]] = {}
+        self._bytes_at_hand = 0
         self._timer: asyncio.TimerHandle | None = None
         self._is_stopped = False
         self._loop = asyncio.get_running_loop()
@@ -222,7 +235,8 @@ class Shell:
         """The peer came through the door; an older connection of it is cut."""
         older = self._outlets.get(peer)
         self._outlets[peer], outlet.was_in = outlet, not invite_id
-        outlet.takes_place = hello.brings.model != RELAY
+        if hello.brings.model != RELAY:
+            self._guests[peer] = outlet
         if older is not None:
             older.abort()
         self._step(
@@ -250,6 +264,7 @@ class Shell:
         if self._outlets.get(peer) is not outlet:
             return False
         del self._outlets[peer]
+        self._guests.pop(peer, None)
         self._step(lambda now_s: self.machine.disconnected(peer, now_s))
         return True
 
@@ -300,16 +315,20 @@ class Shell:
         has just started lets nobody new in for some seconds. A peer of the roster has a place, and
         one that has no JOIN yet takes none of theirs."""
         roster = self._roster()
-        waiting = [
-            one
-            for one, outlet in self._outlets.items()
-            if outlet.takes_place and (by_invite or outlet.was_in)
-        ]
-        return len({*roster} - {peer}) if peer in roster else len({*roster, *waiting} - {peer})
+        if peer in roster:
+            return len(roster) - 1
+        for one in [guest for guest in self._guests if guest in roster]:
+            del self._guests[one]  # it has its JOIN by now
+        waiting = (outlet for one, outlet in self._guests.items() if one != peer)
+        return len(roster) + sum(by_invite or outlet.was_in for outlet in waiting)
 
     def status(self) -> msgspec.Struct:
         """The run as people see it, now."""
         return self.machine.status(self._clock())
+
+    def outlook(self) -> msgspec.Struct:
+        """The run without its peers, now."""
+        return self.machine.outlook(self._clock())
 
     def now_s(self) -> float:
         """The shell's monotonic clock."""
@@ -372,12 +391,27 @@ class Shell:
                 # The same message often goes to everybody; `actions` keeps it, and its id, alive.
                 key = id(action.message)
                 if key not in encoded:
-                    encoded[key] = encode(action.message)
+                    encoded[key] = self._encoded(action.message)
                 if not outlet.put(encoded[key]):
                     logger.warning(UNREAD, action.peer.hex()[:8])
                     outlet.abort()
             else:
                 outlet.finish()
+
+    def _encoded(self, message: CoordinatorMessage) -> bytes:
+        """Encode a message. Those that many peers are sent, at different times, are kept for a
+        while as the objects that they are."""
+        if not isinstance(message, Records | Image | Listens):
+            return encode(message)
+        known = self._at_hand.pop(id(message), None)
+        if known is None:
+            known = message, encode(message)
+            self._bytes_at_hand += len(known[1])
+        self._at_hand[id(message)] = known
+        while self._bytes_at_hand > AT_HAND_BYTES:
+            _, data = self._at_hand.pop(next(iter(self._at_hand)))
+            self._bytes_at_hand -= len(data)
+        return known[1]
 
     def _arm_timer(self) -> None:
         if self._timer is not None:

@@ -155,6 +155,9 @@ class FakeMachine:
     def status(self, now_s: float) -> msgspec.Struct:
         return run_body()
 
+    def outlook(self, now_s: float) -> msgspec.Struct:
+        return run_body()
+
     async def hears(self, kind: str) -> tuple[Any, ...]:
         """The next event of this kind; others before it are passed over."""
         while True:

@@ -455,7 +455,13 @@ NUDGE_S = 1.0
 PROGRESS_S = 2.0
 """Application heartbeat: it proves that the machine runs, which a socket heartbeat does not."""
 
-SUSPECT_S = 6.0
+PROGRESS_PEERS = 1024
+PROGRESS_MAX_S = 10.0
+"""Peers that say PROGRESS every PROGRESS_S. Of more each that is in no op says it as much more
+rarely, so that the coordinator hears five hundred a second; but three times in EVICT_S."""
+
+SUSPECT_PROGRESS = 3
+SUSPECT_S = SUSPECT_PROGRESS * PROGRESS_S
 """Three missed heartbeats: excluded or relieved of its slice, not evicted."""
 
 TWIN_S = 3.0
@@ -514,6 +520,21 @@ earlier counts as one that failed."""
 
 MEET_ALL_MAX = 2 * CELL_PEERS_MAX
 """Peers up to which everybody meets everybody before anybody needs it: 16 thousand pairs."""
+
+CROWD_PEERS = 2 * CELL_PEERS_MAX
+"""Peers above which a run is a crowd: what concerns all of them is looked at and told at intervals,
+and not at every message."""
+
+CROWD_LOOK_S = 0.25
+"""Interval at which a coordinator looks in a crowd if a state is agreed upon, or an op may begin:
+an op of a crowd takes many times as long."""
+
+CROWD_REACH_S = 1.0
+"""Interval at which it looks who is reached by nobody: they say so after 12 s."""
+
+CROWD_RECORDS_S = 2.0
+"""Pause between records for a peer of a crowd whom they do not concern: where 50 come each second,
+they come 100 at a time."""
 
 MEET_DIALLERS_KEPT = 4 * RUN_PEERS_MAX
 """Peers whose spent dials are remembered, gone ones too."""

@@ -74,7 +74,7 @@ async def watch(
     while True:
         await asyncio.sleep(LOOK_S)
         keep()
-        status = shell.status()
+        status = shell.outlook()
         assert isinstance(status, CoordinatorStatus)
         notices.look(status, shell.now_s(), time.time())
         shell.inform(notices.said, notices.seen_s)

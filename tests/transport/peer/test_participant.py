@@ -313,14 +313,32 @@ def test_what_is_not_for_peers_is_refused_and_a_refusal_halts() -> None:
     assert halt == do.Halt("SWT-E561", "differs")
 
 
+def says_progress(machine: Participant, now_s: float) -> bool:
+    return any(
+        isinstance(action, do.SendControl) and isinstance(action.message, m.Progress)
+        for action in machine.tick(now_s)
+    )
+
+
+def test_where_very_many_are_progress_goes_out_more_rarely_but_in_an_op(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(limits, "PROGRESS_PEERS", 1)
+    machine, chain, _ = planned()
+    told = [now for now in range(1, 20) if says_progress(machine, float(now))]
+    assert len(told) > 2
+    assert all(b - a == 3 * limits.PROGRESS_S for a, b in pairwise(told))
+    machine.control(records(chain, 5), 20.0)
+    assert machine.next_wakeup_s <= 20.0 + limits.PROGRESS_S
+    told = [now for now in range(21, 30) if says_progress(machine, float(now))]
+    assert all(b - a == limits.PROGRESS_S for a, b in pairwise(told))
+
+
 def test_progress_goes_out_every_two_seconds_while_connected() -> None:
     machine, _, _ = planned()
 
     def says(now_s: float) -> bool:
-        return any(
-            isinstance(action, do.SendControl) and isinstance(action.message, m.Progress)
-            for action in machine.tick(now_s)
-        )
+        return says_progress(machine, now_s)
 
     told = [now for now in range(1, 9) if says(float(now))]
     assert all(b - a == limits.PROGRESS_S for a, b in pairwise(told))

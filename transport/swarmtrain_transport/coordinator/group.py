@@ -5,6 +5,7 @@ that everybody applies them alike; an op that could end early waits for its turn
 ops go on side by side, as long as no two of them move the same values (protocol.md rule 9).
 """
 
+import math
 from collections.abc import Callable
 from collections.abc import Set as AbstractSet
 from dataclasses import replace
@@ -12,6 +13,7 @@ from functools import partial
 
 import msgspec
 
+from swarmtrain_transport import limits
 from swarmtrain_transport.coordinator.chronicle import Chronicle
 from swarmtrain_transport.coordinator.ledger_writer import LedgerWriter
 from swarmtrain_transport.coordinator.members.convictions import Convictions
@@ -62,6 +64,7 @@ class GroupCoordinator:
         first_state: first state of the group, and its giver.
         unheard: contributors without whose parts an op was frozen, and the owners that lack them,
             until somebody has looked at it.
+        concerned: peers whom records concern that were appended, until they were sent them.
         givers: the peers that may give to the next op, and the most samples of each, 0 for any;
             where the group is a stage, of which books tell. None: all may.
     """
@@ -87,6 +90,8 @@ class GroupCoordinator:
         self._slicing = Slicing()
         self._ended_s = now_s
         self._ready_waits: dict[int, Waits] = {}
+        self._looked_s, self._is_look_due = -math.inf, False
+        self.concerned = set[PeerId]()
         self.unheard: set[tuple[PeerId, PeerId]] = set()
         self._take_up(now_s)
 
@@ -164,7 +169,7 @@ class GroupCoordinator:
             group_peer.active_s = now_s
         group_peer.active = True
         state = Applied(message.applied_op, message.state_root, group=self.view.group)
-        self._agreement.reported(peer, state, now_s, may_attest=may_attest)
+        self._agreement.reported(peer, state, now_s, may_attest=may_attest and not self._is_crowd)
 
     def on_hello(self, peer: PeerId, state: Applied, now_s: float) -> None:
         """A peer has come with a state, which may be on its disk only."""
@@ -174,7 +179,7 @@ class GroupCoordinator:
 
     def on_applied(self, peer: PeerId, message: Applied, now_s: float, *, may_attest: bool) -> None:
         """A peer has put a state in place."""
-        self._agreement.reported(peer, message, now_s, may_attest=may_attest)
+        self._agreement.reported(peer, message, now_s, may_attest=may_attest and not self._is_crowd)
 
     def on_report(self, peer: PeerId, message: Report, now_s: float) -> None:
         """A peer's word on an op under way; what comes of it goes to those whom it concerns."""
@@ -182,10 +187,19 @@ class GroupCoordinator:
         check_signed(operation.view, peer, message, self._verify)
         news = operation.reports.hear(peer, message, now_s)
         if news is not None:
-            lines = {other: one.line for other, one in self.group_peers.here.items()}
+            here = self.group_peers.here
+            lines = {other: here[other].line for other in operation.view.boots if other in here}
             for other, line in {**lines, **self.keepers.lines}.items():
                 if line.connected and operation.reports.concerns(other, news):
                     self._writer.send(other, news)
+
+    def names(self, peer: PeerId) -> bool:
+        """Return True if a peer is in an op under way."""
+        return any(peer in operation.view.boots for operation in self.operations.values())
+
+    def may_owe(self, peer: PeerId) -> bool:
+        """Return True if a peer is to give something to an op under way."""
+        return any(peer in operation.view.weights for operation in self.operations.values())
 
     def owes(self, peer: PeerId, witnesses: set[PeerId]) -> bool:
         """Return True if enough owners wait for a peer's part of some op."""
@@ -203,13 +217,25 @@ class GroupCoordinator:
 
     def wakeups(self) -> list[float]:
         """List when something may fall due."""
-        times = list(self.group_peers.waits_until(self.terms.wait_ready_s))
-        times += [self.keepers.next_wakeup_s, *self.first_state.wakeups()]
+        times = [self.keepers.next_wakeup_s, self.look_s]
+        if not self._is_crowd:
+            times += self.group_peers.waits_until(self.terms.wait_ready_s)
+            times += self.first_state.wakeups()
         for operation in self.operations.values():
             times += operation.wakeups()
         return times
 
     # ---- decisions
+
+    @property
+    def _is_crowd(self) -> bool:
+        return len(self.group_peers.here) > limits.CROWD_PEERS
+
+    @property
+    def look_s(self) -> float:
+        """Time at which all peers of a crowd are to be looked at; infinity if nothing has come that
+        may have changed anything."""
+        return self._looked_s + limits.CROWD_LOOK_S if self._is_look_due else math.inf
 
     def settle(self, now_s: float, *, is_under_way: bool = False) -> None:
         """Decide what has fallen due.
@@ -220,6 +246,10 @@ class GroupCoordinator:
                 of a pipeline.
         """
         self._decide(now_s)
+        self._is_look_due = self._is_crowd
+        if now_s < self.look_s and self._is_crowd:
+            return
+        self._looked_s = now_s
         self._agreement.attest(self.view.last_op, now_s)
         newest = self.view.last_op
         self._agreement.rewind(self.keepers.newest)
@@ -227,6 +257,7 @@ class GroupCoordinator:
             self._agreement.attest(self.view.last_op, now_s)
         if not is_under_way:
             self._begin(now_s)
+        self._is_look_due = self._is_crowd and self.first_state.is_pending
         while self._plan_next(now_s) and self.view.by_clocks:
             pass  # as many pairs as there are
 
@@ -248,10 +279,12 @@ class GroupCoordinator:
     def _decide(self, now_s: float) -> None:
         if not self.operations:
             return
-        alive = self.group_peers.alive(now_s) | self.keepers.alive(now_s)
+        named = {peer for operation in self.operations.values() for peer in operation.view.boots}
+        alive = self.group_peers.alive_of(named, now_s) | self.keepers.alive(now_s)
         if all(operation.is_unchanged(alive, now_s) for operation in self.operations.values()):
             return
-        lives = {peer: one.line.life for peer, one in self.group_peers.here.items()}
+        here = self.group_peers.here
+        lives = {peer: here[peer].line.life for peer in named if peer in here}
         detours = partial(self._detours, now_s)
         for plan_id, operation in list(self.operations.items()):
             while plan_id in self.operations:
@@ -290,6 +323,7 @@ class GroupCoordinator:
         if isinstance(decision, Reassign):
             self.chronicle.moved(decision, operation.view.owners)
         self._writer.append(decision)
+        self.concerned |= operation.view.boots.keys()
         self.chronicle.decided(decision, now_s)
         if isinstance(decision, Freeze):
             self.unheard |= operation.unheard()
@@ -320,6 +354,7 @@ class GroupCoordinator:
             here = given_by(here, givers)
         if not may_plan(self.terms, self.view, here):
             return False
+        self._is_look_due = self._is_crowd  # until there is a PLAN, or nobody is ready any more
         if givers is None and self.first_state.holds_back(now_s):
             return False
         expected = self.group_peers.expected(now_s, None if givers is None else givers.keys())
@@ -355,6 +390,8 @@ class GroupCoordinator:
         assert op is not None
         self._ready_waits[op.plan_id] = waits
         self.operations[op.plan_id] = OpDecider(op, now_s)
+        self.concerned |= op.boots.keys()
+        self._live_roster.called(op.boots, now_s)
         for peer, one in self.group_peers.here.items():
             one.follow(peer, self.view)
         self._decide(now_s)  # one that stands alone waits for nobody

@@ -6,11 +6,11 @@ strictly in index order, each from its own index on.
 
 from collections.abc import Iterable
 
-from swarmtrain_transport import limits
 from swarmtrain_transport.actions import Adopt, Append, ClosePeer, CoordinatorAction, SendToPeer
 from swarmtrain_transport.coordinator.members.roster import PeerLine
+from swarmtrain_transport.coordinator.parcels import Parcels
 from swarmtrain_transport.errors import RemoteFault
-from swarmtrain_transport.ledger.chain import Archive, Ledger, batches, size_of
+from swarmtrain_transport.ledger.chain import Archive, Ledger
 from swarmtrain_transport.ledger.fold import LedgerView
 from swarmtrain_transport.ledger.snapshots import Snapshots
 from swarmtrain_transport.links.link import PeerId
@@ -18,7 +18,6 @@ from swarmtrain_transport.wire.messages import (
     CheckpointWritten,
     CoordinatorMessage,
     Hello,
-    Image,
     Records,
     Refused,
 )
@@ -48,11 +47,13 @@ class Replayed:
         self.ledger = Ledger(verify, archive)
         self.view = LedgerView()
         self.snapshots = Snapshots(self.ledger, self.view)
+        self.parcels = Parcels(self.ledger)
 
     def add(self, records: Iterable[Record]) -> None:
         """Replay the next ones. Raises RemoteFault: they are no legal chain."""
         for record in records:
             self.ledger.append(record, self.snapshots.apply)
+            self.parcels.added(record)
             self.ledger.trim()
 
 
@@ -86,6 +87,7 @@ class LedgerWriter:
             replayed.add(records)
             records = replayed
         self.ledger, self.view, self._snapshots = records.ledger, records.view, records.snapshots
+        self._parcels = records.parcels
         self.term = term
         self.has_decided = False
         self.text: TextPlace | None = None
@@ -97,13 +99,17 @@ class LedgerWriter:
         """Index of the newest record."""
         return self.ledger.head_index
 
+    def _take(self, record: Record) -> None:
+        self.ledger.append(record, self._snapshots.apply)
+        self._parcels.added(record)
+
     def append(self, body: Body) -> None:
         """Decide: one record, durable before whatever is sent after it."""
         ledger = self.ledger
         record = make_record(
             len(ledger), ledger.head_hash, self.term, body, self._sign, ledger.reader
         )
-        self.ledger.append(record, self._snapshots.apply)
+        self._take(record)
         self.has_decided = True
         self._out.append(Append(record))
 
@@ -133,7 +139,7 @@ class LedgerWriter:
                     raise RemoteFault("chain", f"record {record.index} after record {newest}")
                 newest = record.index
                 if self.ledger.hash_at(record.index) != record.hash:
-                    self.ledger.append(record, self._snapshots.apply)
+                    self._take(record)
                     taken.append(record)
         finally:
             if taken:
@@ -149,9 +155,9 @@ class LedgerWriter:
         acknowledges."""
         if line.sent_index == self.ledger.head_index or not line.has_room:
             return
-        for batch in batches(self.ledger.since(line.sent_index + 1)):
-            self.send(peer, Records(batch[0].index, tuple(r.to_bytes() for r in batch)))
-            line.sent(batch[-1].index, now_s, sum(map(size_of, batch)))
+        for parcel in self._parcels.since(line.sent_index + 1):
+            self.send(peer, parcel.message)
+            line.sent(parcel.newest, now_s, parcel.num_bytes)
             if not line.has_room:
                 return
 
@@ -166,10 +172,9 @@ class LedgerWriter:
         newest, image, run = self._snapshots.record, self._snapshots.image, self.ledger.run_record
         if newest is None or run is None or not self._is_shorter(line.hello):
             return
-        first = run.to_bytes(), newest.to_bytes()
-        for offset in range(0, len(image), limits.RECORDS_BATCH_BYTES):
-            piece = image[offset : offset + limits.RECORDS_BATCH_BYTES]
-            self.send(peer, Image(len(image), offset, piece, first if not offset else ()))
+        begins = run.to_bytes(), newest.to_bytes()
+        for piece in self._parcels.image(newest.index, image, begins):
+            self.send(peer, piece)
         line.sent(newest.index, now_s, len(image))
 
     def _is_shorter(self, hello: Hello) -> bool:

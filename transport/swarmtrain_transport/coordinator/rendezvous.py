@@ -11,6 +11,7 @@ from collections.abc import Iterable, Sequence
 
 from swarmtrain_transport import limits
 from swarmtrain_transport.actions import CoordinatorAction
+from swarmtrain_transport.coordinator.chronicle import APART
 from swarmtrain_transport.coordinator.group import GroupCoordinator
 from swarmtrain_transport.coordinator.ledger_recovery import FORK, Guest, LedgerRecovery, card_of
 from swarmtrain_transport.coordinator.ledger_writer import LedgerWriter, Replayed
@@ -165,7 +166,7 @@ class Rendezvous:
         self.recovery = LedgerRecovery(
             self.writer, self.live_roster, now_s, verify, run_key if is_lost else None
         )
-        self._relays = set[PeerId]()
+        self._relays, self._leaving = set[PeerId](), set[PeerId]()
         self.reach = Reach(self.live_roster, self.writer, self.meetings, self.note, self._fellows)
         self.departures = Departures(
             self.writer, self.live_roster, self.first.chronicle, self._lost
@@ -190,17 +191,23 @@ class Rendezvous:
         HELLO, nothing changed."""
         self._at(now_s)
         check_hello(hello)
-        if self.view.curve_holders.get(hello.curve_key, peer) != peer:
-            raise RemoteFault("hello", "its curve_key is another member's, who would be shut out")
-        keys = [key for key, holder in self.view.curve_holders.items() if holder == peer]
-        if hello.curve_key not in keys and len(keys) >= limits.CURVE_KEYS_MAX:
-            raise RemoteFault("hello", f"it has come with {len(keys)} other curve_keys before")
+        self._check_curve_key(peer, hello.curve_key)
         self.recovery.gone(peer)
         if hello.brings.model == RELAY:
             self._admit_relay(peer, hello, remote or hello.host)
         else:
             self._let_in(peer, Guest(hello, invite_id, remote or hello.host))
         return self._settle()
+
+    def _check_curve_key(self, peer: PeerId, curve_key: bytes) -> None:
+        holders = self.view.curve_holders
+        holder = holders.get(curve_key)
+        if holder not in (None, peer):
+            raise RemoteFault("hello", "its curve_key is another member's, who would be shut out")
+        if holder is None and peer in self.view.ever_members:  # who is new has come with no other
+            count = sum(one == peer for one in holders.values())
+            if count >= limits.CURVE_KEYS_MAX:
+                raise RemoteFault("hello", f"it has come with {count} other curve_keys before")
 
     def _admit_relay(self, peer: PeerId, hello: Hello, remote: str) -> None:
         """Let a process in that passes bytes on: it is in no roster, and hears no records."""
@@ -293,12 +300,19 @@ class Rendezvous:
             return self._settle()
         was_alive, acked_index = line.life.is_alive(now_s), line.acked_index
         line.life.heard(now_s)
+        if self.live_roster.is_crowd and not any(one.names(peer) for one in self.groups.values()):
+            line.life.patience_s = self.live_roster.patience_s
         check_claim(message)
         self._dispatch(peer, line, message)
-        is_idle = line.life.idle_s is not None
-        is_news = is_idle or not was_alive or line.acked_index != acked_index or self.reach.is_due
-        is_news = is_news or self.meetings.has_news or now_s >= self.meetings.next_wakeup_s
-        if isinstance(message, Progress) and not is_news and now_s < self._due_s:
+        is_idle, is_progress = line.life.idle_s is not None, isinstance(message, Progress)
+        self.live_roster.stirs(line.life)
+        if is_progress and self._is_crowd:
+            if now_s >= line.told_s + limits.CROWD_RECORDS_S:
+                self._tell(peer, line)
+            acked_index = line.acked_index  # who is planned with is looked at soon anyway
+        is_news = is_idle or not was_alive or line.acked_index != acked_index
+        is_news = is_news or self.reach.is_ready(now_s) or now_s >= self.meetings.next_wakeup_s
+        if is_progress and not is_news and now_s < self._due_s:
             return self.writer.take()
         is_timeless = isinstance(message, _TIMELESS) and not is_idle
         hurries = any(group.hurries for group in self.groups.values())
@@ -314,6 +328,7 @@ class Rendezvous:
         if (line := self.lines.get(peer)) is not None and line.connected:
             line.connected = False
             line.life.closed(now_s)
+            self.live_roster.stirs(line.life)
             self.meetings.away(peer, now_s)
         return self._settle()
 
@@ -425,7 +440,7 @@ class Rendezvous:
             times += self.stage_rounds.wakeups()
         times += self._stages.wakeups()
         times += [self.recovery.due_s(self._now_s)]
-        times += self.live_roster.wakeups()
+        times += self.live_roster.wakeups(self._now_s)
         return min([time for time in times if time > self._now_s])
 
     @property
@@ -465,7 +480,8 @@ class Rendezvous:
         line = self.lines.get(peer)
         if line is None or not line.connected or line.hello.boot == boot:
             return False
-        return now_s < line.life.heard_s + limits.TWIN_S
+        pauses = self.view.progress_s / limits.PROGRESS_S
+        return now_s < line.life.heard_s + pauses * limits.TWIN_S
 
     def is_member(self, peer: PeerId) -> bool:
         """Return True if this key was ever let in and is not banned."""
@@ -488,10 +504,17 @@ class Rendezvous:
         """Return the facts that people are shown."""
         return describe(self, now_s)
 
+    def outlook(self, now_s: float) -> CoordinatorStatus:
+        """Return these facts without the peers, but for those whose contributions have gone apart:
+        it is looked at each second, however many there are."""
+        events = self.first.chronicle.events
+        apart = {bytes.fromhex(one.peer) for one in events if one.event == APART}
+        return describe(self, now_s, sorted(apart))
+
     def _owes(self, peer: PeerId) -> bool:
         """Return True if enough owners wait for a peer's part of some op. One that owes parts, and
         says again and again that it has moved no byte, is idle."""
-        busy = [group for group in self.groups.values() if group.operations]
+        busy = [group for group in self.groups.values() if group.may_owe(peer)]
         if not busy:
             return False
         witnesses = self.live_roster.witnesses(self._now_s)
@@ -532,6 +555,7 @@ class Rendezvous:
                 self.writer.note_checkpoint(peer, message)
             case Leaving():
                 line.is_leaving = True
+                self._leaving.add(peer)
             case Leave():
                 self.departures.go(peer, evicted=False, reason=shown(message.reason, 200))
             case Kept():
@@ -596,6 +620,7 @@ class Rendezvous:
             if self.writer.head != head:  # else what was reported of an op counts on
                 for gone in sorted(self.lines.keys() - self.view.roster.keys()):
                     self.meetings.left(gone, self._now_s)
+                    self.holdings.left(gone)
                 self.live_roster.adopted(self._now_s)
                 self._begin_known_groups()
                 for group in self.groups.values():
@@ -633,9 +658,7 @@ class Rendezvous:
                 self._name_keepers()
             self.writer.snapshot()
         newest = self.writer.head
-        for peer, line in self.lines.items():
-            if line.sent_index != newest and line.connected:
-                self.writer.send_records(peer, line, self._now_s)
+        self._spread()
         if self.stage_rounds is not None:  # an order is heard after the records that it follows
             self.stage_rounds.send()
         if self.is_finished:
@@ -644,10 +667,41 @@ class Rendezvous:
         for known in self.groups.values():
             self.meetings.unheard(known.unheard, self._now_s)
             known.unheard.clear()
+        if self._is_crowd:
+            for peer in self.meetings.addressed():
+                if (line := self.lines.get(peer)) is not None:
+                    self._tell(peer, line)
         self.meetings.tick(self._now_s)  # after the JOINs of those who are to meet
+        for known in self.groups.values():
+            self._due_s = min(self._due_s, known.look_s)
         if shifts_timers or newest != head or self._now_s >= self._due_s:
             self._due_s = self._next_due_s()
         return self.writer.take()
+
+    @property
+    def _is_crowd(self) -> bool:
+        """True if records are told to most at intervals. Peers of a model in stages wait for each
+        other all the time, and those of a run that is over for its last records."""
+        return self.live_roster.is_crowd and self.stage_rounds is None and not self.is_finished
+
+    def _spread(self) -> None:
+        """Send records: to all at once, or in a crowd to those whom they concern. The others get
+        them as answers to their PROGRESS."""
+        named: Iterable[PeerId] = self.lines
+        if self._is_crowd:
+            named = [peer for group in self.groups.values() for peer in group.concerned]
+        for peer in named:
+            if (line := self.lines.get(peer)) is not None:
+                self._tell(peer, line)
+        for group in self.groups.values():
+            group.concerned.clear()
+
+    def _tell(self, peer: PeerId, line: PeerLine) -> None:
+        """Send a peer what it lacks of the ledger, and before it where it can dial the others."""
+        if line.sent_index != self.writer.head and line.connected:
+            line.told_s = self._now_s
+            self.meetings.tell_places(peer)
+            self.writer.send_records(peer, line, self._now_s)
 
     def _move_peers(self) -> bool:
         """MOVE for a stage that is slow, or that nobody serves any more; True if there was one."""
@@ -712,9 +766,11 @@ class Rendezvous:
     def _release(self) -> None:
         """Tell leaving peers that they may go, once somebody who stays holds what they hold and no
         op under way has their part."""
-        for peer, line in self.lines.items():
-            waits = line.is_leaving and not line.is_released and not self.recovery.is_open
-            if waits and not any(group.needs(peer) for group in self.groups.values()):
+        for peer in sorted(self._leaving) if not self.recovery.is_open else ():
+            line = self.lines.get(peer)
+            if line is None or not line.is_leaving or line.is_released:
+                self._leaving.remove(peer)  # it has gone, is back, or was told
+            elif not any(group.needs(peer) for group in self.groups.values()):
                 line.is_released = True
                 self.writer.send(peer, Released())
 
@@ -725,6 +781,7 @@ class Rendezvous:
 
     def _lost(self, peer: PeerId) -> None:
         self.meetings.left(peer, self._now_s)
+        self.holdings.left(peer)
         for group in self.groups.values():
             group.depart(peer)
         if self.stage_rounds is not None:

@@ -1,7 +1,8 @@
 """The coordinator's state in the words that people are shown. Pure reading, no decisions."""
 
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Set as AbstractSet
 from typing import Protocol, TypeVar
 
 import msgspec
@@ -34,6 +35,8 @@ from swarmtrain_transport.links.link import PeerId
 from swarmtrain_transport.wire.messages import FIRST_GROUP
 
 Told = TypeVar("Told", Exclusion, RoundEvent)
+Sidelined = Mapping[int, AbstractSet[PeerId]]
+"""Members that give nothing, by group."""
 
 _PHASE_CHARS_MAX = 32
 _NAMED_MAX = 5
@@ -72,8 +75,16 @@ class Coordinator(Protocol):
         """Members that a finished run still waits for."""
 
 
-def describe(coordinator: Coordinator, now_s: float) -> CoordinatorStatus:
-    """A snapshot for `status`."""
+def describe(
+    coordinator: Coordinator, now_s: float, among: Collection[PeerId] | None = None
+) -> CoordinatorStatus:
+    """A snapshot for `status`.
+
+    Args:
+        coordinator: is read.
+        now_s: the time.
+        among: only these of the peers are told of, None for all.
+    """
     view = coordinator.view.first
     chronicle = coordinator.first.chronicle
     every = coordinator.groups.values()
@@ -81,7 +92,10 @@ def describe(coordinator: Coordinator, now_s: float) -> CoordinatorStatus:
     text, seen_s = _run_waits_for(coordinator, now_s)
     later = [group for group in coordinator.groups.values() if group is not coordinator.first]
     are_own = view.goes_by_pairs and view.commit_at(view.last_op) > 0
-    ways = _ways(coordinator)
+    lines = coordinator.lines
+    told = lines.keys() if among is None else [peer for peer in among if peer in lines]
+    ways = _ways(coordinator) if told else {}
+    sidelined = {number: _sidelined(group.view) for number, group in coordinator.groups.items()}
     return CoordinatorStatus(
         run=coordinator.terms.run_id,
         term=coordinator.writer.term,
@@ -92,8 +106,8 @@ def describe(coordinator: Coordinator, now_s: float) -> CoordinatorStatus:
         wanted_root=root.hex() if root and not are_own else "",
         num_values=view.genesis.num_values if view.genesis else 0,
         peers=tuple(
-            _peer(peer, line, coordinator, ways.get(peer, {}), now_s)
-            for peer, line in coordinator.lines.items()
+            _peer(peer, lines[peer], coordinator, ways.get(peer, {}), sidelined, now_s)
+            for peer in told
         ),
         losses={str(op): loss for op, loss in chronicle.losses.items()},
         exclusions=tuple(
@@ -107,7 +121,7 @@ def describe(coordinator: Coordinator, now_s: float) -> CoordinatorStatus:
         relayed=coordinator.meetings.own_carried,
         relays=tuple(_relays(coordinator.meetings)),
         timeline=tuple(chronicle.times.values()),
-        groups=tuple(_group(coordinator, group, now_s) for group in later)
+        groups=tuple(_group(coordinator, group, sidelined, now_s) for group in later)
         if later
         else msgspec.UNSET,
         waiting_seen_s=_ago(seen_s, now_s),
@@ -140,7 +154,14 @@ def _of_group(group: GroupCoordinator, told: Told) -> Told:
     return msgspec.structs.replace(told, group=group.view.group)
 
 
-def _group(coordinator: Coordinator, group: GroupCoordinator, now_s: float) -> GroupStatus:
+def _sidelined(view: GroupView) -> set[PeerId]:
+    """Members that give nothing to the next op, as T1 has it."""
+    return view.standing.sidelined(view.last_op + 1, view.members.keys())
+
+
+def _group(
+    coordinator: Coordinator, group: GroupCoordinator, sidelined: Sidelined, now_s: float
+) -> GroupStatus:
     view = group.view
     root = None if view.goes_by_pairs else view.root_after(view.last_op)
     text, seen_s = _waiting_for(coordinator, group)
@@ -151,7 +172,9 @@ def _group(coordinator: Coordinator, group: GroupCoordinator, now_s: float) -> G
         rounds=group.terms.rounds,
         wanted_root=root.hex() if root else "",
         num_values=view.genesis.num_values if view.genesis else 0,
-        peers=tuple(_member(peer, coordinator, group, now_s) for peer in view.members),
+        peers=tuple(
+            _member(peer, coordinator, group, sidelined[view.group], now_s) for peer in view.members
+        ),
         ops_under_way=tuple(op.plan.op for op in view.ops.values()),
         phase=_phase(coordinator, group, is_over=group.is_finished),
         losses={str(op): loss for op, loss in group.chronicle.losses.items()},
@@ -161,13 +184,17 @@ def _group(coordinator: Coordinator, group: GroupCoordinator, now_s: float) -> G
 
 
 def _member(
-    peer: PeerId, coordinator: Coordinator, group: GroupCoordinator, now_s: float
+    peer: PeerId,
+    coordinator: Coordinator,
+    group: GroupCoordinator,
+    sidelined: AbstractSet[PeerId],
+    now_s: float,
 ) -> GroupPeerStatus:
     told = GroupPeerStatus(
         peer=peer.hex(),
         name=shown(coordinator.view.names[peer], limits.NAME_CHARS_MAX),
         state="disconnected",
-        rests=_rests(peer, group.view),
+        rests=_rests(peer, group.view, sidelined),
     )
     at = group.group_peers.here.get(peer)
     if at is None:  # not heard of in this term
@@ -407,6 +434,7 @@ def _peer(
     line: PeerLine,
     coordinator: Coordinator,
     ways: dict[str, str | None],
+    sidelined: Sidelined,
     now_s: float,
 ) -> PeerStatus:
     progress = line.progress
@@ -436,7 +464,7 @@ def _peer(
         state_root=at.state_root.hex(),
         silent_s=round(max(0.0, now_s - line.life.heard_s), 1),
         chain=at.chain.hex(),
-        rests=_rests_anywhere(peer, coordinator, own or [first]),
+        rests=_rests_anywhere(peer, coordinator, own or [first], sidelined),
         norm=likeness.length if likeness else None,
         cosine=likeness.cosine if likeness else None,
         left_out=conduct.left_out.total(),
@@ -449,10 +477,17 @@ def _peer(
     )
 
 
-def _rests_anywhere(peer: PeerId, coordinator: Coordinator, own: Sequence[GroupCoordinator]) -> str:
+def _rests_anywhere(
+    peer: PeerId,
+    coordinator: Coordinator,
+    own: Sequence[GroupCoordinator],
+    sidelined: Sidelined,
+) -> str:
     """Describe what a peer sits out in each of its groups."""
     kind = "group" if coordinator.stage_rounds is None else "stage"
-    told = ((group.view.group, _rests(peer, group.view)) for group in own)
+    told = (
+        (group.view.group, _rests(peer, group.view, sidelined[group.view.group])) for group in own
+    )
     return "; ".join(
         rests if number == FIRST_GROUP else f"in {kind} {number}: {rests}"
         for number, rests in told
@@ -460,13 +495,13 @@ def _rests_anywhere(peer: PeerId, coordinator: Coordinator, own: Sequence[GroupC
     )
 
 
-def _rests(peer: PeerId, view: GroupView) -> str:
+def _rests(peer: PeerId, view: GroupView, sidelined: AbstractSet[PeerId]) -> str:
     """Describe what a peer sits out for what it did, until when, and its odds with others."""
     standing, op = view.standing, view.last_op + 1
     told = []
     if (until := standing.barred_until(peer, op)) >= 0:
         told.append(f"gives nothing up to round {until}: at fault too often")
-    elif peer in standing.sidelined(op, view.members.keys()):
+    elif peer in sidelined:
         told.append("gives nothing for a while: too many owners have lacked its part")
     if standing.lateness.is_beyond(peer):
         told.append(f"is not waited for: {in_words(standing.lateness, peer)}")

@@ -563,6 +563,13 @@ class LedgerView:
         """Group 0: in a run of one group all that is exchanged."""
         return self.groups[FIRST_GROUP]
 
+    @property
+    def progress_s(self) -> float:
+        """Seconds between two PROGRESS of a peer that is in no op: by the number of peers, which
+        all know."""
+        times = -(-len(self.roster) // limits.PROGRESS_PEERS)
+        return min(limits.PROGRESS_MAX_S, limits.PROGRESS_S * max(1, times))
+
     def group_of(self, body: OfGroup) -> GroupView:
         """The view of the group that a record names.
 

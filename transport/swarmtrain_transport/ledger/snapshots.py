@@ -22,7 +22,15 @@ from swarmtrain_transport.errors import RemoteFault
 from swarmtrain_transport.hashing import content_hash
 from swarmtrain_transport.ledger.chain import Ledger
 from swarmtrain_transport.ledger.fold import GroupView, LedgerView, OpDecision, OpView
-from swarmtrain_transport.wire.records import AnyBody, BodyReader, Plan, Record, Snapshot, body_of
+from swarmtrain_transport.wire.records import (
+    GENESIS_HASH,
+    AnyBody,
+    BodyReader,
+    Plan,
+    Record,
+    Snapshot,
+    body_of,
+)
 
 
 def image_of(view: LedgerView, reader: BodyReader) -> bytes:
@@ -162,6 +170,8 @@ class Snapshots:
         self.indexes: list[int] = []
         self._ledger, self._view = ledger, view
         self._bytes_since = 0
+        self._made = GENESIS_HASH, b""
+        """Hash of the record that the newest image is after, and the image."""
 
     @property
     def is_due(self) -> bool:
@@ -180,8 +190,15 @@ class Snapshots:
 
     def next(self) -> Snapshot:
         """The SNAPSHOT of the records so far."""
-        image = image_of(self._view, self._ledger.reader)
+        image = self._image()
         return Snapshot(content_hash(image), len(image))
+
+    def _image(self) -> bytes:
+        """The image of the records so far; of a crowd it takes a while to make."""
+        head = self._ledger.head_hash
+        if self._made[0] != head or not self._made[1]:
+            self._made = head, image_of(self._view, self._ledger.reader)
+        return self._made[1]
 
     def apply(self, record: Record, body: AnyBody) -> None:
         """Fold the next record.
@@ -191,10 +208,11 @@ class Snapshots:
                 or what the fold raises.
         """
         if isinstance(body, Snapshot):
-            image = image_of(self._view, self._ledger.reader)
+            image = self._image()
             if body != Snapshot(content_hash(image), len(image)):
                 raise RemoteFault("snapshot", f"SNAPSHOT {record.index} is of another history")
             self.begin(record, image)
+            self._made = GENESIS_HASH, b""
             return
         self._view.apply(record, body)
         self._bytes_since += len(record.body)

@@ -112,7 +112,8 @@ class Participant:
         self._sort_parts()
         self._welcome_index: int | None = None
         self._connected = self._is_sorted = False
-        self._progress_s = self._now_s = now_s
+        self._avoid_s = self._now_s = now_s
+        self._said_s, self._was_exchanging = now_s - limits.PROGRESS_S, False
         self._unsaid_bytes = 0
         self._fills = False
 
@@ -184,7 +185,7 @@ class Participant:
         """Time at which tick() has something to do."""
         if self._copy.looks_back:
             return self._now_s
-        wakeup_s = self._progress_s
+        wakeup_s = min(self._avoid_s, self._says_s)
         if self._serving.queues:
             wakeup_s = min(wakeup_s, *self._serving.wakeups())
         for part in self._parts:
@@ -462,7 +463,9 @@ class Participant:
         if roster_changed:
             for part in self._parts:
                 part.roster_changed()
-        if roster_changed or self._unsaid_bytes >= limits.RECORDS_BATCH_BYTES // 2:
+        # Of a crowd nobody waits for one's word: it would double what all say.
+        is_awaited = roster_changed and len(self.view.roster) <= limits.CROWD_PEERS
+        if is_awaited or self._unsaid_bytes >= limits.RECORDS_BATCH_BYTES // 2:
             actions.append(do.SendControl(self._progress()))
         return actions
 
@@ -580,13 +583,17 @@ class Participant:
                 self._copy.look_back()
             except RemoteFault as fault:
                 return self._halted("SWT-E562", f"{_OTHER_HISTORY} ({fault.detail}).")
-        if now_s >= self._progress_s:
-            self._progress_s = now_s + limits.PROGRESS_S
+        is_time = now_s >= self._avoid_s
+        if is_time:
+            self._avoid_s = now_s + limits.PROGRESS_S
             self._early.age(now_s)
             for part in self._parts:
                 part.avoid(now_s + 2 * limits.PROGRESS_S)
+        if now_s >= self._says_s:
+            self._said_s, self._was_exchanging = now_s, self.is_exchanging
             if self._connected:
                 actions.append(do.SendControl(self._progress()))
+        if is_time:
             actions += self._warm()
         for part in self._parts:
             actions += part.tick(now_s)
@@ -623,11 +630,18 @@ class Participant:
         return actions
 
     def _warm(self) -> list[do.PeerAction]:
-        """Have ways where frames will soon go: a handshake takes four round trips. Said again with
-        each PROGRESS, as who is READY may wait for longer than an idle way is kept."""
+        """Have ways where frames will soon go: a handshake takes four round trips. Said again every
+        PROGRESS_S, as who is READY may wait for longer than an idle way is kept."""
         parts = [part for part in self.groups.values() if part.is_about_to_send]
         soon = {peer for part in parts for peer in part.receivers()}
         return [do.WarmWays(tuple(sorted(soon)))] if soon else []
+
+    @property
+    def _says_s(self) -> float:
+        """Time of the next PROGRESS."""
+        # Once more after an op: until it hears that, the coordinator has no more patience.
+        is_busy = self.is_exchanging or self._was_exchanging or not self.is_informed
+        return self._said_s + (limits.PROGRESS_S if is_busy else self.view.progress_s)
 
     def _resend(self) -> list[do.PeerAction]:
         """After HELLO: whatever the coordinator may have missed. All of it is idempotent."""

@@ -33,6 +33,16 @@ def test_a_connection_that_closes_late_does_not_undo_the_silence() -> None:
     assert life.suspect_at_s == 100.0 + limits.SUSPECT_S
 
 
+def test_who_is_called_by_an_op_has_the_time_of_those_who_speak_often_from_then_on() -> None:
+    life = LifeLine(100.0, patience_s=30.0)
+    assert life.is_alive(129.0)
+    life.called(120.0)
+    assert life.suspect_at_s == 120.0 + limits.SUSPECT_S
+    often = LifeLine(100.0)
+    often.called(103.0)
+    assert often.suspect_at_s == 100.0 + limits.SUSPECT_S
+
+
 def test_whoever_is_heard_again_is_alive_again() -> None:
     life = LifeLine(100.0)
     life.closed(101.0)

@@ -17,6 +17,8 @@ class LifeLine:
         idle_s: time from which it has moved no bytes although it owes parts, None while it does.
         idle_limit_s: longest time for which it may do so.
         unreached_s: time from which on most other peers cannot reach it, None while they can.
+        patience_s: silence after which it is suspected.
+        called_s: time at which an op has called for it: its silence counts from then on.
     """
 
     heard_s: float
@@ -25,6 +27,13 @@ class LifeLine:
     idle_s: float | None = None
     idle_limit_s: float = limits.IDLE_S
     unreached_s: float | None = None
+    patience_s: float = limits.SUSPECT_S
+    called_s: float = -math.inf
+
+    def called(self, now_s: float) -> None:
+        """A PLAN names the peer, which speaks more often from now on."""
+        if self.patience_s > limits.SUSPECT_S:
+            self.patience_s, self.called_s = limits.SUSPECT_S, now_s
 
     def heard(self, now_s: float) -> None:
         """A message came in."""
@@ -63,11 +72,11 @@ class LifeLine:
     @property
     def suspect_at_s(self) -> float:
         """From this moment on the peer counts as suspected."""
-        moment_s = self.heard_s + limits.SUSPECT_S
+        moment_s = self.silent_at_s
         if self.closed_s is not None:
             moment_s = min(moment_s, self.closed_s + limits.SUSPECT_CLOSED_S)
         if self.awaited_s is not None:
-            moment_s = min(moment_s, self.awaited_s + limits.SUSPECT_S)
+            moment_s = min(moment_s, self.awaited_s + self.patience_s)
         if self.idle_s is not None:
             moment_s = min(moment_s, self.idle_s + self.idle_limit_s)
         if self.unreached_s is not None:
@@ -77,7 +86,7 @@ class LifeLine:
     @property
     def silent_at_s(self) -> float:
         """Time from which on the peer is silent: it has no word in decisions."""
-        return self.heard_s + limits.SUSPECT_S
+        return max(self.heard_s, self.called_s) + self.patience_s
 
     @property
     def away_at_s(self) -> float:
@@ -98,9 +107,9 @@ class LifeLine:
 
     def fault(self, now_s: float) -> str:
         """Say why the peer is suspected, in the words of FREEZE's exclusions."""
-        if now_s >= self.heard_s + limits.SUSPECT_S or self.closed_s is not None:
+        if now_s >= self.silent_at_s or self.closed_s is not None:
             return "lost"
-        if self.awaited_s is not None and now_s >= self.awaited_s + limits.SUSPECT_S:
+        if self.awaited_s is not None and now_s >= self.awaited_s + self.patience_s:
             return "deaf"
         if self.unreached_s is not None:
             return "unreachable"

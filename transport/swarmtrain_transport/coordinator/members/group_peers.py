@@ -130,11 +130,17 @@ class GroupPeers:
     @property
     def all_heard(self) -> bool:
         """True if nobody of the group is still to come back after a restart."""
-        return not self._live_roster.unseen.keys() & self._view.holders.keys()
+        unseen = self._live_roster.unseen
+        return not unseen or not unseen.keys() & self._view.holders.keys()
 
     def alive(self, now_s: float) -> set[PeerId]:
         """Members that the failure detector holds to be alive."""
         return self._live_roster.alive(now_s) & self._view.members.keys()
+
+    def alive_of(self, peers: Iterable[PeerId], now_s: float) -> set[PeerId]:
+        """Return those of some peers that are members and alive."""
+        members = self._view.members
+        return self._live_roster.alive_of((peer for peer in peers if peer in members), now_s)
 
     def last_contributors(self) -> dict[PeerId, bytes]:
         """Contributors of the newest PLAN and their boot ids."""
@@ -245,17 +251,18 @@ class GroupPeers:
             peer: peer that leaves, or would.
             kept: newest op of each keeper that stays, -1 for one that has no state yet.
         """
-        others = (one for other, one in self.connected().items() if other != peer)
-        staying = [one for one in others if not one.line.is_leaving]
         own, age = self.here.get(peer), self._view.age
         at_op = age(own.applied_op, own.state_root) if own is not None else -1
-        held = [
-            age(one.applied_op, one.state_root)
-            for one in staying
-            if self._view.may_hold(one.applied_op, one.state_root)
-        ]
-        held += map(self._view.commit_at, kept)
-        return bool(staying or kept) and all(op < at_op for op in held)
+        if any(self._view.commit_at(op) >= at_op for op in kept):
+            return False
+        stays = bool(kept)
+        for other, one in self.here.items():
+            if other == peer or not one.line.connected or one.line.is_leaving:
+                continue
+            stays, op, root = True, one.applied_op, one.state_root
+            if age(op, root) >= at_op and self._view.may_hold(op, root):
+                return False
+        return stays
 
     def last_holders(self, op: int, root: bytes | None) -> tuple[list[PeerId], float]:
         """Return the peers that had the state after `op` when last heard of in this term, and the

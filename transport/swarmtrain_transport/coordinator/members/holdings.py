@@ -9,6 +9,7 @@ import math
 import sys
 from collections.abc import Mapping
 from dataclasses import dataclass
+from itertools import islice
 
 from swarmtrain_transport import limits
 from swarmtrain_transport.coordinator.ledger_writer import LedgerWriter
@@ -21,6 +22,9 @@ from swarmtrain_transport.wire.records import Sign, record_from_bytes
 
 _SHOW_S = 20.0
 """Seconds that an answer may take; a message of records may be before it."""
+
+_ON_TRIAL_MAX = 4 * limits.HISTORY_HOLDERS
+"""Peers that are asked: as many as are needed, some that may go, and some that lie."""
 
 _FILL_S = 600.0
 """Seconds for which a peer that was told to fetch is relied on; then another is told, too."""
@@ -68,7 +72,8 @@ class _Holder:
 
 
 class Holdings:
-    """Keeps account of who holds what of the ledger.
+    """Keeps account of who holds what of the ledger. Only so many are asked to show it, and only
+    those are looked at again: of thousands each says every few seconds that it holds all.
 
     Args:
         writer: the ledger.
@@ -79,33 +84,61 @@ class Holdings:
     def __init__(self, writer: LedgerWriter, lines: Mapping[PeerId, PeerLine], sign: Sign) -> None:
         self._writer, self._lines, self._sign = writer, lines, sign
         self._holders: dict[PeerId, _Holder] = {}
+        self._whole: dict[PeerId, _Holder] = {}
+        """Peers that have said last that they hold all."""
+        self._on_trial: dict[PeerId, _Holder] = {}
+        """Peers that are asked, or have shown what they were asked for."""
+        self._filling: dict[PeerId, _Holder] = {}
+        """Peers that were told to fetch what they lack."""
         self._asked = 0
+
+    def left(self, peer: PeerId) -> None:
+        """Forget a peer that has left, or a connection of it that has ended."""
+        for known in (self._holders, self._whole, self._on_trial, self._filling):
+            known.pop(peer, None)
 
     def progressed(self, peer: PeerId, line: PeerLine, message: Progress, now_s: float) -> None:
         """A peer says what it holds: have it show that, and tell it what to keep."""
-        for gone in [p for p, one in self._holders.items() if self._lines.get(p) is not one.line]:
-            del self._holders[gone]
+        holder = self._holders.get(peer)
+        if holder is not None and holder.line is not line:
+            self.left(peer)
+            holder = None
         if message.index < 0:
             return
-        holder = self._holders.setdefault(peer, _Holder(line, now_s))
+        if holder is None:
+            holder = self._holders[peer] = _Holder(line, now_s)
         holder.holds_from = message.holds_from
+        if holder.holds_from:
+            self._whole.pop(peer, None)
+        else:
+            self._whole[peer] = holder
+            self._filling.pop(peer, None)
         if holder.asked >= 0 and now_s >= holder.asked_s + _SHOW_S:
             # Either of us may have been asleep: it is asked again, and does not count till then.
             holder.asked, holder.has_shown = -1, False
-        if holder.claims_all and now_s >= holder.asked_s + limits.HISTORY_ASK_S and self._matters:
+            self._on_trial.pop(peer, None)
+        is_due = holder.claims_all and now_s >= holder.asked_s + limits.HISTORY_ASK_S
+        if is_due and self._matters and self._may_try(peer):
             self._ask(peer, holder, min(message.index, self._writer.head), now_s)
         told = self._due(peer, holder, now_s)
         if told is not None and (told != line.keeps or told.frees):
             line.keeps = told
             if told.all:
                 holder.filling_s = now_s
+                self._filling[peer] = holder
                 line.older_from = sys.maxsize  # an answer that crossed an earlier KEEP is lost
             self._writer.send(peer, told)
 
     @property
     def _matters(self) -> bool:
         """True if somebody has not all records, or may soon do without them."""
-        return self._is_long(0) or any(one.holds_from for one in self._holders.values())
+        return self._is_long(0) or len(self._whole) < len(self._holders)
+
+    def _may_try(self, peer: PeerId) -> bool:
+        """Return True if a peer is one of those that are asked, or there is room for one more."""
+        for gone in [other for other, one in self._on_trial.items() if not one.claims_all]:
+            del self._on_trial[gone]
+        return peer in self._on_trial or len(self._on_trial) < _ON_TRIAL_MAX
 
     def shown(self, peer: PeerId, line: PeerLine, message: History, now_s: float) -> None:
         """A peer shows the record that it was asked for, or cannot."""
@@ -124,6 +157,7 @@ class Holdings:
 
     def _ask(self, peer: PeerId, holder: _Holder, newest: int, now_s: float) -> None:
         self._asked += 1
+        self._on_trial[peer] = holder
         question = content_hash(b"show" + peer + self._asked.to_bytes(8, "little"))
         draw = content_hash(self._sign(question))
         holder.asked, holder.asked_s = int.from_bytes(draw[:8], "little") % (newest + 1), now_s
@@ -131,9 +165,8 @@ class Holdings:
 
     def _due(self, peer: PeerId, holder: _Holder, now_s: float) -> Keep | None:
         """Say what the peer is to keep now, None where nothing need be said."""
-        others = [one for known, one in self._holders.items() if known != peer]
-        claims = [one for one in others if one.claims_all]
-        num_shown = sum(one.has_shown for one in claims)
+        tried = (one for other, one in self._on_trial.items() if other != peer)
+        num_shown = sum(one.has_shown and one.claims_all for one in tried)
         is_long = self._is_long(holder.holds_from)
         if not holder.holds_from:
             # One more than are needed: or whoever leaves would have another one fetch all.
@@ -143,16 +176,22 @@ class Holdings:
         if not holder.is_filling:
             coming = sum(
                 one.is_filling and one.holds_from > 0 and now_s < one.filling_s + _FILL_S
-                for one in others
+                for other, one in self._filling.items()
+                if other != peer
             )
         if num_shown + coming >= limits.HISTORY_HOLDERS:
             frees = is_long and num_shown >= limits.HISTORY_HOLDERS
             return Keep(all=False, frees=frees) if frees or holder.is_filling else None
         # Those who may soon have shown one are given the time for it, once.
         is_early = not holder.is_filling and now_s < holder.since_s + _SHOW_S
-        if is_early and len(claims) + coming >= limits.HISTORY_HOLDERS:
+        if is_early and self._are_claimed(limits.HISTORY_HOLDERS - coming, peer):
             return None
         return Keep(all=True)
+
+    def _are_claimed(self, count: int, peer: PeerId) -> bool:
+        """Return True if so many others say that they hold all."""
+        claims = (other for other, one in self._whole.items() if one.claims_all and other != peer)
+        return len([*islice(claims, count)]) == count
 
     def _is_long(self, holds_from: int) -> bool:
         return self._writer.bytes_before_newest(holds_from) > limits.LEDGER_DISK_BYTES

@@ -14,6 +14,7 @@ from collections.abc import Callable, Collection, Iterator
 from dataclasses import dataclass, field
 
 from swarmtrain_transport import limits
+from swarmtrain_transport.coordinator.members.directory import Directory
 from swarmtrain_transport.coordinator.members.relays import Relays
 from swarmtrain_transport.coordinator.members.whereabouts import (
     Route,
@@ -30,7 +31,6 @@ from swarmtrain_transport.wire.messages import (
     Carrying,
     CoordinatorMessage,
     Hello,
-    Listens,
     Meet,
     Met,
     Part,
@@ -58,22 +58,14 @@ class Means:
 
 @dataclass(slots=True)
 class _Member:
-    """One peer: where it is, where it was told that others are, and what it may still make others
-    do. A mere relay meets nobody.
-
-    Attributes:
-        slot: number of it among all that are here, from 0.
-        told: bit of each slot whose address it was told: one of thousands has an entry for each.
-    """
+    """One peer: where it is, and what it may still make others do. A mere relay meets nobody."""
 
     boot: bytes
     name: str
     at: Whereabouts
     dials: TokenBucket
     is_member: bool
-    slot: int
     is_here: bool = True
-    told: int = 0
     unreached: frozenset[PeerId] = frozenset()
     busy: int = 0
 
@@ -172,7 +164,11 @@ class Meetings:
         self._members: dict[PeerId, _Member] = {}
         self._pairs: dict[PeerId, dict[PeerId, _Pair]] = {}
         self._senders: dict[PeerId, dict[PeerId, None]] = {}
-        self._free: list[int] = []
+        """Senders of the pairs of each receiver."""
+        self._namers: dict[PeerId, dict[PeerId, None]] = {}
+        """Peers that say of each that they cannot reach it."""
+        self._naming = set[PeerId]()
+        self._directory = Directory()
         self._dials: dict[PeerId, TokenBucket] = {}
         self._void: deque[bytes] = deque(maxlen=limits.MEET_VOID_KEPT)
         self._by_token: dict[bytes, _Meeting] = {}
@@ -192,16 +188,15 @@ class Meetings:
         at = Whereabouts(remote, hello.host, hello.port)
         if known is None:
             dials = self._dials_of(peer, now_s)
-            slot = self._free.pop() if self._free else len(self._members)
-            self._members[peer] = _Member(hello.boot, hello.name, at, dials, is_member, slot)
+            self._members[peer] = _Member(hello.boot, hello.name, at, dials, is_member)
+            self._directory.connected(peer)
             self._look_at(peer, now_s)
             return
-        if (at.host, at.port) != (known.at.host, known.at.port):
-            self._untell(known)
         has_moved = known.at.remote != remote
         # Who moves is mostly behind a router again, or again behind none; a dial will tell.
         at.is_dialled, at.places = known.at.is_dialled, known.at.places
-        known.at, known.is_here, known.told = at, True, 0
+        known.at, known.is_here = at, True
+        self._directory.connected(peer)
         for pair in self._pairs_of(peer):
             if self._end_try(pair, now_s) is not None:
                 pair.due_s = now_s  # its MEET may have gone to a connection that was dead
@@ -262,7 +257,10 @@ class Meetings:
         """A sender says whom it could not reach for UNREACHED_S."""
         if (member := self._members.get(peer)) is None:
             return
-        member.unreached = now_named = frozenset(others)
+        if not (others or member.unreached or peer in self._pairs):
+            return
+        self._name(peer, member, frozenset(others))
+        now_named = member.unreached
         for other in sorted(now_named):
             self._look(peer, other, now_s)
             pair = self._pair(peer, other)
@@ -275,6 +273,18 @@ class Meetings:
             if pair.is_named and pair.receiver not in now_named and is_quiet:
                 pair.is_named = pair.is_lost = False
                 self._look(peer, pair.receiver, now_s)
+
+    def _name(self, peer: PeerId, member: _Member, others: frozenset[PeerId]) -> None:
+        """Note whom a peer cannot reach now, in place of what it said before."""
+        for other in member.unreached - others:
+            if (namers := self._namers.get(other)) is not None:
+                namers.pop(peer, None)
+        for other in others & self._members.keys():
+            self._namers.setdefault(other, {})[peer] = None
+        member.unreached = others
+        self._naming.discard(peer)
+        if others:
+            self._naming.add(peer)
 
     def unheard(self, pairs: Collection[tuple[PeerId, PeerId]], now_s: float) -> None:
         """Parts of these senders have not come to these receivers in time for a round. A relay that
@@ -389,6 +399,10 @@ class Meetings:
 
     # ---- what others ask
 
+    def complainers(self) -> set[PeerId]:
+        """Return the peers that may miss somebody."""
+        return self._naming | self._pairs.keys()
+
     def misses(self, sender: PeerId) -> set[PeerId]:
         """Return those whom a peer says it cannot reach, and to whom no way was found."""
         member = self._members.get(sender)
@@ -484,41 +498,35 @@ class Meetings:
     # ---- evidence
 
     def _look_at(self, peer: PeerId, now_s: float) -> None:
-        others = [other for other in self._members if other != peer]
-        for receiver in others if self._meets_all else [*self._pairs.get(peer, ())]:
-            self._look(peer, receiver, now_s)
-        for sender in others if self._meets_all else self._concerned_by(peer):
-            self._look(sender, peer, now_s)
-        bit = 1 << self._members[peer].slot
-        for other in others:
-            if not self._members[other].told & bit:
-                self._locate(other, [peer])
-        self._locate(peer, others)
+        others: Collection[PeerId] = self._members if self._meets_all else self._concerned(peer)
+        for other in [other for other in others if other != peer]:
+            self._look(peer, other, now_s)
+            self._look(other, peer, now_s)
+        member = self._members[peer]
+        if member.is_member:
+            self._directory.enter(peer, member.at)
+        for other in [*self._members] if self._meets_all else [peer]:
+            self.tell_places(other)
         self._wake(now_s)
 
-    def _concerned_by(self, peer: PeerId) -> list[PeerId]:
-        """Return those who are to be brought to a peer, or say that they cannot reach it."""
-        named = [other for other, member in self._members.items() if peer in member.unreached]
-        return [*dict.fromkeys([*self._senders.get(peer, ()), *named])]
+    def _concerned(self, peer: PeerId) -> dict[PeerId, None]:
+        """Peers with whom one meets, or that cannot reach it or be reached by it."""
+        ends = [*self._pairs.get(peer, ()), *self._senders.get(peer, ())]
+        ends += [*self._namers.get(peer, ()), *sorted(self._members[peer].unreached)]
+        return dict.fromkeys(end for end in ends if end in self._members)
 
-    def _locate(self, peer: PeerId, others: Collection[PeerId]) -> None:
-        """Tell a peer where it can dial these, as far as it has not heard that: before the JOINs,
-        as it dials whom they let in."""
-        member, news, told = self._members[peer], dict[PeerId, tuple[str, int]](), 0
-        for other in others if member.is_member and member.is_here else ():
-            one = self._members[other]
-            at, bit = one.at, 1 << one.slot
-            if one.is_member and not member.told & bit and member.at.can_dial(at, at.host):
-                news[other] = at.host, at.port
-                told |= bit
-        if news:
-            member.told |= told
-            self._send(peer, Listens(news))
+    def tell_places(self, peer: PeerId) -> None:
+        """Tell a peer where it can dial the others, as far as it has not heard that: before the
+        JOINs, as it dials whom they let in. Of a swarm that is large it hears so when its records
+        come, and not at each change."""
+        member = self._members.get(peer)
+        if member is not None and member.is_member and member.is_here:
+            for news in self._directory.news(peer, member.at):
+                self._send(peer, news)
 
-    def _untell(self, one: _Member) -> None:
-        """Take it that nobody was told the address of this one."""
-        for member in self._members.values():
-            member.told &= ~(1 << one.slot)
+    def addressed(self) -> list[PeerId]:
+        """Return whom there is something to say to, which `tick` sends."""
+        return [peer for peer, _ in self._out]
 
     def _look(self, sender: PeerId, receiver: PeerId, now_s: float) -> None:
         """Begin to bring two together, or cease to, as the evidence is now."""
@@ -758,16 +766,17 @@ class Meetings:
         """Forget all that is known of a process."""
         for pair in self._pairs_of(peer):
             self._drop(pair)
-        for pair in self._every_pair():
+        for pair in self._every_pair() if peer in self.relays else ():
             if pair.standing is not None and pair.standing.route.relay == peer:
                 self._lose(pair, "the relay has gone", now_s)
             if pair.trying is not None and pair.trying.route.relay == peer:
                 self._fail(pair, now_s)
         self.relays.ceased(peer)
-        self._pairs.pop(peer, None)
         if (member := self._members.pop(peer, None)) is not None:
-            self._untell(member)
-            self._free.append(member.slot)
+            self._name(peer, member, frozenset())
+        for known in (self._pairs, self._senders, self._namers):
+            known.pop(peer, None)
+        self._directory.leave(peer)
 
     def _drop(self, pair: _Pair) -> None:
         self._end_try(pair, pair.tried_s)

@@ -5,6 +5,7 @@ lost. Nobody's word alone is believed on that: a peer that reaches few others ma
 the broken line. A word counts once meetings have found no way between the two.
 """
 
+import math
 from collections import defaultdict
 from collections.abc import Callable
 from collections.abc import Set as AbstractSet
@@ -45,6 +46,8 @@ class Reach:
         self._is_watching = False
         self._known: dict[PeerId, AbstractSet[PeerId]] = {}
         self._told: dict[PeerId, tuple[PeerLine, Unreached]] = {}
+        """Last word to each that is not well."""
+        self._next_s = -math.inf
 
     def progressed(self, line: PeerLine, message: Progress) -> None:
         """A peer says whom it cannot reach."""
@@ -52,11 +55,19 @@ class Reach:
         before = line.progress.unreached if line.progress is not None else ()
         self.is_due = self.is_due or is_first or message.unreached != before
 
+    def is_ready(self, now_s: float) -> bool:
+        """Return True if something has changed, and it is time to judge."""
+        return (self.is_due or self._meetings.has_news) and now_s >= self._next_s
+
     def settle(self, now_s: float) -> None:
         """Judge, if anything may have changed, and tell those whom it concerns."""
+        if now_s < self._next_s:
+            return
         if not (self.is_due or self._is_watching or self._meetings.has_news):
             return
         self.is_due = self._meetings.has_news = False
+        if len(self._live_roster.lines) > limits.CROWD_PEERS:
+            self._next_s = now_s + limits.CROWD_REACH_S
         for peer, told in self._judge(now_s):
             self._writer.send(peer, told)
             if told.peers:
@@ -75,12 +86,16 @@ class Reach:
         }
         words = self._words(here)
         news = list[tuple[PeerId, Unreached]]()
+        for gone in self._told.keys() - here.keys():
+            del self._told[gone]
         for peer, line in here.items():
+            is_refused = line.is_dialled is False
+            if not (is_refused or peer in words or peer in self._told):
+                line.life.unreached_s = None
+                continue
             by = words.get(peer, 0)
             is_marked = (
-                by > 0
-                and 2 * by > len(self._witnesses(peer, here))
-                and (by > 1 or line.is_dialled is False)
+                by > 0 and 2 * by > len(self._witnesses(peer, here)) and (by > 1 or is_refused)
             )
             if not is_marked:
                 line.life.unreached_s = None
@@ -88,21 +103,19 @@ class Reach:
                 line.life.unreached_s = now_s
             # Who takes part in meetings need not be dialled, so a try from here says nothing yet.
             # That it does it says before its first PROGRESS.
-            is_refused = line.is_dialled is False
             is_left_alone = self._meetings.knows(peer) or line.progress is None
             told = Unreached(
                 line.hello.host, line.hello.port, by if is_marked else 0,
                 by_coordinator=is_refused and (is_marked or not is_left_alone),
             )  # fmt: skip
-            before_on, before = self._told.get(peer, (line, None))
+            before_on, before = self._told.pop(peer, (line, None))
             if before_on is not line:
                 before = None  # a new connection has heard nothing
             is_well = told.peers == 0 and not told.by_coordinator
             if told != before and not (is_well and before is None):
                 news.append((peer, told))
-            self._told[peer] = (line, told)
-        for gone in self._told.keys() - here.keys():
-            del self._told[gone]
+            if not is_well:
+                self._told[peer] = (line, told)
         self._is_watching = bool(words)
         return news
 
@@ -120,8 +133,8 @@ class Reach:
         is no witness, unless the coordinator could not reach these either."""
         self._known.clear()
         words = defaultdict[PeerId, int](int)
-        for peer, line in here.items():
-            said = self._meetings.misses(peer) if line.progress is not None else ()
+        for peer in self._meetings.complainers() & here.keys():
+            said = self._meetings.misses(peer) if here[peer].progress is not None else ()
             named = {other for other in said if other in here and other != peer}
             if not named:
                 continue

@@ -37,6 +37,7 @@ class PeerLine:
         is_released: True once it was told that it may go.
         is_dialled: True if the coordinator itself could open a connection to the peer's address,
             None if it has not tried.
+        told_s: time when it was sent records last.
     """
 
     hello: Hello
@@ -51,6 +52,7 @@ class PeerLine:
     is_leaving: bool = False
     is_released: bool = False
     is_dialled: bool | None = None
+    told_s: float = -math.inf
     _awaited_index: int = -1
     _under_way: deque[tuple[int, int]] = field(default_factory=deque)
     _under_way_bytes: int = 0
@@ -110,7 +112,7 @@ class LiveRoster:
         self.lines: dict[PeerId, PeerLine] = {}
         self.unseen = {peer: LifeLine(now_s) for peer in view.roster}
         self._view = view
-        self._silent_s = now_s
+        self._silent_s = self._change_s = now_s
         self.closes_s = self._served_s = math.inf
         self.last_loss_s = limits.LAST_LOSS_S
         self._buried: dict[PeerId, float] = {}
@@ -127,7 +129,8 @@ class LiveRoster:
 
     def bury(self, peer: PeerId) -> None:
         """The peer leaves the roster without a word; it may come back yet."""
-        self._buried[peer] = self.lives()[peer].heard_s
+        life = self.lines[peer].life if peer in self.lines else self.unseen[peer]
+        self._buried[peer] = life.heard_s
         if len(self._buried) > limits.RUN_PEERS_MAX:
             del self._buried[next(iter(self._buried))]
 
@@ -155,6 +158,21 @@ class LiveRoster:
         absent = [peer for peer in self._view.roster if peer not in self.lines]
         self.unseen = {peer: self.unseen.get(peer, LifeLine(now_s)) for peer in absent}
 
+    @property
+    def is_crowd(self) -> bool:
+        """True if there are so many that nothing is done for each of them at every message."""
+        return len(self.lines) > limits.CROWD_PEERS
+
+    def alive_of(self, peers: Iterable[PeerId], now_s: float) -> set[PeerId]:
+        """Return those of some peers that the failure detector holds to be alive."""
+        lines, unseen, alive = self.lines, self.unseen, set[PeerId]()
+        for peer in peers:
+            line = lines.get(peer)
+            life = line.life if line is not None else unseen.get(peer)
+            if life is not None and now_s < life.suspect_at_s:
+                alive.add(peer)
+        return alive
+
     def alive(self, now_s: float) -> set[PeerId]:
         """Return the peers that the failure detector holds to be alive."""
         alive = {p for p, line in self.lines.items() if now_s < line.life.suspect_at_s}
@@ -173,6 +191,18 @@ class LiveRoster:
             if (line := self.lines.get(peer)) is not None:
                 line.life.idle_s = None
 
+    @property
+    def patience_s(self) -> float:
+        """Silence after which a peer is suspected that is in no op."""
+        return limits.SUSPECT_PROGRESS * self._view.progress_s
+
+    def called(self, members: Iterable[PeerId], now_s: float) -> None:
+        """A PLAN names these."""
+        for peer in members:
+            if (line := self.lines.get(peer)) is not None:
+                line.life.called(now_s)
+                self.stirs(line.life)
+
     def connected(self) -> dict[PeerId, PeerLine]:
         """Lines whose control connection stands."""
         return {peer: line for peer, line in self.lines.items() if line.connected}
@@ -187,17 +217,24 @@ class LiveRoster:
             if (old.hello.host, old.hello.port) == (hello.host, hello.port):
                 line.is_dialled = old.is_dialled
         self.lines[peer] = line
+        self.stirs(line.life)
         self.unseen.pop(peer, None)
         self._buried.pop(peer, None)
         return line
 
-    def wakeups(self) -> list[float]:
-        """List when somebody falls silent for too long, or a run that is over ends."""
-        times: list[float] = []
-        for life in self.lives().values():
-            times += [life.suspect_at_s, life.evict_at_s]
+    def wakeups(self, now_s: float) -> list[float]:
+        """List when somebody falls silent for too long, or a run that is over ends. In a crowd only
+        the first of these times is looked for again, once it has come."""
+        if now_s >= self._change_s or not self.is_crowd:
+            lives = self.lives().values()
+            times = [time for life in lives for time in (life.suspect_at_s, life.evict_at_s)]
+            self._change_s = min((time for time in times if time > now_s), default=math.inf)
         loss_s = self.closes_s - limits.FINISH_S + self.last_loss_s
-        return [*times, loss_s, self.closes_s, self._missed_until_s, self._ends_s]
+        return [self._change_s, loss_s, self.closes_s, self._missed_until_s, self._ends_s]
+
+    def stirs(self, life: LifeLine) -> None:
+        """Note that something has come forward in one's life line."""
+        self._change_s = min(self._change_s, life.suspect_at_s)
 
     @property
     def _ends_s(self) -> float:

@@ -7,7 +7,8 @@ had from nobody and nobody holds the state that it led to, so the run goes back 
 that somebody has (T12).
 """
 
-from collections.abc import Callable, Mapping
+from collections import Counter
+from collections.abc import Callable, Iterable, Mapping
 from collections.abc import Set as AbstractSet
 
 from swarmtrain_transport.coordinator.chronicle import Chronicle
@@ -35,8 +36,8 @@ def trusted_root(view: GroupView, peers: Peers, op: int) -> bytes | None:
     attested = view.root_after(op)
     if attested is not None:
         return attested
-    held = [one.state_root for one in peers.values() if one.applied_op == op]
-    return next((root for root in held if 2 * held.count(root) > len(held)), None)
+    held = Counter(one.state_root for one in peers.values() if one.applied_op == op)
+    return _most(held, held.total())
 
 
 def disputed(view: GroupView, peers: Peers) -> dict[bytes, list[PeerId]]:
@@ -65,9 +66,7 @@ def rewind_due(view: GroupView, peers: Peers, *, all_heard: bool) -> Rewind | No
     """
     if view.ops or not all_heard or not peers:
         return None
-    if not _all_connected(peers):
-        return None
-    if all(one.stranded_op < 0 for one in peers.values()):
+    if all(one.stranded_op < 0 for one in peers.values()) or not _all_connected(peers):
         return None
     here = [one for one in peers.values() if one.applied_op >= 0]
     if not here:
@@ -95,8 +94,12 @@ def _is_ours(view: GroupView, one: GroupPeer) -> bool:
 
 def _agreed_root(held: Mapping[PeerId, bytes], voters: AbstractSet[PeerId]) -> bytes | None:
     """The state root that more than half of the voters hold, None without one."""
-    roots = [root for peer, root in held.items() if peer in voters]
-    return next((root for root in roots if 2 * roots.count(root) > len(voters)), None)
+    return _most(Counter(held[peer] for peer in voters if peer in held), len(voters))
+
+
+def _most(held: Counter[bytes], voters: int) -> bytes | None:
+    """The root that more than half have."""
+    return next((root for root, count in held.most_common(1) if 2 * count > voters), None)
 
 
 class Agreement:
@@ -148,38 +151,40 @@ class Agreement:
             return
         if op not in self._view.commits or op in self._view.attests:
             return
-        held, alive = self._held_at(op), self._group_peers.alive(now_s)
-        members = alive & set(self._view.commits[op].boots) - self._voiceless(op)
+        boots, peers = self._view.commits[op].boots, self._group_peers
+        held, members = self._held_at(op, boots), peers.alive_of(boots, now_s)
+        members -= self._voiceless(op, members - held.keys())
         root = _agreed_root(held, members)
         if root is None and members <= held.keys():
             # A peer that has replayed the op speaks for it, as it does where the next one is
             # planned.
-            root = _agreed_root(held, alive & self._group_peers.here.keys())
+            held = self._held_at(op, peers.here)
+            root = _agreed_root(held, peers.alive_of(peers.here, now_s))
         if root is not None:
             self._writer.append(Attest(op, root, group=self._view.group))
-            for peer in held:
-                self._check_state(peer, self._group_peers.here[peer])
+            for peer in self._held_at(op, peers.here):
+                self._check_state(peer, peers.here[peer])
 
-    def _voiceless(self, op: int) -> set[PeerId]:
-        """Members of a committed op whose processes have died since, and that cannot get its state:
-        they were started again, and have said STRANDED for it or for an op before. They have no
-        more to say than while they were dead, once everybody is here who may help them."""
+    def _voiceless(self, op: int, silent: AbstractSet[PeerId]) -> set[PeerId]:
+        """Return those silent members of a committed op whose processes have died since, and that
+        cannot get its state: they were started again, and have said STRANDED for it or for an op
+        before. They have no more to say than while they were dead, once everybody is here who may
+        help them."""
         here, boots = self._group_peers.here, self._view.commits[op].boots
-        if not (self._group_peers.all_heard and _all_connected(here)):
-            return set()
-        return {
+        lost = {
             peer
-            for peer, one in here.items()
-            if 0 <= one.stranded_op <= op
+            for peer in silent & here.keys()
+            if 0 <= (one := here[peer]).stranded_op <= op
             and one.applied_op < op
             and one.line.hello.boot != boots.get(peer)
         }
+        return lost if lost and self._group_peers.all_heard and _all_connected(here) else set()
 
-    def _held_at(self, op: int) -> dict[PeerId, bytes]:
-        """State roots that were reported after a committed op, or after skipped ones behind it; by
-        clocks of those who were in it, and in none since."""
+    def _held_at(self, op: int, among: Iterable[PeerId]) -> dict[PeerId, bytes]:
+        """State roots that some have reported after a committed op, or after skipped ones behind
+        it; by clocks those who were in it, and in none since."""
+        here = self._group_peers.here
         if self._view.by_clocks:
-            here = self._group_peers.here
             return {
                 peer: here[peer].state_root
                 for peer in self._view.commits[op].weights
@@ -188,9 +193,10 @@ class Agreement:
                 and here[peer].in_place
                 and here[peer].applied_op >= op
             }
+        found = {peer: here[peer] for peer in among if peer in here}
         return {
             peer: one.state_root
-            for peer, one in self._group_peers.here.items()
+            for peer, one in found.items()
             if one.in_place and one.applied_op >= op and self._view.commit_at(one.applied_op) == op
         }
 
@@ -200,7 +206,8 @@ class Agreement:
         then is here any more, or joiners would have nobody to take a state from."""
         if op not in self._view.commits:
             return
-        here, held = self._group_peers.here, self._held_at(op)
+        here = self._group_peers.here
+        held = self._held_at(op, here)
         known = self._view.roots.get(op, {})
         if not held or any(root in known.values() for root in held.values()):
             return

@@ -54,6 +54,11 @@ class FirstState:
         if self._view.genesis is None:
             self._offers[peer] = genesis
 
+    @property
+    def is_pending(self) -> bool:
+        """True while time alone may decide something."""
+        return self.is_open or (bool(self._offers) and self._view.genesis is None)
+
     def next_genesis(self, now_s: float) -> Attest | None:
         """Return the offer that is taken now: of a peer that was passed over least; at once if it
         never was, else when another has had its time to offer."""

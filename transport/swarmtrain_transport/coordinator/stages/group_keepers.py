@@ -89,9 +89,7 @@ class GroupKeepers:
 
     def alive(self, now_s: float) -> set[PeerId]:
         """Keepers that the failure detector holds to be alive."""
-        if not self._view.keepers:
-            return set()
-        return self._live_roster.alive(now_s) & self._view.keepers.keys()
+        return self._live_roster.alive_of(self._view.keepers, now_s)
 
     def planned(self, now_s: float) -> dict[PeerId, PeerLine]:
         """The keepers that the next PLAN is to name: those that are here and waited for."""
