@@ -236,7 +236,10 @@ class CoordinatorApp:
             max_msg_size=limits.CONTROL_BYTES_MAX, heartbeat=HEARTBEAT_S, compress=False,
             timeout=CLOSE_TIMEOUT_S, autoping=False,
         )  # fmt: skip
-        await socket.prepare(request)
+        try:
+            await socket.prepare(request)
+        except ConnectionError:
+            return socket  # it was sent away meanwhile: aiohttp would log that with a traceback
         guest = await self._at_the_door(request, socket)
         if guest is not None:
             await self._converse(socket, request.transport, *guest)

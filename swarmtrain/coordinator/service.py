@@ -87,6 +87,9 @@ logger = logging.getLogger(__name__)
 LOOK_S = 1.0
 """Pause between two looks for trackers."""
 
+FILES_BESIDE = 512
+"""Descriptors of strangers, viewers and files, beside those of peers."""
+
 Part = Callable[[Text, Path, Tell], Parted]
 
 Watched = Callable[[Rendezvous], contextlib.AbstractAsyncContextManager[None]]
@@ -171,6 +174,7 @@ async def serve(
         status = _status(state_dir, machine, desk, page)
         told: asyncio.Task[None] | None = None
         try:
+            _make_room(config.admission.peers_max, tell)
             await _listen(porch, host, port)
             outside.begin(porch.port)
             await status.open()
@@ -270,9 +274,19 @@ async def _porch(runner: web.AppRunner, keys: RunKeys) -> Porch:
     return Porch(runner.server, keys.server_context())
 
 
+def _make_room(peers_max: int, tell: Tell) -> None:
+    """Allow a connection for each peer of the run, and say so where the system does not."""
+    files, needed = descriptors.raise_limit(), peers_max + FILES_BESIDE
+    if files < needed:
+        tell(
+            f"This system lets a process have {files} files open, and {peers_max} peers need"
+            f" {needed}: beyond {max(0, files - FILES_BESIDE)} they may find no room. Raise the"
+            f" limit ('ulimit -n {needed}', or LimitNOFILE of a service)."
+        )
+
+
 async def _listen(porch: Porch, host: str, port: int) -> None:
     """Bind; the porch knows the port that it became."""
-    # No higher limit: few strangers stand there at once, and no decision opens a file.
     descriptors.log_shortage_once(asyncio.get_running_loop())
     try:
         await porch.open(host, port)

@@ -243,9 +243,9 @@ def test_one_household_is_one_address_also_with_ipv6() -> None:
 
 def test_only_so_many_addresses_are_remembered() -> None:
     failed = FailedKnocks()
-    for number in range(5000):
+    for number in range(ADDRESSES_MAX + 900):
         failed.note(f"10.0.{number // 250}.{number % 250}", 0.0)
-    assert len(failed._tries) == 4096
+    assert len(failed._tries) == ADDRESSES_MAX
 
 
 def test_the_standing_invite_is_the_same_until_it_opens_nothing(tmp_path: Path) -> None:

@@ -147,6 +147,7 @@ class RunKeys:
         """TLS 1.3 only: both ends are this program."""
         context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
         context.minimum_version = ssl.TLSVersion.TLSv1_3
+        context.num_tickets = 0  # no peer resumes a session, and each ticket is kept and sent
         with self.place.as_file(TLS_FILE) as path:
             context.load_cert_chain(path)
         return context

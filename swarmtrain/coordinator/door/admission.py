@@ -37,8 +37,9 @@ rate 128 bits cannot be guessed."""
 
 FAILED_WINDOW_S = 60.0
 
-ADDRESSES_MAX = 4096
-"""Addresses remembered at once; the longest silent one is forgotten first."""
+ADDRESSES_MAX = 4 * limits.RUN_PEERS_MAX
+"""Addresses remembered at once; the longest silent one is forgotten first. Those of all members are
+among them, or a crowd that all comes back would have to wait with the strangers."""
 
 STRANGERS_MAX = 128
 """Connections before the door at once, twice the peers of a full run that all come back. TLS takes
@@ -336,12 +337,10 @@ class Door:
             raise DoorClosed("SWT-E315", "The organiser has withdrawn this invite.")
         if row.has_expired(self._wall_clock()):
             raise DoorClosed("SWT-E314", "This invite has expired. Ask for a new one.")
-        others = [
-            other
-            for other, invite_id in self._promised.items()
-            if invite_id == row.invite_id and other != peer and not self._store.is_admitted(other)
-        ]
-        if row.is_used_up(len(others)):
+        for other in [one for one in self._promised if self._store.is_admitted(one)]:
+            del self._promised[other]  # its JOIN has counted the use
+        others = [other for other, by in self._promised.items() if by == row.invite_id]
+        if row.is_used_up(sum(other != peer for other in others)):
             raise DoorClosed(
                 "SWT-E311", f"All {row.uses_max} uses of this invite are taken. Ask for a new one."
             )

@@ -9,6 +9,7 @@ pause that doubles. Pure: the shell waits and cuts.
 from collections import OrderedDict
 from dataclasses import dataclass
 
+from swarmtrain_transport import limits
 from swarmtrain_transport.links.link import PeerId
 from swarmtrain_transport.links.outbox import TokenBucket
 
@@ -68,8 +69,9 @@ BLOCKED_FIRST_S = 15.0
 BLOCKED_MAX_S = 3600.0
 """Times for which a key is not let in after a cut: doubling, and halved with every hour since."""
 
-KEYS_MAX = 1024
-"""Members remembered: sixteen generations of a full run. The longest quiet one is forgotten."""
+KEYS_MAX = 4 * limits.RUN_PEERS_MAX
+"""Members remembered: four generations of a full run. The longest quiet one is forgotten, so it
+must not be one that is here: each of its messages would make a new budget."""
 
 CONTROL_FRAME = "websocket ping"
 """A kind beside those of the messages."""

@@ -64,7 +64,10 @@ class Checkup:
         socket = web.WebSocketResponse(
             max_msg_size=2 * CHECK_PART_BYTES, compress=False, timeout=CLOSE_TIMEOUT_S
         )
-        await socket.prepare(request)
+        try:
+            await socket.prepare(request)
+        except ConnectionError:
+            return socket  # it has left
         nonce = secrets.token_bytes(NONCE_BYTES)
         with contextlib.suppress(TimeoutError, ConnectionError):
             async with asyncio.timeout(KNOCK_TIMEOUT_S):

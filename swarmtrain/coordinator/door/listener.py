@@ -44,9 +44,9 @@ WORDLESS_BYTES_MAX = limits.CONTROL_BYTES_MAX + (1 << 20)
 """Bytes of a member between two of its messages, of which the largest has CONTROL_BYTES_MAX. Empty
 fragments of one that never ends take time to read, and no budget would hear of them."""
 
-TLS_BUFFER_BYTES = 64 << 10
-"""Bytes that asyncio reads of a TLS connection at once. By itself it keeps room for 256 KiB for
-each, also for a stranger's; control messages and requests are small."""
+TLS_BUFFER_BYTES = 16 << 10
+"""Bytes that asyncio reads of a TLS connection at once, one record of TLS. By itself it keeps room
+for 256 KiB for each, also for a stranger's; control messages and requests are small."""
 
 MEMBER_CONNECTIONS_MAX = 8
 """Connections of one member: its control lane, one for pieces of text, and those that have broken
