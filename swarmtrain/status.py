@@ -103,7 +103,7 @@ class StatusServer:
             app.router.add_get("/why/{number:[0-9]{1,9}}", self._answer_why)
         if self._obey is not None:
             app.router.add_post(ORDER_PATH, self._answer_order)
-        if self.path.parent != self._state_dir:
+        if self.path.parent != self._state_dir.absolute():
             _make_own_folder(self.path.parent)
         # The directory is ours alone, so a socket that is there is left from a killed process.
         self.path.unlink(missing_ok=True)
@@ -320,12 +320,12 @@ def nothing_ran_in(directory: Path) -> NotRunning:
     )
 
 
-def newest_state_dir(root: Path | None = None, *, beside: str = "") -> Path:
+def newest_state_dir(root: Path | None = None, *, beside: tuple[str, ...] = ()) -> Path:
     """The state directory whose process began to answer last, whether or not it still runs.
 
     Args:
         root: folder to look in; None means the default place of all runs.
-        beside: only directories that hold a file of this name.
+        beside: only directories that hold a file of one of these names; none for any.
 
     Raises:
         UserError: SWT-E806, there is none.
@@ -335,7 +335,7 @@ def newest_state_dir(root: Path | None = None, *, beside: str = "") -> Path:
     for found in root.rglob(WHERE_FILE):
         # A directory may vanish while we look.
         with contextlib.suppress(OSError):
-            if beside and not found.with_name(beside).exists():
+            if beside and not any(found.with_name(name).exists() for name in beside):
                 continue
             began = found.stat().st_mtime
             if newest is None or began > newest[0]:

@@ -83,17 +83,20 @@ def prune_checkpoints(
 
     directories = state_dirs(given)
     gone: list[Path] = []
+    refused: list[UserError] = []
     for directory in directories:
         try:
             gone += kept.prune(directory, keep, removes=yes)
         except UserError as error:
-            if len(directories) == 1:
+            refused.append(error)
+            if len(refused) == len(directories):  # nothing was looked at
                 raise
             say(f"{directory} is left as it is. {error.what}")
     for path in gone:
         show(str(path))
     if not gone:
-        show(f"Nothing is older than the newest {keep} that hold.")
+        newest = "the newest that holds" if keep == 1 else f"the newest {keep} that hold"
+        show(f"Nothing is older than {newest}.")
     elif yes:
         show(f"Removed {counted(len(gone), 'checkpoint')}.")
     else:

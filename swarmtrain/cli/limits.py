@@ -22,6 +22,7 @@ from swarmtrain.config.owner_limits import (
     write,
 )
 from swarmtrain.console.lines import show, show_json
+from swarmtrain.foundation.errors import misuse
 
 limits_app = typer.Typer(
     name="limits", help="See and set what a peer may take of this machine.", no_args_is_help=True,
@@ -147,12 +148,19 @@ def show_limits(
 
 
 def _directory(state_dir: Path | None) -> Path:
-    from swarmtrain.peer.disk.ledger_file import FILE_NAME
+    from swarmtrain.peer.disk import identity_file, ledger_file
     from swarmtrain.status import newest_state_dir, no_directory
 
-    directory = state_dir or newest_state_dir(beside=FILE_NAME)
+    directory = state_dir or newest_state_dir(beside=(ledger_file.FILE_NAME,))
     if not directory.is_dir():
         raise no_directory(directory)
+    # Limits in a wrong place would hold for nobody, and their owner would not hear of it.
+    if not any((directory / one.FILE_NAME).exists() for one in (identity_file, ledger_file)):
+        raise misuse(
+            f"{directory} is no peer's state directory, so limits there would hold for nobody.",
+            "Name the directory that `swarmtrain status` shows for your peer, or leave it out for "
+            "the newest. A first start takes limits as options of `swarmtrain join`.",
+        )
     return directory
 
 

@@ -26,9 +26,9 @@ def obeyed(
     """
     context.ensure_object(Situation).begin(verbose=verbose)
     from swarmtrain import status
-    from swarmtrain.coordinator.disk.store import FILE_NAME
+    from swarmtrain.coordinator.disk.store import MARKS
 
-    directory = state_dir or status.newest_state_dir(beside=FILE_NAME)
+    directory = state_dir or status.newest_state_dir(beside=MARKS)
     said = {key: value for key, value in more.items() if value is not None}
     return status.order(directory, {"order": order, **said})
 

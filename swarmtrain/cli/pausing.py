@@ -7,7 +7,7 @@ import typer
 
 from swarmtrain.cli.arguments import StateDir, Verbose, read_by
 from swarmtrain.cli.situation import Situation
-from swarmtrain.config.options import parse_duration
+from swarmtrain.config.options import parse_pause
 from swarmtrain.console.lines import show
 
 
@@ -16,7 +16,7 @@ def pause(
     seconds: Annotated[
         float | None,
         typer.Option(
-            "--for", metavar="TIME", parser=read_by(parse_duration),
+            "--for", metavar="TIME", parser=read_by(parse_pause),
             show_default="until `swarmtrain resume`", help="For how long: 90s, 30m, 2h.",
         ),
     ] = None,
@@ -58,5 +58,5 @@ def _told(
     from swarmtrain import status
     from swarmtrain.peer.disk.ledger_file import FILE_NAME
 
-    directory = state_dir or status.newest_state_dir(beside=FILE_NAME)
+    directory = state_dir or status.newest_state_dir(beside=(FILE_NAME,))
     return status.order(directory, {"order": order, **more})

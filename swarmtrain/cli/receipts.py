@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from swarmtrain.cli.arguments import AsJson, StateDir, Verbose
+from swarmtrain.cli.arguments import AsJson, StateDir, Verbose, read_by
 from swarmtrain.cli.situation import Situation
 from swarmtrain.console.lines import counted, fact, show, show_json
 from swarmtrain.foundation.errors import UserError, misuse, translate
@@ -22,8 +22,25 @@ receipts_app = typer.Typer(
     rich_markup_mode=None,
 )  # fmt: skip
 
+_KEY_CHARS = 64
+
 FILES_MAX = 100_000
 """Receipts of a folder that are read; each takes a millisecond."""
+
+
+def parse_key(text: str) -> str:
+    """Read a run key.
+
+    Raises:
+        UserError: SWT-E610, it is none; also where it is empty, as no key is compared then.
+    """
+    key = text.strip().lower()
+    if len(key) != _KEY_CHARS or not set(key) <= set("0123456789abcdef"):
+        raise misuse(
+            f"--run-key is no run key: it has {len(key)} characters, or some that are no digits.",
+            f"A run key has {_KEY_CHARS} hex digits; `swarmtrain verify DIR` prints it.",
+        )
+    return key
 
 
 @receipts_app.command()
@@ -37,16 +54,24 @@ def save(
     """Make a receipt of each round with this peer's work, from its copy of the ledger. Nobody is
     asked; the peer may run. Receipts that are there already are made again."""
     context.ensure_object(Situation).begin(verbose=verbose)
-    from swarmtrain.credit.receipt import SUFFIX, made, run_key_of
+    from swarmtrain.credit.receipt import BYTES_MAX, SUFFIX, made, run_key_of
     from swarmtrain.foundation import atomic_file, dirs, regular_file
     from swarmtrain.peer.disk import group_storage, identity_file, ledger_file
     from swarmtrain.status import newest_state_dir
 
-    directory = state_dir or newest_state_dir(beside=ledger_file.FILE_NAME)
+    directory = state_dir or newest_state_dir(beside=(ledger_file.FILE_NAME,))
     records = _ledger_of(directory)
     key = run_key_of(records)
-    peer = identity_file.load(directory / identity_file.FILE_NAME).peer_id
-    run_file = regular_file.read(directory / group_storage.RUN_FILE, None)
+    try:
+        peer = identity_file.load(directory / identity_file.FILE_NAME).peer_id
+        run_file = regular_file.read(directory / group_storage.RUN_FILE, BYTES_MAX)
+    except FileNotFoundError as error:
+        raise UserError(
+            "SWT-E806",
+            f"There is no {error.filename}, so no receipt can be made.",
+            "A receipt names the peer's key, and holds the run file that the ledger's hash is of.",
+            "Name the whole state directory of a peer that has been in the run.",
+        ) from error
     names = []
     try:
         for group, op, data in made(records, peer, run_file):
@@ -78,9 +103,14 @@ def verify(
     context: typer.Context,
     path: Annotated[Path, typer.Argument(help="A receipt, or a folder of receipts.")],
     run_key: Annotated[
-        str,
-        typer.Option(metavar="HEX", help="Key that must have signed, from somebody you trust."),
-    ] = "",
+        str | None,
+        typer.Option(
+            metavar="HEX",
+            parser=read_by(parse_key),
+            show_default=False,
+            help="Key that must have signed, from somebody you trust.",
+        ),
+    ] = None,
     ledger: Annotated[
         Path | None,
         typer.Option(
@@ -98,15 +128,16 @@ def verify(
     context.ensure_object(Situation).begin(verbose=verbose)
     import msgspec
 
-    from swarmtrain.credit.receipt import judged
+    from swarmtrain.credit.receipt import judged, run_key_of
 
     records = _ledger_of(ledger) if ledger is not None else None
+    its_key = run_key_of(records).hex() if records is not None else ""
     proven: list[Proven] = []
     refused: list[tuple[Path, UserError]] = []
     files = _files(path)
     for file in files:
         try:
-            proven.append(_proven(file, run_key.strip().lower()))
+            proven.append(_proven(file, run_key or "", its_key))
         except UserError as error:
             refused.append((file, error))
     told = judged(proven, records)
@@ -122,7 +153,9 @@ def verify(
         raise UserError(first.code, f"{file}{more}: {first.what}", first.meaning, first.remedy)
 
 
-def _proven(file: Path, run_key: str) -> "Proven":
+def _proven(file: Path, run_key: str, its_key: str) -> "Proven":
+    """The facts of a receipt that one key must have signed, if one was given; the other one is that
+    of the ledger beside it."""
     from swarmtrain.credit.receipt import BYTES_MAX, checked, proves_nothing
     from swarmtrain.foundation import regular_file
 
@@ -133,6 +166,13 @@ def _proven(file: Path, run_key: str) -> "Proven":
     found = checked(data)
     if run_key and found.run_key != run_key:
         raise proves_nothing(f"the run key that has signed it is {found.run_key}")
+    if its_key and found.run_key != its_key:
+        raise UserError(
+            "SWT-E813",
+            f"It is of another run than the ledger: of {found.run}, whose key is {found.run_key}.",
+            "The ledger can say nothing of it.",
+            "Name with --ledger a peer's directory of that run, or leave it out.",
+        )
     return found
 
 

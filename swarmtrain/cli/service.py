@@ -41,7 +41,7 @@ def install(
     place = dirs.peer_dirs(parsed.run, "", "peer")[0]
     secret: Path = place / "service.invite"
     words = (
-        sys.executable, "-m", "swarmtrain", "join", "--yes", "--wait", "--invite-file",
+        sys.executable, "-P", "-m", "swarmtrain", "join", "--yes", "--wait", "--invite-file",
         str(secret), "--state-dir", str(place), *options,
     )  # fmt: skip
     service, installed = Service(words, place), Installed()

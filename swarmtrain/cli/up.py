@@ -1,5 +1,6 @@
 """`swarmtrain up run.toml`: the coordinator of a run, until Ctrl+C or the last round."""
 
+import os
 import sys
 from collections.abc import Callable
 from dataclasses import replace
@@ -33,6 +34,8 @@ from swarmtrain_transport.credentials.invite import Invite, names_its_reader
 from swarmtrain_transport.limits import LINGER_LATE_S
 
 if TYPE_CHECKING:
+    from types import ModuleType
+
     from swarmtrain.config.settings import RunConfig
     from swarmtrain.coordinator.corpus_service import Text
     from swarmtrain.coordinator.initial import Initial
@@ -168,6 +171,8 @@ def _serve(options: UpOptions, situation: Situation) -> None:
     for warning in config_limits.warnings(config):
         say(f"Warning: {warning}")
     directory = options.state_dir or dirs.coordinator_dir(config.run.name)
+    if not options.store:
+        _check_stays_here(options, directory)
     situation.state_dir = dirs.make_private(directory)
     if options.rounds:
         say(_rate_words(config))
@@ -180,6 +185,8 @@ def _serve(options: UpOptions, situation: Situation) -> None:
     from swarmtrain.coordinator.text_source import text_of
 
     if options.new_run:
+        if options.store:  # who is refused for that has lost nothing
+            _sharing().check_nobody_leads(options.store, config.run.name)
         set_aside(directory, say, has_log=not options.store)
     config, initial = _beginning(options, config, directory)
     read_text = cache(partial(text_of, config, places, directory / "text", tell_stamped))
@@ -241,6 +248,25 @@ def tell_stamped(text: str) -> None:
     say(stamped(text, sys.stderr))
 
 
+def _check_stays_here(options: UpOptions, directory: Path) -> None:
+    """Refuse, where no --store was given, what belongs to a run in a database."""
+    from swarmtrain import status
+    from swarmtrain.coordinator.disk.store import FILE_NAME, LOCK_FILE
+
+    if options.key_file is not None:
+        raise misuse(
+            "--key-file seals keys in a database, and no --store names one.",
+            "Add --store, or leave --key-file out: without a database the keys lie unsealed in the "
+            "state directory.",
+        )
+    was_shared = all((directory / name).exists() for name in (LOCK_FILE, status.WHERE_FILE))
+    if was_shared and not (directory / FILE_NAME).exists() and not options.new_run:
+        raise misuse(
+            f"The run of {directory} has its log in a database, and no --store names that.",
+            "Name it with --store, or begin another run here with --new-run.",
+        )
+
+
 def _shared(
     options: UpOptions, config: "RunConfig", directory: Path, read_text: Callable[[], "Text | None"]
 ) -> "Shared":
@@ -251,15 +277,7 @@ def _shared(
     from swarmtrain.coordinator.disk.store import FILE_NAME
     from swarmtrain.coordinator.outside import reachable_host
 
-    try:
-        from swarmtrain.coordinator.sharing import Shared
-    except ModuleNotFoundError as exc:
-        raise UserError(
-            "SWT-E102",
-            "--store needs psycopg, which is not installed.",
-            "All else works without it.",
-            "Install it: pip install 'swarmtrain[postgres]'",
-        ) from exc
+    sharing = _sharing()
     if (directory / FILE_NAME).exists():
         raise misuse(
             f"{directory} holds a run with a log of its own, which --store does not move.",
@@ -268,6 +286,11 @@ def _shared(
         )
     if options.key_file is not None:
         secret = sealed_keys.read_secret(options.key_file)
+        if os.name != "nt" and options.key_file.stat().st_mode & 0o077:
+            say(
+                "Warning: other users of this machine may read the key file, which opens the run's"
+                f" keys. Keep them out: chmod 600 {options.key_file}"
+            )
     elif sys.stdin.isatty():
         typed = typer.prompt(
             "Passphrase of the run's keys", hide_input=True, confirmation_prompt=True, err=True
@@ -281,9 +304,24 @@ def _shared(
     port = options.public_port or options.listen.port
     host = options.public_host or reachable_host(options.listen.host)
     address = (host, port) if port else None
-    return Shared(
+    shared: Shared = sharing.Shared(
         directory, options.store, secret, config, address, tell_stamped, time.time, read_text
     )
+    return shared
+
+
+def _sharing() -> "ModuleType":
+    """The module of coordinators that share a database, which needs a package of its own."""
+    try:
+        from swarmtrain.coordinator import sharing
+    except ModuleNotFoundError as exc:
+        raise UserError(
+            "SWT-E102",
+            "--store needs psycopg, which is not installed.",
+            "All else works without it.",
+            "Install it: pip install 'swarmtrain[postgres]'",
+        ) from exc
+    return sharing
 
 
 def _beginning(
@@ -335,6 +373,8 @@ def _place_of(given: tuple[str, ...], directory: Path, known: "Initial | None") 
     from swarmtrain.trained.places import state_dirs
     from swarmtrain.verify.coordinator_state import is_coordinators
 
+    if not all(given):
+        raise misuse("--from names nothing.", "Name a run, a state directory or a file.")
     place = Path(given[0])
     if len(given) == 1 and weights.is_weights(place):
         return place
@@ -350,7 +390,10 @@ def _place_of(given: tuple[str, ...], directory: Path, known: "Initial | None") 
         say("The run goes on with the weights that it began with; --from changes nothing any more.")
         return made
     shutil.rmtree(made, ignore_errors=True)
-    words = (sys.executable, "-m", "swarmtrain", "export", "--moments", "--to", str(made), "--")
+    # -P: modules of the folder that the organiser stands in, perhaps of somebody else, are none.
+    words = (
+        sys.executable, "-P", "-m", "swarmtrain", "export", "--moments", "--to", str(made), "--"
+    )  # fmt: skip
     done = subprocess.run((*words, *given), stdout=subprocess.PIPE, text=True, check=False)
     if done.returncode:
         raise typer.Exit(done.returncode)  # it has said why

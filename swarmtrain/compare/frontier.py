@@ -199,7 +199,7 @@ def kept(directory: Path) -> Search | None:
     """The last search's findings, if they are there and whole."""
     try:
         found = msgspec.json.decode((directory / FILE).read_bytes(), type=Search)
-    except (OSError, msgspec.DecodeError):
+    except (OSError, ValueError):
         return None
     is_whole = all({BYTES, *NETS} <= one.costs.keys() for one in found.points)
     return found if is_whole else None

@@ -20,6 +20,7 @@ from swarmtrain.config.problem import Problem
 from swarmtrain.config.settings import (
     BYTES,
     OWN_TEXT,
+    GuardSection,
     InnerSection,
     OuterSection,
     RunConfig,
@@ -65,6 +66,16 @@ def _range_problems(config: RunConfig) -> Iterator[Problem]:
 
 def warnings(config: RunConfig) -> tuple[str, ...]:
     """Return warnings: settings that will work, but hardly as they were meant."""
+    return (*_idle_guard(config), *_lossy_codec(config))
+
+
+def _idle_guard(config: RunConfig) -> tuple[str, ...]:
+    if config.guard.spike or config.guard == GuardSection():
+        return ()
+    return ("[guard] does nothing without guard.spike: set it, as 1.5, if there shall be a guard.",)
+
+
+def _lossy_codec(config: RunConfig) -> tuple[str, ...]:
     if facts_here(config.outer.strategy) is None or not loses_for_good(config):
         return ()
     remedy = (

@@ -321,6 +321,21 @@ def parse_duration(text: str) -> float:
     return float(match[1]) * _DURATION_UNITS[match[2]]
 
 
+PAUSE_S_MAX = 366 * 86_400.0
+"""Longest pause of a peer that has an end."""
+
+
+def parse_pause(text: str) -> float:
+    """Read a length of time as `parse_duration` does, of PAUSE_S_MAX at most."""
+    seconds = parse_duration(text)
+    if seconds > PAUSE_S_MAX:
+        raise misuse(
+            f"{cleaned(text)!r} is longer than a year.",
+            "Leave --for out: the peer rests until `swarmtrain resume` then.",
+        )
+    return seconds
+
+
 def parse_linger(text: str) -> float:
     """Read a length of time as `parse_duration` does, or 0 for none."""
     return 0.0 if text.strip() == "0" else parse_duration(text)

@@ -303,7 +303,7 @@ def kept(directory: Path) -> Initial | None:
         return msgspec.msgpack.decode((directory / FILE_NAME).read_bytes(), type=Initial)
     except FileNotFoundError:
         return None
-    except (OSError, msgspec.MsgspecError) as error:
+    except (OSError, ValueError) as error:
         raise UserError(
             "SWT-E454",
             f"{directory / FILE_NAME} cannot be read: {cleaned(str(error))}.",

@@ -21,7 +21,7 @@ from swarmtrain.coordinator.disk.certificate import load_or_create
 from swarmtrain.coordinator.disk.postgres import HOLD_S, PostgresDatabase
 from swarmtrain.coordinator.disk.run_directory import Tell, check_same_run
 from swarmtrain.coordinator.disk.sealed_keys import SealedKeys
-from swarmtrain.coordinator.disk.store import SCHEMA, Replay, Store
+from swarmtrain.coordinator.disk.store import LOCK_FILE, SCHEMA, Replay, Store, checked_schema
 from swarmtrain.coordinator.disk.store_errors import (
     StoreDamaged,
     StoreLocked,
@@ -31,13 +31,12 @@ from swarmtrain.coordinator.disk.store_errors import (
 )
 from swarmtrain.coordinator.lead import Address, Lead
 from swarmtrain.coordinator.text_source import is_another, other_text
+from swarmtrain.foundation.errors import misuse
 from swarmtrain.status import StatusServer
+from swarmtrain.why.story import story_of
 from swarmtrain_transport.coordinator.ledger_writer import Replayed
 from swarmtrain_transport.credentials.identity import verify
 from swarmtrain_transport.errors import RemoteFault
-
-LOCK_FILE = "coordinator.lock"
-"""In the state directory: two coordinators there would answer for each other."""
 
 LOOK_S = 0.25
 """Pause between two tries to lead."""
@@ -175,14 +174,11 @@ class Shared:
         return None
 
     def _set_aside(self, database: PostgresDatabase) -> None:
-        if not database.leads():
+        try:
+            _check_leads(database)
+        except StoreLocked:
             database.close()
-            raise StoreLocked(
-                "SWT-E404",
-                f"Another coordinator leads {database.name}.",
-                "Its run would lose its tables.",
-                "Stop all coordinators of the run, then begin another one.",
-            )
+            raise
         if name := database.set_aside():
             self.tell(f'Another run begins. The tables of the one before are in schema "{name}".')
 
@@ -194,8 +190,10 @@ class Shared:
             return True
         self.tell("Another coordinator leads. This one stands by, and takes over from it.")
         answers = StatusServer(
-            self.state_dir, lambda: Standing(self.config.run.name, database.name)
-        )
+            self.state_dir, lambda: Standing(self.config.run.name, database.name),
+            lambda number, group: story_of(Store(database, 0).replay(), number, group).fields(),
+            _refuse,
+        )  # fmt: skip
         await answers.open()
         try:
             return await self._until_gone(database, stop, following)
@@ -209,7 +207,8 @@ class Shared:
         loop = asyncio.get_running_loop()
         next_note_s, is_checked = loop.time(), False
         while not database.leads():
-            if loop.time() >= next_note_s and database.schema() == SCHEMA:
+            is_time = loop.time() >= next_note_s
+            if is_time and checked_schema(database, database.schema()) == SCHEMA:
                 store = Store(database, 0)
                 is_checked = is_checked or self._check(store)
                 next_note_s = loop.time() + (NOTE_S if is_checked else CHECK_S)
@@ -282,3 +281,35 @@ class Shared:
                 self._note(store)
             await asyncio.sleep(HOLD_S)
             database.hold()
+
+
+def check_nobody_leads(url: str, run: str) -> None:
+    """Find out before anything is changed if another run may begin in the place of this one.
+
+    Args:
+        url: the database's address.
+        run: name of the run.
+
+    Raises:
+        StoreLocked: SWT-E404, a coordinator leads it.
+        StoreError: the database.
+    """
+    with contextlib.closing(PostgresDatabase(url, run)) as database:
+        _check_leads(database)
+
+
+def _check_leads(database: PostgresDatabase) -> None:
+    if not database.leads():
+        raise StoreLocked(
+            "SWT-E404",
+            f"Another coordinator leads {database.name}.",
+            "Its run would lose its tables.",
+            "Stop all coordinators of the run, then begin another one.",
+        )
+
+
+async def _refuse(order: bytes) -> None:
+    raise misuse(
+        "The coordinator that was asked stands by: another one leads the run.",
+        "Give the order on the machine of the one that leads.",
+    )

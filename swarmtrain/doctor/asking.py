@@ -171,7 +171,7 @@ async def _ask(invite: Invite, identity: Identity, proxy: Proxy | None, found: A
             found.checked = msgspec.json.decode(
                 await _heard(socket, aiohttp.WSMsgType.TEXT), type=Checked
             )
-        except msgspec.DecodeError as exc:
+        except ValueError as exc:
             raise RemoteFault("type", "no answer to a check") from exc
         if found.checked.num_bytes:
             await _measure(socket, found)

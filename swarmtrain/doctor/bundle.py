@@ -30,14 +30,16 @@ from swarmtrain.coordinator.disk.certificate import FRESH_KEY_FILE, RUN_KEY_FILE
 from swarmtrain.coordinator.disk.store import FILE_NAME as STORE_FILE
 from swarmtrain.coordinator.disk.store_errors import StoreError
 from swarmtrain.doctor.scrub import Scrubber
-from swarmtrain.foundation import regular_file
+from swarmtrain.foundation import atomic_file, regular_file
 from swarmtrain.foundation.errors import UserError, misuse, translate
 from swarmtrain.page.tracking import FILE_NAME as METRICS_FILE
 from swarmtrain.peer.disk import identity_file, ledger_file
 from swarmtrain.peer.disk.group_storage import RUN_FILE
+from swarmtrain.peer.disk.storage import beginning_in
 from swarmtrain.trained.places import run_folder, state_dirs
 from swarmtrain.verify.coordinator_state import is_coordinators, read_records
 from swarmtrain_transport.errors import RemoteFault
+from swarmtrain_transport.ledger.snapshots import from_image
 from swarmtrain_transport.wire.records import AnyBody, BodyReader, Join, Record
 
 BYTES_MAX = 5_000_000
@@ -103,8 +105,10 @@ def gathered(directories: Sequence[Path]) -> Files:
     scrubber = Scrubber(
         str(Path.home()), _people(),
         [body.name for known in records.values() for _, body in known if isinstance(body, Join)]
-        + [name for said in told.values() for name in _names(said)],
+        + [name for said in told.values() for name in _names(said)]
+        + [name for place in directories for name in _before(place, records[place], told[place])],
         (key for place in directories for key in _keys(place)),
+        [str(place.absolute()) for place in directories],
     )  # fmt: skip
     files = {"machine.json": _json(_machine(), scrubber)}
     left = BYTES_MAX - len(files["machine.json"])
@@ -132,12 +136,10 @@ def write(path: Path, files: Mapping[str, bytes]) -> None:
             entry = tarfile.TarInfo(f"swarmtrain-logs/{name}")
             entry.size = len(data)
             archive.addfile(entry, io.BytesIO(data))
+    if path.exists() or path.is_symlink():
+        raise misuse(f"{path} is there already.", "Name another file with --out.")
     try:
-        number = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
-        with open(number, "wb") as file:
-            file.write(gzip.compress(packed.getvalue(), mtime=0))
-    except FileExistsError as error:
-        raise misuse(f"{path} is there already.", "Name another file with --out.") from error
+        atomic_file.write(path, gzip.compress(packed.getvalue(), mtime=0), mode=0o600)
     except OSError as error:
         raise translate(error) or UserError(
             "SWT-E403", f"{path} cannot be written: {error.strerror or error}.",
@@ -242,6 +244,20 @@ def _records(place: Path) -> list[tuple[Record, AnyBody]]:
             with suppress(RemoteFault):  # a copy with a gap lacks the PLAN that it refers to
                 found.append((record, reader.read(record)))
     return found
+
+
+def _before(
+    place: Path, records: Sequence[tuple[Record, AnyBody]], told: Mapping[str, Any]
+) -> Iterator[str]:
+    """Names of peers that neither the records there tell nor the newest answer: stories have them,
+    and logs."""
+    with suppress(UserError, TypeError):
+        if is_coordinators(place) and "no answer" not in told:
+            yield from _names(status.order(place, {"order": "peers-ls", "everybody": True}))
+    with suppress(OSError, UserError, RemoteFault):
+        begins = beginning_in(place, [record for record, _ in records])
+        if begins is not None:
+            yield from from_image(begins.image)[0].names.values()
 
 
 def _people() -> Iterator[str]:

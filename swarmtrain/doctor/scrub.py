@@ -19,6 +19,10 @@ _SECRET = re.compile(
     r"(?i)\b((?:[a-z]+[_-])?(?:cookie|authorization|secret|password|passphrase|token|api[_-]?key))"
     r"(\\?[\"']?\s*[:=]\s*)(?:\"(?:[^\"\\]|\\.)*\"|[^\n]*)"
 )
+_DATABASE = re.compile(r"\bPostgreSQL (?!\[)[^\n]{1,80}? at (?:this machine|[^\s\"']+)")
+_SERVER = re.compile(
+    r"(?i)\b(server at|on socket|resolve host|for user|role|database) ([\"'])[^\"'\n]*\2"
+)
 _MAIL = re.compile(r"(?<![\w.+-])[\w.+-]+@[\w-]+(?:\.[\w-]+)+")
 _HARDWARE = re.compile(r"\b[0-9a-fA-F]{2}(?:[:-][0-9a-fA-F]{2}){5,63}\b")
 _USERS_FOLDER = re.compile(r"([/\\](?:home|Users)[/\\]+)[^/\\\s\"':]+")
@@ -49,6 +53,7 @@ class Scrubber:
         people: names of this user and machine.
         peers: names of peers.
         secrets: secrets that are known; each of their lines goes.
+        places: state directories.
     """
 
     def __init__(
@@ -57,10 +62,12 @@ class Scrubber:
         people: Iterable[str] = (),
         peers: Iterable[str] = (),
         secrets: Iterable[str] = (),
+        places: Iterable[str] = (),
     ) -> None:
         self._known: dict[str, str] = {}
         self._hosts: set[str] = set()
         exact = [(line, "[secret]") for one in secrets for line in one.split() if len(line) > 7]
+        exact += [(one, f"[directory {number}]") for number, one in enumerate(places, 1)]
         exact += [(home, "~")] if len(home) > 1 else []
         self._exact = sorted(exact, key=lambda one: -len(one[0]))
         names = {name: "[name]" for name in people}
@@ -77,6 +84,8 @@ class Scrubber:
             text = text.replace(word, said)
         text = _KEY_BLOCK.sub("[key]", text)
         text = _LINK.sub(self._link, text)
+        text = _DATABASE.sub("PostgreSQL [database]", text)
+        text = _SERVER.sub(r"\1 \2[name]\2", text)
         text = _SECRET.sub(_without_value, text)
         text = _MAIL.sub("[mail]", text)
         text = _HARDWARE.sub("[hardware address]", text)

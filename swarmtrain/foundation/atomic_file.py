@@ -35,8 +35,10 @@ def write(
                 file.flush()
                 os.fsync(file.fileno())
         os.replace(aside, path)
-    except BaseException:
+    except BaseException as error:
         aside.unlink(missing_ok=True)
+        if isinstance(error, OSError) and error.filename in (None, str(aside)):
+            error.filename = str(path)  # so that messages name what its reader knows
         raise
     if sync:
         sync_folder(path.parent)

@@ -186,7 +186,7 @@ def disk_full(path: str, *, at_coordinator: bool) -> UserError:
         "SWT-E401",
         f"No space is left on the disk of {path}.",
         "The last file was left out; what was complete before is intact.",
-        "Free some space and join again with the same state directory.",
+        "Free some space and try again. A peer goes on from the same state directory.",
     )
 
 

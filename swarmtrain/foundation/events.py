@@ -136,6 +136,6 @@ def parse(line: bytes) -> Event | None:
     """Read one line of `--json-events`; None if it says nothing that we know."""
     try:
         event: Event = msgspec.json.decode(line, type=Event)
-    except msgspec.DecodeError:
+    except ValueError:
         return None
     return event

@@ -106,7 +106,7 @@ class Processes:
         self._running: dict[str, subprocess.Popen[bytes]] = {}
         self._listeners: dict[str, threading.Thread] = {}
         self._guard = subprocess.Popen(
-            [sys.executable, "-m", "swarmtrain.local_run.guard", mark],
+            [sys.executable, "-P", "-m", "swarmtrain.local_run.guard", mark],
             stdin=subprocess.PIPE, stdout=subprocess.DEVNULL, process_group=0,
         )  # fmt: skip
 
@@ -149,8 +149,9 @@ class Processes:
         )  # fmt: skip
 
     def start_module(self, name: str, module: str, *words: str) -> None:
-        """`python -m MODULE WORDS`, for what is no command of swarmtrain."""
-        command = [sys.executable, "-m", module, *words]
+        """`python -m MODULE WORDS`, for what is no command of swarmtrain; a module of the folder
+        that somebody stands in is none."""
+        command = [sys.executable, "-P", "-m", module, *words]
         process = self._spawn(name, command, {}, is_heard=True)
         self._hear(name, process, partial(_listen, path=self._place.log(name)))
 
@@ -181,7 +182,7 @@ class Processes:
         if self._mark:
             environment[marks.VARIABLE] = f"{self._mark}/{name}"
         with self._place.log(name).open("ab", buffering=0) as log:
-            shown = command[2:] if is_heard else command
+            shown = command[3:] if is_heard else command
             log.write(f"$ {' '.join(shown)}\n".encode())
             return subprocess.Popen(
                 [*self._where(name), *command],

@@ -234,13 +234,14 @@ class Page:
 
     def _viewer(self, request: web.Request) -> bytes | None:
         scheme, _, secret = request.headers.get("Authorization", "").partition(" ")
-        if scheme == "Bearer":
+        is_bearer = scheme.lower() == "bearer"
+        if is_bearer:
             address = request.remote or ""
             cookie = self._guard.enter(secret.strip(), address, self._clock())
         else:
             cookie = request.cookies.get(_cookie_name(request), "")
         viewer = self._guard.judge(cookie) if cookie else None
-        if viewer is not None and scheme == "Bearer":  # the same at each request
+        if viewer is not None and is_bearer:  # the same at each request
             return hashlib.sha256(f"{secret} {request.remote}".encode()).digest()
         return viewer
 
@@ -269,7 +270,7 @@ class Page:
         try:
             data = await _body(request, LOOK_BYTES_MAX)
             secret = msgspec.json.decode(data, type=_Look).secret
-        except (TimeoutError, msgspec.DecodeError):
+        except (TimeoutError, ValueError):  # also text that is no UTF-8
             return _refusal(400, 'Send {"secret": "..."}.')
         cookie = self._guard.enter(secret, request.remote or "", self._clock())
         if cookie is None:
@@ -411,7 +412,7 @@ class Page:
         try:
             data = await _body(request, PROMPT_BYTES_MAX)
             text = msgspec.json.decode(data, type=_Prompt).text
-        except (TimeoutError, msgspec.DecodeError):
+        except (TimeoutError, ValueError):  # also text that is no UTF-8
             return _refusal(400, 'Send {"text": "..."}, of at most 4 KiB.')
         if self._write is None or self._writing.locked():
             return _refusal(503, "The model is writing already; ask again when it has.")

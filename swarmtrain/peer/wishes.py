@@ -20,6 +20,7 @@ from typing import Annotated, Any
 import msgspec
 
 from swarmtrain.config import owner_limits as limits_file
+from swarmtrain.config.options import PAUSE_S_MAX
 from swarmtrain.config.owner_limits import NO_LIMITS, Limits, opens_at
 from swarmtrain.console.units import human_seconds
 from swarmtrain.foundation.errors import UserError, cleaned
@@ -30,8 +31,6 @@ _LOOK_S = 2.0
 _NAP_S = 0.5
 """Longest sleep of a duty cycle at once: an order is heard within."""
 
-_SECONDS_MAX = 366 * 86_400.0
-
 
 class _Said(msgspec.Struct, frozen=True, forbid_unknown_fields=True, tag_field="order"):
     """Base of all orders; the field ``order`` names the type."""
@@ -40,7 +39,7 @@ class _Said(msgspec.Struct, frozen=True, forbid_unknown_fields=True, tag_field="
 class Pause(_Said, frozen=True, tag="pause"):
     """Rest from the end of this round on: for so long, or until `resume`."""
 
-    seconds: Annotated[float, msgspec.Meta(gt=0.0, le=_SECONDS_MAX)] | None = None
+    seconds: Annotated[float, msgspec.Meta(gt=0.0, le=PAUSE_S_MAX)] | None = None
 
 
 class Resume(_Said, frozen=True, tag="resume"):
@@ -225,7 +224,7 @@ class Wishes:
         """
         try:
             said = msgspec.json.decode(data, type=Pause | Resume | Finish | LeaveNow)
-        except msgspec.DecodeError as error:
+        except ValueError as error:
             raise UserError(
                 "SWT-E610",
                 f"The order is none that a peer takes: {cleaned(str(error))}",

@@ -121,11 +121,14 @@ def _folders(directory: Path) -> Iterator[tuple[int, Path]]:
 def _looked_at(
     path: Path, group: int, source: Source | None, fault: str, now_s: float, *, check: bool
 ) -> Kept:
-    sizes = [one.lstat().st_size for one in path.iterdir()]
-    age_s = max(0.0, now_s - path.stat().st_mtime)
     part, op = _part(group, source), checkpoint.op_of(path)
     try:
+        sizes = [one.lstat().st_size for one in path.iterdir()]
+        age_s = max(0.0, now_s - path.stat().st_mtime)
         facts = checkpoint.claim(path)
+    except PermissionError as error:
+        why = f"{path} cannot be read: {error.strerror}"
+        return Kept(str(path), part, op, "", 0, 0.0, fault or SILENT, why)
     except CheckpointDamaged as error:
         return Kept(str(path), part, op, "", sum(sizes), age_s, fault or SILENT, str(error))
     is_attested = source is not None and facts.state_root in source.attested(group, facts.op)

@@ -6,6 +6,7 @@ from pathlib import Path
 from swarmtrain.foundation import dirs
 from swarmtrain.foundation.errors import UserError, cleaned
 from swarmtrain.peer.disk import ledger_file
+from swarmtrain.verify.coordinator_state import is_coordinators
 
 _LISTED_MAX = 8
 
@@ -62,7 +63,7 @@ def _what(given: str | Path) -> str:
 
 
 def _remedy(place: Path) -> tuple[str, str]:
-    if (place / "ledger.sqlite").is_file():
+    if is_coordinators(place):
         return "It is a coordinator's, which never has the model.", "Name a peer's directory."
     folder = dirs.runs_dir()
     known = [one.parent.name for one in folder.glob("*/peers")] if folder.is_dir() else []

@@ -10,8 +10,9 @@ from pathlib import Path
 
 import msgspec
 
-from swarmtrain.coordinator.disk.store import FILE_NAME, Store
+from swarmtrain.coordinator.disk.store import FILE_NAME, MARKS, Store
 from swarmtrain.coordinator.disk.store_errors import StoreDamaged, StoreLocked
+from swarmtrain.foundation.errors import UserError
 from swarmtrain.peer.disk import ledger_file
 from swarmtrain.verify.proof import PeerChain, Proof, Unproved, concluded, fold, of_all_groups
 from swarmtrain_transport.ledger.fold import GroupView
@@ -34,7 +35,7 @@ _PROVES_OF_PAIRS = (
 
 def is_coordinators(directory: Path) -> bool:
     """Return True if the directory is a coordinator's."""
-    return (directory / FILE_NAME).exists()
+    return any((directory / name).exists() for name in MARKS)
 
 
 def prove_coordinator(directory: Path) -> Proof:
@@ -80,10 +81,10 @@ def check_readable(directory: Path) -> None:
     Raises:
         UserError: SWT-E805 or SWT-E810: what `up` or `join` would say.
     """
-    if is_coordinators(directory):
+    if (directory / FILE_NAME).exists():
         with contextlib.suppress(StoreLocked):  # it runs, and is only slow to answer
             read_records(directory)
-    else:
+    elif not is_coordinators(directory):
         ledger_file.read(directory / ledger_file.FILE_NAME)
 
 
@@ -91,8 +92,16 @@ def read_records(directory: Path) -> tuple[Record, ...]:
     """The ledger of a coordinator that has stopped.
 
     Raises:
-        UserError: SWT-E404, the coordinator runs; SWT-E805, damaged; SWT-E403, unreadable.
+        UserError: SWT-E404, the coordinator runs; SWT-E805, damaged; SWT-E403, unreadable;
+            SWT-E806, the log is in a database.
     """
+    if not (directory / FILE_NAME).exists():
+        raise UserError(
+            "SWT-E806",
+            f"The log of the run is not in {directory}: its coordinators keep it in a database.",
+            "While one of them runs, it is asked.",
+            "Start the coordinator, or name the directory of a peer, which has a copy of the log.",
+        )
     store = Store.open_to_read(directory)
     try:
         return store.records()

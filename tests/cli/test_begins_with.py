@@ -28,6 +28,18 @@ def test_stages_of_several_peers_are_exported_once(
     assert (place / "model.safetensors").read_bytes() != b"as it was"
 
 
+def test_a_folder_with_modules_of_its_own_is_not_run(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    given = (str(peer(tmp_path / "a", 0, 1, 2)),)
+    monkeypatch.chdir(tmp_path)
+    for name in ("http", "token", "swarmtrain"):
+        Path(f"{name}.py").write_text("import os; os._exit(9)")
+    assert (_place_of(given, tmp_path, None) / "model.safetensors").is_file()
+    with pytest.raises(UserError, match="names nothing"):
+        _place_of(("",), tmp_path, None)
+
+
 def test_what_lacks_a_stage_or_is_no_state_ends_the_command(tmp_path: Path) -> None:
     lacking = str(peer(tmp_path / "a", 0, 1))
     with pytest.raises(typer.Exit) as ended:

@@ -15,16 +15,21 @@ from tests.credit.real_ledger import RUN_FILE, RUN_KEY, bodies, ledger_of
 from tests.transport.rig import A
 
 
+def written(directory: Path, key: Identity = RUN_KEY) -> Path:
+    """Write a peer's state directory of a run with this key."""
+    directory.mkdir()
+    storage = PeerStorage(directory)
+    storage.append_records(ledger_of(bodies(), key))
+    storage.of(0).keep_run(RUN_FILE)
+    storage.close()
+    return directory
+
+
 @pytest.fixture
 def peer(tmp_path, monkeypatch) -> Path:
     """State directory of a peer with the key of A, as far as that is public."""
     monkeypatch.setenv(dirs.LIFETIME, str(tmp_path / "lifetime"))
-    directory = tmp_path / "peer"
-    directory.mkdir()
-    storage = PeerStorage(directory)
-    storage.append_records(ledger_of(bodies()))
-    storage.of(0).keep_run(RUN_FILE)
-    storage.close()
+    directory = written(tmp_path / "peer")
     identity = Identity(A, bytes(32), bytes(32), bytes(32))
     monkeypatch.setattr(identity_file, "load", lambda path: identity)
     return directory
@@ -63,6 +68,30 @@ def test_receipts_are_made_and_checked_by_whoever_gets_them(peer, tmp_path, capf
     assert main(["receipts", "verify", folder, "--run-key", key, "--ledger", str(peer)]) == 0
     assert "--ledger" not in capfd.readouterr().out
     assert main(["receipts", "verify", folder, "--run-key", "ab" * 32]) == 65
+    capfd.readouterr()
+    for none in ("", "xyz", key[:-1]):
+        assert main(["receipts", "verify", folder, "--run-key", none]) == 2
+        assert "is no run key" in capfd.readouterr().err
+
+
+def test_receipts_of_other_runs_beside_a_ledger_are_named(peer, tmp_path, capfd):
+    folder = tmp_path / "receipts"
+    assert main(["receipts", "save", str(folder), "--state-dir", str(peer)]) == 0
+    foreign = str(written(tmp_path / "foreign", Identity.create()))
+    assert main(["receipts", "save", str(folder), "--state-dir", foreign]) == 0
+    assert main(["receipts", "verify", str(folder)]) == 0
+    capfd.readouterr()
+    assert main(["receipts", "verify", str(folder), "--ledger", str(peer), "--json"]) == 65
+    said = capfd.readouterr()
+    told = json.loads(said.out)
+    assert [len(told[one]) for one in ("receipts", "refused")] == [3, 3]
+    assert "of another run than the ledger" in said.err and ".receipt" in said.err
+
+
+def test_a_directory_without_its_run_file_makes_no_receipts(peer, tmp_path, capfd):
+    (peer / "run.msgpack").unlink()
+    assert main(["receipts", "save", str(tmp_path / "r"), "--state-dir", str(peer)]) == 66
+    assert "run.msgpack, so no receipt" in capfd.readouterr().err
 
 
 def test_one_bad_receipt_among_good_ones_is_named(peer, tmp_path, capfd):

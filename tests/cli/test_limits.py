@@ -2,7 +2,25 @@
 
 import json
 
+import pytest
+
 from swarmtrain.cli.main import main
+from swarmtrain.config.options import parse_pause
+from swarmtrain.foundation.errors import UserError
+
+
+@pytest.fixture(autouse=True)
+def peer(tmp_path):
+    """Make the directory that of a peer."""
+    (tmp_path / "identity.json").touch()
+
+
+def test_limits_in_a_place_where_no_peer_is_are_refused(tmp_path, capfd):
+    (tmp_path / "identity.json").unlink()
+    (tmp_path / "ledger.sqlite").touch()
+    assert main(["limits", "set", "--duty", "50%", "--state-dir", str(tmp_path)]) == 2
+    assert "would hold for nobody" in capfd.readouterr().err
+    assert not (tmp_path / "limits.json").exists()
 
 
 def test_limits_are_set_shown_and_refused(tmp_path, capfd):
@@ -39,3 +57,9 @@ def test_limits_on_the_link_are_set_and_taken_away(tmp_path, capfd, monkeypatch)
         (tmp_path / "limits.json").write_text(text)
         assert main(["limits", "show", *at]) == 2
         capfd.readouterr()
+
+
+def test_a_pause_is_of_a_year_at_most():
+    assert parse_pause("2h") == 7200.0
+    with pytest.raises(UserError, match="longer than a year"):
+        parse_pause("367d")

@@ -1,6 +1,7 @@
 """Words that `swarmtrain status` makes of an answer, for people."""
 
 import json
+import os
 import sqlite3
 import struct
 import zlib
@@ -9,6 +10,7 @@ from swarmtrain.cli.main import main
 from swarmtrain.cli.status import describe
 from swarmtrain.config.caps import Caps
 from swarmtrain.coordinator.disk.store import Store
+from swarmtrain.foundation import dirs
 from swarmtrain.peer.disk.ledger_file import segment_of
 from swarmtrain_transport.wire.records import Record
 
@@ -205,6 +207,49 @@ def test_status_of_a_whole_ledger_says_that_nothing_runs(tmp_path, capsys):
     Store.open(tmp_path).close()
     assert main(["status", "--state-dir", str(tmp_path)]) == 69
     assert capsys.readouterr().err.startswith("SWT-E204")
+
+
+def test_a_coordinator_whose_log_is_in_a_database_is_one(tmp_path, capsys, monkeypatch):
+    monkeypatch.setattr(dirs, "runs_dir", lambda: tmp_path)
+    for seconds, name, mark in ((100, "old", "ledger.sqlite"), (200, "new", "coordinator.lock")):
+        place = tmp_path / name
+        place.mkdir()
+        (place / mark).touch()
+        (place / "status.json").write_text('{"socket": "nowhere"}')
+        os.utime(place / "status.json", (seconds, seconds))
+    new = str(tmp_path / "new")
+    for words in (["invite", "ls"], ["status"], ["peers", "ls"]):
+        assert main(words) == 69
+        assert f"SWT-E204  Not running: {new}" in capsys.readouterr().err
+    for words in (["why", "1"], ["verify", new]):
+        assert main(words) == 66
+        assert "keep it in a database" in capsys.readouterr().err
+    assert main(["page"]) == 2
+    assert "is a coordinator's" in capsys.readouterr().err
+
+
+def test_a_run_in_a_database_is_not_begun_anew_by_an_option_that_was_forgotten(tmp_path, capsys):
+    file, place = tmp_path / "run.toml", tmp_path / "state"
+    file.write_text('[run]\nname = "tiny"\n')
+    place.mkdir()
+    (place / "coordinator.lock").touch()
+    (place / "status.json").write_text("{}")
+    assert main(["up", str(file), "--state-dir", str(place)]) == 2
+    assert "has its log in a database" in capsys.readouterr().err
+    assert main(["up", str(file), "--state-dir", str(place), "--key-file", str(file)]) == 2
+    assert "--key-file seals keys in a database" in capsys.readouterr().err
+    assert sorted(one.name for one in place.iterdir()) == ["coordinator.lock", "status.json"]
+
+
+def test_a_key_file_that_others_may_read_is_warned_of(tmp_path, capsys):
+    file, key = tmp_path / "run.toml", tmp_path / "run.key"
+    file.write_text('[run]\nname = "tiny"\n[data]\nsource = "own"\n')
+    key.write_text("a secret that all coordinators have")
+    for mode, is_told in ((0o644, True), (0o600, False)):
+        key.chmod(mode)
+        words = ["up", str(file), "--state-dir", str(tmp_path / "state"), "--key-file", str(key)]
+        assert main([*words, "--store", "postgresql://ann@127.0.0.1:1/runs"]) == 75
+        assert ("chmod 600" in capsys.readouterr().err) is is_told
 
 
 def test_numbers_without_measure_in_what_a_process_left_are_no_sensible_answer(tmp_path, capsys):

@@ -15,6 +15,7 @@ from swarmtrain.config.declared import bounds, declared, plain
 from swarmtrain.config.settings import ExchangeSection, RunConfig, RunSection
 from swarmtrain.foundation.errors import UserError, render
 from swarmtrain_transport.errors import RemoteFault
+from tests.config.run_files import loaded
 
 
 def write(directory: Path, text: str) -> Path:
@@ -306,3 +307,8 @@ def test_a_strategys_facts_are_searched_once_and_are_no_part_of_the_settings():
     plain = RunConfig(run=RunSection(name="t"))
     assert config.facts is config.facts
     assert config == plain and config_file.canonical(config) == config_file.canonical(plain)
+
+
+def test_a_guard_that_does_nothing_is_warned_of(tmp_path: Path) -> None:
+    (warning,) = config_limits.warnings(loaded(tmp_path, "[guard]\nwindow = 5\n"))
+    assert "does nothing without guard.spike" in warning

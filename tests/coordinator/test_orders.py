@@ -235,6 +235,9 @@ def test_nonsense_is_refused_and_changes_nothing(tmp_path: Path) -> None:
             for said in ("nonsense", "door", "peers-ban"):
                 assert (await refused(tmp_path, said)).code == "SWT-E501"
             assert (await refused(tmp_path, "invite-create", uses=-1)).code == "SWT-E501"
+            assert "order for a peer" in (await refused(tmp_path, "pause")).meaning
+            link = await refused(tmp_path, "invite-create", uses=5, role="observer")
+            assert link.code == "SWT-E610" and "--uses" in link.remedy
             assert stat.S_IMODE(socket_path(tmp_path).stat().st_mode) == 0o600
 
     run(scene())

@@ -200,6 +200,15 @@ def test_a_user_without_rights_is_told_so_and_no_password_is_shown(postgres: Ser
         assert "hidden" not in str(error) + repr(error.__cause__) + repr(error.__context__)
 
 
+@pytest.mark.parametrize("written", ["p%zzw", "sec ret", "se@cret"])
+def test_an_address_that_cannot_be_read_shows_nothing_of_its_password(written: str) -> None:
+    with pytest.raises(StoreLost, match="written as %XX") as caught:
+        PostgresDatabase(f"postgresql://ann:{written}@db.example/runs", "any")
+    assert caught.value.code == "SWT-E413"
+    for part in ("zz", "sec", "ret"):
+        assert part not in str(caught.value)
+
+
 def test_a_run_s_tables_can_be_set_aside(postgres: Server) -> None:
     for number in (1, 2):
         store = opened(postgres, "aside")

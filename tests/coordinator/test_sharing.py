@@ -14,13 +14,13 @@ from swarmtrain.config.settings import DataSection, RunConfig, RunSection
 from swarmtrain.coordinator import sharing
 from swarmtrain.coordinator.disk.postgres import PostgresDatabase
 from swarmtrain.coordinator.disk.store import Store
-from swarmtrain.coordinator.disk.store_errors import StoreLocked, StoreLost
+from swarmtrain.coordinator.disk.store_errors import StoreLocked, StoreLost, StoreOfLaterVersion
 from swarmtrain.coordinator.lead import Lead
 from swarmtrain.coordinator.service import serve
 from swarmtrain.coordinator.sharing import Following, Shared
 from swarmtrain.data.corpus import build_corpus
 from swarmtrain.foundation.errors import UserError
-from swarmtrain.status import ask
+from swarmtrain.status import ask, order
 from swarmtrain_transport.coordinator.ledger_writer import Replayed
 from swarmtrain_transport.credentials.identity import Identity
 from swarmtrain_transport.credentials.invite import Invite
@@ -141,6 +141,10 @@ def test_another_takes_over_with_the_same_keys_and_peers_come_to_it_by_themselve
             await until(lambda: client._invite.addresses == (first.address, second.address))
             told = await asyncio.to_thread(ask, tmp_path / "b")
             assert "stands by" in told["role"] and "PostgreSQL" in told["store"]
+            with pytest.raises(UserError, match="another one leads") as refused:
+                await asyncio.to_thread(order, tmp_path / "b", {"order": "invite-ls"})
+            assert refused.value.code == "SWT-E610"
+            assert (await asyncio.to_thread(ask, tmp_path / "b", "/why/1"))["story"] == []
             first.stop.set()
             assert await first.task == ""
             assert "term 2" in await second.hears("leads now")
@@ -287,6 +291,36 @@ def test_who_does_not_fit_is_told_so_when_it_starts_and_not_when_it_should_lead(
             assert caught.value.code == code
             await client.close()
             await running
+
+    run(scene())
+
+
+def test_who_stands_by_for_a_later_version_is_told_so_at_once(
+    postgres: Server, tmp_path: Path
+) -> None:
+    async def scene() -> None:
+        config = config_of("later")
+        first = Life(postgres, config, tmp_path / "a")
+        async with coordinators(first):
+            await first.leads()
+            with psycopg.connect(postgres.url(), autocommit=True) as other:
+                other.execute("UPDATE \"swarmtrain later\".meta SET value = 9 WHERE key = 'schema'")
+            with pytest.raises(StoreOfLaterVersion):
+                await Life(postgres, config, tmp_path / "b").task
+
+    run(scene())
+
+
+def test_whether_another_run_may_begin_is_known_before_anything_is_moved(
+    postgres: Server, tmp_path: Path
+) -> None:
+    async def scene() -> None:
+        first = Life(postgres, config_of("led"), tmp_path / "a")
+        async with coordinators(first):
+            await first.leads()
+            with pytest.raises(StoreLocked, match="leads"):
+                sharing.check_nobody_leads(postgres.url(), "led")
+        sharing.check_nobody_leads(postgres.url(), "led")
 
     run(scene())
 

@@ -44,6 +44,21 @@ def test_a_process_answers_with_its_present_view(tmp_path: Path) -> None:
     run(scene())
 
 
+def test_a_directory_that_its_user_has_made_may_be_named_relatively(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    Path("state").mkdir(mode=0o755)
+
+    async def scene() -> None:
+        server = StatusServer(Path("state"), lambda: View(4))
+        await server.open()
+        assert (await asked(Path("state")))["round"] == 4
+        await server.close()
+
+    run(scene())
+
+
 def test_a_path_that_is_too_long_moves_to_a_private_folder(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

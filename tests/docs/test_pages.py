@@ -150,6 +150,7 @@ PROGRAMS: dict[str, Callable[[Sequence[str]], None]] = {
     "source": _anything,
     "curl": _anything,
     "openssl": _anything,
+    "chmod": _anything,
     "git": _anything,
     "perf": _anything,
     "printf": _anything,

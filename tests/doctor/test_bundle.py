@@ -163,11 +163,39 @@ def test_links_pipes_and_endless_files_are_left_and_the_archive_is_bounded(home:
     assert files["peer-1/logs/2-01.log"].startswith(b"a line of a log")
 
 
+def test_an_archive_that_finds_no_room_leaves_nothing_behind(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def full(handle: int) -> None:
+        raise OSError(28, "No space left on device")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(os, "fsync", full)
+        with pytest.raises(UserError, match=r"out\.tar\.gz") as caught:
+            bundle.write(tmp_path / "out.tar.gz", {"a": b"b"})
+        assert caught.value.code == "SWT-E401"
+    assert not list(tmp_path.iterdir())
+    bundle.write(tmp_path / "out.tar.gz", {"a": b"b"})
+
+
 def test_what_is_no_state_directory_says_so(home: Path) -> None:
     for given in (["nosuch"], [str(home)], []):
         with pytest.raises(UserError) as caught:
             bundle.directories_of(given)
         assert caught.value.code == "SWT-E806"
+
+
+def test_peers_that_have_left_are_not_named_by_stories_either(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "ledger.sqlite").touch()
+    answers = {"/status": {"round": 1}, "/why/1": {"story": ["Contributors: jane and zoe."]}}
+    monkeypatch.setattr(bundle.status, "ask", lambda place, path="/status": dict(answers[path]))
+    monkeypatch.setattr(
+        bundle.status, "order", lambda place, said: {"peers": [{"name": "zoe"}, {"name": "jane"}]}
+    )
+    files = bundle.gathered([tmp_path])
+    assert b"[peer 1] and [peer 2]" in files["coordinator-1/status.json"]
 
 
 @pytest.mark.parametrize(
@@ -181,9 +209,15 @@ def test_what_is_no_state_directory_says_so(home: Path) -> None:
         ("a.dom.org:80 b.dom.org:80 A.dom.org:80", "[host 1]:80 [host 2]:80 [host 1]:80"),
         ("roots of al: 'al'", "roots of al: '[name]'"),
         ("password: hunter2", "password: [secret]"),
+        ("run tiny in PostgreSQL runs at db7-lane.", "run tiny in PostgreSQL [database]"),
+        ("PostgreSQL its default database at this machine: gone",
+         "PostgreSQL [database]: gone"),
+        ('to server at "db7", port 5432 failed: no password for user "carol"',
+         'to server at "[name]", port 5432 failed: no password for user "[name]"'),
+        ("/srv/of-carol/state/peer.log", "[directory 1]/peer.log"),
         ("SWARMTRAIN_TOKEN=abc def", "SWARMTRAIN_TOKEN=[secret]"),
     ],
 )  # fmt: skip
 def test_words_of_each_form(text: str, scrubbed: str | None) -> None:
-    scrubber = Scrubber("/root", {"al", "root"}, {"bob"})
+    scrubber = Scrubber("/root", {"al", "root"}, {"bob"}, (), ["/srv/of-carol/state"])
     assert scrubber.text(text) == (text if scrubbed is None else scrubbed)

@@ -81,6 +81,22 @@ def test_a_whole_checkpoint_of_another_state_is_found(peer: Path) -> None:
     assert "says that it is another" in bad.problem
 
 
+def test_one_that_may_not_be_read_hides_no_other(
+    peer: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    claim = checkpoint.claim
+
+    def forbidden(path: Path) -> checkpoint.RunFacts:
+        if path == folder(peer, 1):
+            raise PermissionError(13, "Permission denied")
+        return claim(path)
+
+    monkeypatch.setattr(checkpoint, "claim", forbidden)
+    found = kept_in(peer)
+    assert [one.round for one in found] == [0, 1, 2, 3]
+    assert ["Permission denied" in one.problem for one in found] == [False, True, False, False]
+
+
 def test_the_newest_that_hold_stay(peer: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["ckpt", "prune", str(peer), "--keep", "2"]) == 0
     assert "2 checkpoints would be removed" in capsys.readouterr().out
@@ -90,7 +106,7 @@ def test_the_newest_that_hold_stay(peer: Path, capsys: pytest.CaptureFixture[str
     assert rounds(peer) == [2, 3]
     assert prove_peer(peer).ok
     assert main(["ckpt", "prune", str(peer), "--keep", "2", "--yes"]) == 0
-    assert "Nothing is older" in capsys.readouterr().out
+    assert "Nothing is older than the newest 2 that hold" in capsys.readouterr().out
     assert prune(peer, 0, removes=True) == [folder(peer, 2)]  # one stays whatever is asked
 
 
@@ -122,6 +138,9 @@ def test_a_running_peers_checkpoints_are_looked_at_and_left(
         assert caught.value.code == "SWT-E404"
         assert main(["ckpt", "prune", str(peer), "--keep", "1", "--yes"]) == 75
         assert main(["ckpt", "prune", str(peer), str(other), "--keep", "1", "--yes"]) == 0
+        runs = PeerStorage(other)
+        assert main(["ckpt", "prune", str(peer), str(other), "--keep", "1", "--yes"]) == 75
+        runs.close()
     finally:
         storage.close()
     assert "is left as it is" in capsys.readouterr().err

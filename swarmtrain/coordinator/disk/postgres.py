@@ -74,6 +74,7 @@ class PostgresDatabase:
     locking = " FOR UPDATE"
 
     def __init__(self, url: str, run: str) -> None:
+        _check_address(url)
         self._schema = _schema_of(run)
         self.name = f"run {run} in {shown(url)}"
         self._busy_since: float | None = None
@@ -220,12 +221,24 @@ class PostgresDatabase:
                         line.shutdown(socket.SHUT_RDWR)
 
 
+def _check_address(url: str) -> None:
+    """Refuse an address that libpq cannot read, or takes apart at another place than was meant: its
+    own words would show what may be a password."""
+    try:
+        host = str(psycopg.conninfo.conninfo_to_dict(url).get("host") or "")
+    except psycopg.Error:
+        host = "@"
+    if "@" in host:
+        raise not_reached(
+            "The database",
+            "its address cannot be read. In user and password anything but letters, digits and"
+            " -._~ is written as %XX, a @ as %40",
+        )
+
+
 def shown(url: str) -> str:
     """Return the address of a database as messages show it, without user and password."""
-    try:
-        parts = psycopg.conninfo.conninfo_to_dict(url)
-    except psycopg.Error:
-        return "the database"
+    parts = psycopg.conninfo.conninfo_to_dict(url)
     host, name = parts.get("host") or "this machine", parts.get("dbname") or "its default database"
     return f"PostgreSQL {name} at {host}"
 

@@ -117,6 +117,11 @@ class Register:
         rows = self._db.read(f"{_INVITES} ORDER BY created_at, invites.id")
         return tuple(_invite_row(row) for row in rows)
 
+    def invite(self, invite_id: str) -> InviteRow | None:
+        """The invite of this id, if there is one."""
+        rows = self._db.read(f"{_INVITES} WHERE invites.id = ?", (invite_id,))
+        return _invite_row(rows[0]) if rows else None
+
     def invite_of_secret(self, secret_hash: bytes) -> InviteRow | None:
         """The invite whose secret has this SHA-256, if there is one."""
         rows = self._db.read(f"{_INVITES} WHERE secret_hash = ?", (secret_hash,))

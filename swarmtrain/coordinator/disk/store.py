@@ -43,6 +43,13 @@ FILE_NAME = "ledger.sqlite"
 SIDE_FILES = (FILE_NAME, f"{FILE_NAME}-wal", f"{FILE_NAME}-shm")
 """All that SQLite may keep of one store."""
 
+LOCK_FILE = "coordinator.lock"
+"""In the state directory of a coordinator whose log is in a database: two coordinators there would
+answer for each other."""
+
+MARKS = (FILE_NAME, LOCK_FILE)
+"""Files of which a coordinator's state directory has one."""
+
 _JOIN, _REWIND = tag_of(Join), tag_of(Rewind)
 _OUTCOMES = tag_of(Commit), tag_of(Skip)
 
@@ -164,7 +171,7 @@ class Store(SharedRegister):
         brought to this version's form. It is closed if that fails. Raises as `open`."""
         try:
             with database.transaction():
-                found = _checked_schema(database, database.schema())
+                found = checked_schema(database, database.schema())
                 for number, script in MIGRATIONS:
                     if number == 3 or number > found:  # its additions came without a number
                         database.define(script)
@@ -188,7 +195,7 @@ class Store(SharedRegister):
         """
         database = SqliteDatabase(directory / FILE_NAME, is_read=True)
         try:
-            if not _checked_schema(database, database.schema()):
+            if not checked_schema(database, database.schema()):
                 raise damaged(database.name, "it has no format")
             return cls(database, _term(database))
         except StoreError:
@@ -309,7 +316,7 @@ class Store(SharedRegister):
         return body if isinstance(body, Join) else None
 
 
-def _checked_schema(database: Database, found: int) -> int:
+def checked_schema(database: Database, found: int) -> int:
     """Return the form of the tables if this version knows it; 0 where there are none."""
     if found in _EARLIER_SCHEMAS:
         raise of_earlier_version(database.name)

@@ -73,7 +73,7 @@ class Viewers:
         if invite_id == _PUBLIC:
             is_open = self.is_public
         else:
-            row = next((one for one in self._store.invites() if one.invite_id == invite_id), None)
+            row = self._store.invite(invite_id)
             is_open = row is not None and self._is_open(row)
         return hashlib.sha256(cookie.encode()).digest() if is_open else None
 

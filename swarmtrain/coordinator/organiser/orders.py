@@ -113,11 +113,12 @@ class Desk:
         """
         try:
             said = msgspec.json.decode(data, type=AnySaid)
-        except msgspec.DecodeError as exc:
+        except ValueError as exc:
             raise UserError(
                 "SWT-E501", f"The coordinator does not understand the order: {cleaned(str(exc))}",
-                "It may be of another version.",
-                "Compare `swarmtrain --version` with the version it was started with.",
+                "It is an order for a peer (pause, resume, finish, leave), or of another version.",
+                "Name a peer's directory with --state-dir. Ctrl+C stops a coordinator; it goes on\n"
+                "when it is started again.",
             ) from exc  # fmt: skip
         match said:
             case CreateInvite():
@@ -160,6 +161,11 @@ class Desk:
             )  # fmt: skip
         secret = secrets.token_bytes(SECRET_BYTES)
         is_peers = said.role == "peer"
+        if said.uses and not is_peers:
+            raise misuse(
+                "A viewing link has no number of uses: whoever has it can look.",
+                "Leave --uses out; --expires 24h lets it end, and `invite revoke` withdraws it.",
+            )
         if not is_peers and self._settings.page == "off":
             raise misuse(
                 "The run file shows the run to nobody: admission.page is off.",
