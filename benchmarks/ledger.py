@@ -296,7 +296,9 @@ def terms_of(num_peers: int, rounds: int) -> RunTerms:
 
 def measure(num_peers: int, rounds: int, directory: Path) -> dict[str, float]:
     """Run the rounds, let the newcomer in, and weigh everybody."""
-    limits.HISTORY_HOLDERS = 2 * limits.PEERS_MAX  # or the newcomer need not fetch older records
+    limits.HISTORY_HOLDERS = (
+        2 * limits.CELL_PEERS_MAX
+    )  # or the newcomer need not fetch older records
     run = Run(num_peers, directory, rounds)
     witness = run.add_follower(_WITNESS)
     run.relay(witness)
@@ -334,7 +336,7 @@ def measure(num_peers: int, rounds: int, directory: Path) -> dict[str, float]:
 def main() -> int:
     """Measure and print."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=_Plain)
-    parser.add_argument("--peers", type=int, default=limits.PEERS_MAX)
+    parser.add_argument("--peers", type=int, default=limits.CELL_PEERS_MAX)
     parser.add_argument("--rounds", type=int, default=2000)
     parser.add_argument("--json", action="store_true", help="one JSON object on stdout")
     options = parser.parse_args()

@@ -11,7 +11,7 @@ from swarmtrain.config.options import EmulateOptions, parse_duration
 from swarmtrain.console.lines import show_json
 from swarmtrain.foundation.error_table import EXIT_BUG, EXIT_DONE
 from swarmtrain.foundation.errors import misuse
-from swarmtrain_transport.limits import PEERS_MAX
+from swarmtrain_transport.limits import CELL_PEERS_MAX
 
 KINDS = ("auto", "namespaces", "modelled")
 
@@ -26,7 +26,7 @@ def emulate(
         ),
     ] = None,
     peers: Annotated[
-        int, typer.Option(min=1, max=PEERS_MAX, help="Copies of the program.")
+        int, typer.Option(min=1, max=CELL_PEERS_MAX, help="Copies of the program.")
     ] = 4,
     rounds: Annotated[
         int | None, typer.Option(min=1, show_default="8", help="Rounds to commit.")

@@ -17,16 +17,20 @@ peers_app = typer.Typer(
 
 _ID_CHARS = 12
 
+PAGE = 100
+"""Rows of a page: two or three screens, among which eyes still find a name."""
+
 
 @peers_app.command("ls")
 def list_peers(
     context: typer.Context,
     everybody: Annotated[bool, typer.Option("--all", help="Also those who have left.")] = False,
+    page: Annotated[int, typer.Option(min=0, help=f"Page of {PAGE} peers, 0 for all of them.")] = 1,
     state_dir: StateDir = None,
     as_json: AsJson = False,
     verbose: Verbose = False,
 ) -> None:
-    """List who is in, and who is banned."""
+    """List who is in, and who is banned, by pages; --json has all."""
     answer = obeyed(context, state_dir, verbose=verbose, order="peers-ls", everybody=everybody)
     if as_json:
         show_json(answer)
@@ -36,7 +40,13 @@ def list_peers(
     titles = (
         "name", "id", "state", "round", "since round", "contributed", "excluded", "last reason",
     )  # fmt: skip
-    show("\n".join(plain_lines(table_of(titles, [_row(peer) for peer in answer["peers"]]))))
+    peers, pages = answer["peers"], max(1, -(-len(answer["peers"]) // PAGE))
+    page = min(page, pages)
+    chosen = peers[PAGE * (page - 1) : PAGE * page] if page else peers
+    show("\n".join(plain_lines(table_of(titles, [_row(peer) for peer in chosen]))))
+    if page and pages > 1:
+        further = f"--page {page + 1} goes on" if page < pages else "it is the last one"
+        show(f"page {page} of {pages}, {len(peers)} peers: {further}")
 
 
 def _row(peer: dict[str, Any]) -> list[str]:

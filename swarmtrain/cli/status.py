@@ -2,9 +2,9 @@
 
 import sys
 import time
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator, Mapping
-from typing import Any
+from typing import Annotated, Any
 
 import typer
 
@@ -36,6 +36,9 @@ what the others gave, `reached` by which ways they send to it."""
 _SPARE = ("step", "tokens_per_s", "bytes_down", "bytes_up")
 """Columns that a narrow terminal goes without, in this order."""
 
+_ROWS = 32
+"""Peers that fit on a screen. Of more those are shown that are not as most are."""
+
 _QUARRELS = _MOVES = 3
 """Newest rounds that are shown; `swarmtrain why` tells of every round."""
 
@@ -66,13 +69,17 @@ _PHASES = {
 
 def status(
     context: typer.Context,
+    everybody: Annotated[
+        bool, typer.Option("--all", help="A row for each peer, however many there are.")
+    ] = False,
     state_dir: StateDir = None,
     as_json: AsJson = False,
     verbose: Verbose = False,
 ) -> None:
     """Show how a coordinator or a peer is doing.
 
-    Without --state-dir the newest one on this machine is asked.
+    Without --state-dir the newest one on this machine is asked. Of hundreds of peers it shows those
+    that are not as most are.
     """
     context.ensure_object(Situation).begin(verbose=verbose)
     from swarmtrain.status import NotRunning, ask, newest_state_dir, no_sense
@@ -90,19 +97,21 @@ def status(
         return
     width = columns(sys.stdout)
     try:
-        lines = [*describe({"directory": str(directory), **view}, width)]
+        rows = None if everybody else _ROWS
+        lines = [*describe({"directory": str(directory), **view}, width, rows)]
     except (ArithmeticError, AttributeError, LookupError, TypeError, ValueError) as error:
         raise no_sense(directory) from error  # a folder of somebody else's may say anything
     for line in lines:
         show(wrapped(line, width))
 
 
-def describe(view: Mapping[str, Any], width: int = 0) -> Iterator[str]:
+def describe(view: Mapping[str, Any], width: int = 0, most: int | None = None) -> Iterator[str]:
     """The answer as lines for people: facts, then a row per peer. Empty facts are left out.
 
     Args:
         view: answer of the process.
         width: width of the terminal, 0 for none.
+        most: number of peers that get a row, None for all.
     """
     from swarmtrain.status import waiting_words
 
@@ -124,15 +133,19 @@ def describe(view: Mapping[str, Any], width: int = 0) -> Iterator[str]:
     if isinstance(peers, list) and peers:
         yield ""
         known = [peer for peer in peers if isinstance(peer, dict)]
-        known = [{**peer, "reached": _reached(peer, known)} for peer in known]
-        yield from _table(known, width, str(view.get("unit", "tokens")))
-        for peer in known:
+        reached = _reached(known)
+        shown = _outstanding(known, most)
+        rows = [{**peer, "reached": _ways_to(peer, reached)} for peer in shown]
+        yield from _table(rows, width, str(view.get("unit", "tokens")))
+        if len(shown) < len(known):
+            yield _left_out(known, shown)
+        for peer in shown:
             if peer.get("rests") and "group" not in view:  # the run tells it of all
                 yield f"{peer.get('name', '')} {peer['rests']}"
     # Each stage of a model has its line.
     for group in (view.get("groups") or ()) if "pipeline" not in view else ():
         yield ""
-        yield from describe(group, width)
+        yield from describe(group, width, most)
 
 
 def _numbers(view: Mapping[str, Any]) -> Iterator[str]:
@@ -185,15 +198,43 @@ def _pipeline(view: Mapping[str, Any]) -> Iterator[str]:
         yield fact("at odds", text)
 
 
-def _reached(peer: Mapping[str, Any], known: Iterable[Mapping[str, Any]]) -> str:
+def _outstanding(known: list[dict[str, Any]], most: int | None) -> list[dict[str, Any]]:
+    """Choose the peers that get a row: all of a few, of many those first that are not as most are,
+    in the order in which they came."""
+    if most is None or len(known) <= most:
+        return known
+    common = Counter(_kind(peer) for peer in known)
+    chosen = sorted(known, key=lambda peer: common[_kind(peer)])[:most]
+    places = {id(peer) for peer in chosen}
+    return [peer for peer in known if id(peer) in places]
+
+
+def _kind(peer: Mapping[str, Any]) -> tuple[str, bool]:
+    return str(peer.get("state", "")), bool(peer.get("rests"))
+
+
+def _left_out(known: list[dict[str, Any]], shown: list[dict[str, Any]]) -> str:
+    """Say who has no row."""
+    counts = Counter(str(peer.get("state", "")) for peer in known)
+    counts -= Counter(str(peer.get("state", "")) for peer in shown)
+    states = ", ".join(f"{count} {state}".strip() for state, count in counts.most_common())
+    return f"and {states}; --all shows them, `swarmtrain peers ls` lists everybody by pages"
+
+
+def _reached(known: Iterable[Mapping[str, Any]]) -> Mapping[str, Counter[str | None]]:
+    """Count by which ways the others send to each peer, by its name."""
+    found = defaultdict[str, Counter[str | None]](Counter)
+    for other in known:
+        for name, way in (other.get("ways") or {}).items():
+            found[name][way] += 1
+    return found
+
+
+def _ways_to(peer: Mapping[str, Any], reached: Mapping[str, Counter[str | None]]) -> str:
     """By which ways the others send to a peer, "" if all of them simply dial it."""
     label = f"{peer.get('name')} ({str(peer.get('peer'))[:8]})"
-    ways = Counter(
-        way
-        for other in known
-        for name, way in (other.get("ways") or {}).items()
-        if name in (peer.get("name"), label)
-    )
+    none = Counter[str | None]()
+    ways = reached.get(str(peer.get("name")), none) + reached.get(label, none)
     if ways.keys() <= {DIALLED}:
         return ""
     return ", ".join(f"{count} {way or 'not'}" for way, count in ways.most_common())

@@ -40,7 +40,7 @@ from swarmtrain.foundation.errors import UserError, cleaned, misuse
 from swarmtrain_optimizers.codec_facts import ANCHOR_CODECS, CODEC_NAMES, facts_of
 from swarmtrain_optimizers.strategies.facts import OpKind, StrategyFacts
 from swarmtrain_optimizers.strategies.registry import facts_named, known_strategies
-from swarmtrain_transport.limits import HOP_WANTS_MAX, PEERS_MAX
+from swarmtrain_transport.limits import CELL_PEERS_MAX, HOP_WANTS_MAX
 
 _OUTER = {field.name: field.type for field in msgspec.structs.fields(OuterSection)}
 
@@ -376,7 +376,7 @@ def _check(plan: Plan) -> None:
         UserError: SWT-E610.
     """
     bounds: tuple[tuple[str, float, float, float], ...] = (
-        ("peers", plan.peers, 1, PEERS_MAX),
+        ("peers", plan.peers, 1, CELL_PEERS_MAX),
         ("steps", plan.steps, 1, 10_000_000),
         ("drop", plan.drop, 0, 0.99),
         ("hostile", plan.hostile, 0, plan.peers - 1),

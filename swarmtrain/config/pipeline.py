@@ -42,10 +42,10 @@ def pipeline_problems(config: RunConfig) -> Iterator[Problem]:
                 "It names a model that peers bring in stages.",
             )
         return
-    if not 2 <= pipeline.num_stages <= limits.PEERS_MAX:
+    if not 2 <= pipeline.num_stages <= limits.CELL_PEERS_MAX:
         yield Problem(
             "pipeline.stages",
-            f"must be from 2 to {limits.PEERS_MAX}, it is {pipeline.num_stages}",
+            f"must be from 2 to {limits.CELL_PEERS_MAX}, it is {pipeline.num_stages}",
             "A model in one piece has no pipeline, and every stage needs a peer.",
         )
         return

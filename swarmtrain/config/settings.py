@@ -27,9 +27,9 @@ from swarmtrain_transport import limits
 _SPREAD_BITS = (
     limits.EXACT_BITS
     - limits.PRODUCT_BITS
-    - (limits.PEERS_MAX * limits.WEIGHT_MAX - 1).bit_length()
+    - (limits.CELL_PEERS_MAX * limits.WEIGHT_MAX - 1).bit_length()
 )
-"""Scale exponents that an exact sum at PEERS_MAX peers can span (protocol.md part 1, rule 2)."""
+"""Scale exponents that an exact sum of one cell can span (protocol.md part 1, rule 2)."""
 
 E_MAX_LOWEST = limits.E_MIN_FLOOR + _SPREAD_BITS
 E_MAX_HIGHEST = 100
@@ -442,11 +442,13 @@ class ExchangeSection(_Section, frozen=True):
         Literal["nearest", "stochastic"], _said("how values are rounded to the codec's levels")
     ] = "nearest"
     min_contributors: Annotated[
-        int, _between(1, limits.PEERS_MAX, "contributors below which a round is skipped")
+        int, _between(1, limits.CELL_PEERS_MAX, "contributors below which a round is skipped")
     ] = 1
     start_peers: Annotated[
         int,
-        _between(1, limits.PEERS_MAX, "peers that round 1 waits for; at least `min_contributors`"),
+        _between(
+            1, limits.RUN_PEERS_MAX, "peers that round 1 waits for; at least `min_contributors`"
+        ),
     ] = 1
     wait_ready_s: Annotated[
         float, _above_zero(_DAY_S, "longest that the first ready peer waits for others")
@@ -469,8 +471,8 @@ class AdmissionSection(_Section, frozen=True):
     peers_max: Annotated[
         int,
         _between(
-            1, limits.PEERS_MAX, "peers in the run at a time",
-            "Peers exchange directly with each other; above that, groups are due.",
+            1, limits.RUN_PEERS_MAX, "peers in the run at a time",
+            "Up to 64 exchange directly with each other in a round.",
         ),
     ] = 64  # fmt: skip
     page: Annotated[

@@ -27,7 +27,7 @@ DISK_BYTES_GOOD = 5 << 30
 MEMORY_BYTES_MIN = 512 << 20
 """Python with torch takes most of that, without a model."""
 
-FILES_MIN = 8 * limits.PEERS_MAX
+FILES_MIN = 8 * limits.CELL_PEERS_MAX
 """Connections to as many others as there may be, both ways, a few streams each."""
 
 CLOCK_OFF_S = 60.0

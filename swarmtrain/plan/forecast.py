@@ -25,7 +25,7 @@ from swarmtrain.foundation.errors import UserError, cleaned, misuse
 from swarmtrain.pipeline.costs import most_slots_of, span_words, stage_needs, under_way_of
 from swarmtrain_optimizers.codec_facts import facts_of
 from swarmtrain_optimizers.strategies.facts import OpKind
-from swarmtrain_transport.limits import PEERS_MAX
+from swarmtrain_transport.limits import CELL_PEERS_MAX
 from swarmtrain_transport.pipeline.coordinator.assignment import (
     Server,
     StageNeed,
@@ -223,8 +223,8 @@ def parse_peers(text: str) -> tuple[Peer, ...]:
             )
         net_named(peer.link)
         peers += [peer] * int(match[1] or 1)
-    if not 1 <= len(peers) <= PEERS_MAX:
-        raise misuse(f"{len(peers)} peers are no run.", f"Name 1 to {PEERS_MAX}.")
+    if not 1 <= len(peers) <= CELL_PEERS_MAX:
+        raise misuse(f"{len(peers)} peers are no run.", f"Name 1 to {CELL_PEERS_MAX}.")
     return tuple(peers)
 
 
@@ -249,7 +249,7 @@ def forecast(config: RunConfig, peers: Sequence[Peer]) -> Forecast:
     found = _worked_out(config, needs, served, left_out)
     more = []
     for peer in dict.fromkeys(peers):
-        if str(peer) in left_out or len(peers) == PEERS_MAX:
+        if str(peer) in left_out or len(peers) == CELL_PEERS_MAX:
             continue
         span = choose(needs, [server for _, server in served], peer.server).span
         longer = [*served, (peer, replace(peer.server, span=span))]

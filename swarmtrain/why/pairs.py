@@ -5,6 +5,7 @@ Pure: records in, sentences out. `why` tells the rest of a round.
 
 from collections.abc import Collection, Iterator, Mapping
 
+from swarmtrain.why import words
 from swarmtrain_transport.ledger.fold import OpView
 from swarmtrain_transport.ledger.pairing import contributors_of, pairs_in, whole_pairs
 from swarmtrain_transport.wire.records import Attest, Commit, Plan
@@ -15,9 +16,7 @@ Names = Mapping[bytes, str]
 def planned(plan: Plan, names: Names) -> str:
     """Tell the pairs that were drawn."""
     order = contributors_of(plan)
-    told = "; ".join(
-        f"{_name(one, names)} with {_name(two, names)}" for one, two in pairs_in(order)
-    )
+    told = _pairs(pairs_in(order), names)
     odd = f"; {_name(order[-1], names)} had no partner" if len(order) % 2 else ""
     return f"Each exchanges with one other: {told}{odd}."
 
@@ -25,7 +24,7 @@ def planned(plan: Plan, names: Names) -> str:
 def committed(op: OpView, commit: Commit, names: Names) -> Iterator[str]:
     """Tell which pairs have exchanged, and who stepped alone and why; `op` is as FREEZE left it."""
     plan, whole = op.plan, whole_pairs(op.plan, commit)
-    told = "; ".join(f"{_name(one, names)} with {_name(two, names)}" for one, two in whole)
+    told = _pairs(whole, names)
     exchanged = f" Exchanged: {told}." if told else ""
     yield f"Committed: result {commit.result_root.hex()[:16]}.{exchanged}"
     for pair in pairs_in(contributors_of(plan)):
@@ -55,6 +54,11 @@ def attested(body: Attest, names: Names) -> str:
         f"{len(roots)} of them reported states, each its own; newcomers are sent first to that of "
         f"{_name(holder, names)}, {body.state_root.hex()[:16]}."
     )
+
+
+def _pairs(pairs: Collection[tuple[bytes, bytes]], names: Names) -> str:
+    told = [f"{_name(one, names)} with {_name(two, names)}" for one, two in pairs]
+    return "; ".join(words.some(told))
 
 
 def _name(peer: bytes, names: Names) -> str:

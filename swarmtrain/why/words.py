@@ -3,7 +3,7 @@
 Pure: what was decided in, sentences out. `why` tells the rest of a round.
 """
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 
 from swarmtrain_transport.ledger import exclusion_rule
 from swarmtrain_transport.ledger.standing import Standing, in_words
@@ -11,6 +11,9 @@ from swarmtrain_transport.limits import TOLD_LOSS_MAX
 from swarmtrain_transport.wire.records import Books, Commit, Gone, Plan, Reassign, Skip
 
 Names = Mapping[bytes, str]
+
+_SOME = 20
+"""Names that a sentence can hold: those of a few households, not those of hundreds of peers."""
 
 _TOLD_MS = 1000
 """Waits that are shorter are told by nobody."""
@@ -105,6 +108,12 @@ def name_of(peer: bytes, names: Names) -> str:
 
 
 def listed(told: Iterable[str]) -> str:
-    """Several in a sentence."""
-    told = sorted(told)
+    """Several in a sentence; of very many some."""
+    told = some(sorted(told))
     return " and ".join(filter(None, [", ".join(told[:-1]), *told[-1:]])) or "nobody"
+
+
+def some(told: Sequence[str]) -> list[str]:
+    """Return all of a few; of many the first ones, and how many more there are."""
+    left = len(told) - _SOME
+    return list(told) if left <= 1 else [*told[:_SOME], f"{left} more"]

@@ -296,3 +296,43 @@ def test_a_peers_quota_is_shown_beside_what_was_moved_today():
     told = {"today": 126_000_000, "caps": {"up": 0, "down": 0, "daily": 500_000_000}}
     assert [*describe(told)] == ["moved today      126 MB of 500 MB"]
     assert not [*describe({"today": 126_000_000, "caps": {"up": 0, "down": 0, "daily": 0}})]
+
+
+def test_of_hundreds_of_peers_those_are_shown_that_are_not_as_most_are():
+    peers = [PEER | {"name": f"p{n}", "peer": f"{n:064x}", "state": "training"} for n in range(300)]
+    peers[7]["state"] = peers[290]["state"] = "syncing"
+    peers[123]["rests"] = "sits out until round 9"
+    peers[5]["ways"] = {"p7": "relayed", "p8": "dialled"}
+    lines = list(describe({"peers": peers}, 0, 32))
+    begin = next(at for at, line in enumerate(lines) if line.split()[:1] == ["peer"])
+    rows = lines[begin + 1 : begin + 33]
+    shown = [row.split()[0] for row in rows]
+    assert {"p7", "p123", "p290"} <= set(shown) and len(set(shown)) == 32
+    assert shown == sorted(shown, key=lambda name: int(name[1:]))
+    assert "1 relayed" in rows[shown.index("p7")] and "dialled" not in rows[shown.index("p8")]
+    assert lines[begin + 33].startswith("and 268 training; --all shows them")
+    assert lines[begin + 34 :] == ["p123 sits out until round 9"]
+    assert len(list(describe({"peers": peers}))) == begin + 302
+
+
+def test_peers_are_listed_by_pages(capsys, monkeypatch, tmp_path):
+    row = {"peer": "ab" * 32, "state": "in", "round": 1, "since_round": 1, "since_group": 0}
+    row |= {"contributed": 0, "excluded": 0, "last_reason": "", "last_round": 0, "last_group": 0}
+    known = [row | {"name": f"p{n}"} for n in range(230)]
+    monkeypatch.setattr("swarmtrain.cli.peers.obeyed", lambda *given, **order: {"peers": known})
+
+    def told(*words: str) -> list[str]:
+        assert main(["peers", "ls", "--state-dir", str(tmp_path), *words]) == 0
+        return capsys.readouterr().out.splitlines()
+
+    for words, first, count, last in (
+        ((), "p0", 100, "page 1 of 3, 230 peers: --page 2 goes on"),
+        (("--page", "3"), "p200", 30, "page 3 of 3, 230 peers: it is the last one"),
+        (("--page", "9"), "p200", 30, "page 3 of 3, 230 peers: it is the last one"),
+    ):
+        lines = told(*words)
+        assert lines[1].split()[0] == first and len(lines) == count + 2 and lines[-1] == last
+    assert len(told("--page", "0")) == 231
+    assert len(json.loads("".join(told("--json")))["peers"]) == 230
+    known[:] = known[:100]
+    assert len(told()) == 101, "what fits on one page says nothing of pages"

@@ -8,7 +8,7 @@ import pytest
 from swarmtrain.config import file as config_file
 from swarmtrain.config.docs import page
 from swarmtrain_optimizers.strategies.registry import BUILT_IN
-from swarmtrain_transport.limits import PEERS_MAX
+from swarmtrain_transport.limits import CELL_PEERS_MAX
 
 PAGE = (Path(__file__).parents[2] / "docs" / "run-file.md").read_text(encoding="utf-8")
 
@@ -25,5 +25,5 @@ def test_its_examples_are_run_files(tmp_path: Path, example: str):
 
 
 def test_no_more_groups_arrive_apart_than_there_can_be_peers():
-    assert f"| `arrivals` | 1 | 1 to {PEERS_MAX} |" in PAGE
+    assert f"| `arrivals` | 1 | 1 to {CELL_PEERS_MAX} |" in PAGE
     assert all(f"`{name}`" in PAGE for name in BUILT_IN if name != "local")

@@ -5,6 +5,7 @@ Limits on the link change while it is used.
 
 import asyncio
 import itertools
+from collections.abc import Iterable
 from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
@@ -32,6 +33,10 @@ class StandIn:
         self.stats = LinkStats()
         self.width = 1
         self.acked = 0
+        self.warmed: list[bytes] = []
+
+    def warm(self, peers: Iterable[bytes]) -> None:
+        self.warmed += peers
 
     def paths(self) -> dict[bytes, list[Flow]]:
         self.acked += 10_000
@@ -133,6 +138,16 @@ def capped(directory: Path, caps: Caps) -> tuple[Bandwidth, Wire, Clock, TokenBu
     for number in range(400):
         bandwidth.send(PEER, Frame(FrameKind.PART, 1, plan_id=1, chunk=number, body=bytes(100_000)))
     return bandwidth, wire, clock, gate
+
+
+def test_bulk_asks_for_a_way_for_as_long_as_it_waits(tmp_path):
+    bandwidth, wire, clock, _ = capped(tmp_path, Caps(up=10_000))
+    assert set(wire.warmed) == {PEER}, "what waits for a connection would wait for ever"
+    clock.run(1.0)
+    wire.warmed.clear()
+    clock.run(60.0)
+    assert PEER in wire.warmed, "a cap can hold back bulk for longer than an idle way is kept"
+    bandwidth.close()
 
 
 @pytest.mark.parametrize("tells", [True, False])

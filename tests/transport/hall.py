@@ -62,7 +62,7 @@ class Hall:
         *,
         is_lost: bool = False,
         archive: Archive | None = None,
-        places: int = limits.PEERS_MAX,
+        places: int = limits.CELL_PEERS_MAX,
         experts: int = 0,
         **terms: Any,
     ) -> None:

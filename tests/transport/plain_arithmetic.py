@@ -42,6 +42,13 @@ class PlainSum:
         times = weight * (int(self._scalars.pop(0)) if self._scalars else 1)
         self._sums = [a + times * b for a, b in zip(self._sums, decode_part(part), strict=True)]
 
+    def add_sum(self, total: Buffer, weight: int) -> None:
+        given = struct.unpack(f"<{len(self._sums)}q", bytes(total))
+        self._sums = [a + b for a, b in zip(self._sums, given, strict=True)]
+
+    def total_bytes(self) -> bytes:
+        return struct.pack(f"<{len(self._sums)}q", *self._sums)
+
     def finish(self, total_weight: int) -> bytes:
         if self._spent or total_weight <= 0:
             raise LocalFault(f"finish({total_weight}) of a spent or empty sum")
@@ -67,6 +74,10 @@ class PlainArithmetic:
             raise RemoteFault("length", f"a result of {len(chunk)} bytes")
         if bytes(chunk[-8:]) == bytes(8):
             raise RemoteFault("scale", "nobody's weight is in it")
+
+    def check_sum(self, total: Buffer, num_values: int, window: Window) -> None:
+        if len(total) != 8 * num_values:
+            raise RemoteFault("length", f"a sum of {len(total)} bytes")
 
     def accumulator(
         self,

@@ -9,6 +9,7 @@ from swarmtrain.cli.main import main
 from swarmtrain.foundation import dirs
 from swarmtrain.peer.disk import ledger_file
 from swarmtrain.why.story import _evidence, story_of
+from swarmtrain.why.words import listed
 from swarmtrain_transport.wire.records import (
     Attest,
     Conviction,
@@ -259,3 +260,11 @@ def test_a_rewind_of_the_guard_is_told_in_the_round_before_and_in_the_one_that_w
         assert words in story
         assert "by their own word: crane nothing, lynx no number and otter 9.5." in story
     assert not told(chain, 3)
+
+
+def test_a_sentence_names_some_of_hundreds_and_all_of_a_few():
+    names = [f"p{number:03}" for number in range(300)]
+    assert listed(names[:3]) == "p000, p001 and p002"
+    assert listed(names[:21]).endswith("p019 and p020")
+    assert listed(names) == f"{', '.join(names[:20])} and 280 more"
+    assert listed([]) == "nobody"

@@ -71,6 +71,12 @@ class AllowPeer(msgspec.Struct, frozen=True):
     address: Address
 
 
+class WarmWays(msgspec.Struct, frozen=True):
+    """Peer: have ways to these peers, as frames for them are soon to come."""
+
+    peers: tuple[PeerId, ...]
+
+
 class RevokePeer(msgspec.Struct, frozen=True):
     """Peer: this key left the roster."""
 
@@ -187,7 +193,7 @@ class PeerFault(msgspec.Struct, frozen=True):
 
 CoordinatorAction = Append | Adopt | SendToPeer | ClosePeer
 PeerAction = (
-    SendControl | SendFrame | AllowPeer | RevokePeer | LoadState | DownloadBegun | KeepChunk
-    | ApplyResult | OpSkipped | Rewound | Moved | GivenUp | RecordAccepted | LedgerBegins
-    | RunFinished | Halt | KeepProof | PeerFault
+    SendControl | SendFrame | AllowPeer | WarmWays | RevokePeer | LoadState | DownloadBegun
+    | KeepChunk | ApplyResult | OpSkipped | Rewound | Moved | GivenUp | RecordAccepted
+    | LedgerBegins | RunFinished | Halt | KeepProof | PeerFault
 )  # fmt: skip

@@ -294,7 +294,7 @@ KNOCK_BYTES_MAX = 16 << 10
 """A stranger's only message: HELLO with the states of 64 groups is half as large."""
 
 LISTING_BYTES_MAX = 16 << 10
-"""A list with an entry for each of PEERS_MAX peers or slices, or the sizes of FRAGMENTS_MAX
+"""A list with an entry for each of CELL_PEERS_MAX peers or slices, or the sizes of FRAGMENTS_MAX
 fragments."""
 
 GOT_BYTES_MAX = 64 << 10
@@ -347,8 +347,16 @@ LEDGER_MEMORY_BYTES = 2 << 20
 CURVE_KEYS_MAX = 8
 """CURVE keys that one peer may come with in a run. Its identity has one; each stays in the fold."""
 
-PEERS_MAX = 64
-"""One level of direct exchange; above it groups are needed (protocol.md rule 8)."""
+CELL_PEERS_MAX = 64
+"""Peers that exchange directly with each other, as each of them needs a way to each other one
+(protocol.md rule 8)."""
+
+RUN_PEERS_MAX = 4096
+"""Peers of a run at a time. The exact window spans 18 powers of two then (protocol.md rule 1)."""
+
+ADDRESSES_KEPT = 2 * RUN_PEERS_MAX
+"""Addresses of which it is remembered what kind they are: those at which a full run listens, and
+those that it comes from."""
 
 FRAGMENTS_MAX = 1024
 """Parts of the vector that ops move in turn; more than layers that anybody trains here."""
@@ -362,7 +370,7 @@ CREDIT_WINDOW_BYTES = 4 << 20
 AUDIT_OPS_KEPT = 4
 """Ops of which a contributor keeps its drawn chunk, and a member an accusation."""
 
-PROOF_BYTES_MAX = PEERS_MAX * FRAME_BYTES_MAX
+PROOF_BYTES_MAX = CELL_PEERS_MAX * FRAME_BYTES_MAX
 """A proof on the disk: what each contributor has shown came in a frame of its own. With chunks of
 256 Ki values and 64 peers it has 17 MiB."""
 
@@ -470,7 +478,7 @@ MEET_AT_ONCE = 16
 MEET_PLACES = 3
 """Addresses of one peer that are tried in one way; the best ones come first."""
 
-MEET_DIALS = 4 * PEERS_MAX
+MEET_DIALS = 4 * CELL_PEERS_MAX
 MEET_DIALS_PER_S = 1.0
 """Times that one peer can make others dial, at once and for long: as many as meet everybody of a
 full run by two addresses."""
@@ -490,13 +498,13 @@ MEET_STOOD_S = 5.0
 """A way that stood for so long was good, and is tried first once it is lost. One that is lost
 earlier counts as one that failed."""
 
-MEET_ALL_MAX = 2 * PEERS_MAX
+MEET_ALL_MAX = 2 * CELL_PEERS_MAX
 """Peers up to which everybody meets everybody before anybody needs it: 16 thousand pairs."""
 
-MEET_DIALLERS_KEPT = 16 * PEERS_MAX
+MEET_DIALLERS_KEPT = 4 * RUN_PEERS_MAX
 """Peers whose spent dials are remembered, gone ones too."""
 
-RELAYS_MAX = PEERS_MAX
+RELAYS_MAX = CELL_PEERS_MAX
 """Processes that do nothing but relay: one for each peer of a full run."""
 
 RELAY_BELIEVED = 4
@@ -609,7 +617,7 @@ WORD_ROUNDS = 24
 """Rounds for which a word counts against a contributor of which several owners say the same. Where
 three do (five peers), it has cost one round in eight a wait until its deadline."""
 
-ODDS_KEPT = PEERS_MAX * PEERS_MAX
+ODDS_KEPT = CELL_PEERS_MAX * CELL_PEERS_MAX
 """Pairs at odds that are remembered: everybody of one op with everybody."""
 
 ATTEMPTS_MAX = 16
@@ -744,13 +752,25 @@ each may hold its share of what all may, but always one frame."""
 LINK_HOLD_BYTES = 512 << 10
 """Bytes of one connection that wait between our proxy and libzmq: two chunks of int8."""
 
-LINK_UNHEARD_MAX = 2 * PEERS_MAX
+LINK_UNHEARD_MAX = 2 * CELL_PEERS_MAX
 """Connections from which no message was read yet: every peer makes one, and one more as it comes
 back. Beyond, the oldest goes; each costs three descriptors."""
 
 LINK_CONNECTIONS_MAX = 16
 """Connections of one key: four times as many as a peer's large frames go by, since dead ones end
 late."""
+
+LINK_HEARD_MAX = 16 * CELL_PEERS_MAX
+"""Connections of all members that are heard by: those with whom one exchanges, by all flows that
+each may have, or of a run of thousands whoever has spoken last."""
+
+LINK_IDLE_S = 60.0
+"""A connection that nothing was sent by for so long is closed: rounds of a minute keep theirs, and
+where they take longer a handshake before each costs nothing beside them."""
+
+LINK_WAYS_MAX = 4 * CELL_PEERS_MAX
+"""Peers to which there are connections at once: those of an op, and those of the three before that
+are not idle yet, or ask for a state. Each costs four descriptors."""
 
 LINK_LOOK_S = 0.5
 LINK_ANSWER_WINDOW_BYTES = 1024
@@ -789,7 +809,7 @@ PLACES_MAX = 8
 RELAY_NEAR_BYTES = 128 << 10
 """That a relay takes in ahead by a connection that is near; the system doubles it."""
 
-MEETINGS_MAX = 4 * PEERS_MAX
+MEETINGS_MAX = 4 * CELL_PEERS_MAX
 """Meetings that a peer has under way at once: two directions with everybody, and one more try."""
 
 DIAL_AGAIN_S = 0.1

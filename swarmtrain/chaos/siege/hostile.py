@@ -12,7 +12,7 @@ import os
 import sys
 import threading
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any, BinaryIO
@@ -275,6 +275,10 @@ class _LyingLink:
         """See the real link."""
         if not self._is_own(address.peer_id):
             self._link.allow(address)
+
+    def warm(self, peers: Iterable[PeerId]) -> None:
+        """See the real link."""
+        self._link.warm(peers)
 
     def revoke(self, peer: PeerId) -> None:
         """See the real link."""

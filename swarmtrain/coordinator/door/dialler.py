@@ -20,7 +20,7 @@ DIAL_AGAIN_S = 60.0
 """Shortest pause between two tries for one key, whatever addresses it tells."""
 
 DIALS_AT_ONCE = 8
-DIALLED_KEPT = 4 * limits.PEERS_MAX
+DIALLED_KEPT = 4 * limits.RUN_PEERS_MAX
 """Keys whose last try is remembered: four times as many as may be in a run."""
 
 

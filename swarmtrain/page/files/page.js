@@ -15,6 +15,9 @@ const PARTS = [
   ["train", "training"], ["wait", "waiting for others"], ["send", "sending"],
   ["gather", "the result spreads"], ["late", "not in this round"],
 ];
+// Rows of a table, and of the picture of rounds: of thousands nobody reads more, and a browser that
+// draws them each second does nothing else.
+const ROWS_MAX = 200;
 const AXES = [["tokens", "tokens"], ["seconds", "time"], ["round", "rounds"], ["bytes", "bytes"]];
 const COLUMNS = [
   ["name", "name"], ["state", "state"], ["round", "round", 1], ["loss", "loss", 1],
@@ -66,8 +69,9 @@ function table(place, columns, rows, sort) {
     cell.append(button);
     return cell;
   }));
-  const body = rows.map((row) => node("tr", {}, ...row.map((said, at) =>
+  const body = rows.slice(0, ROWS_MAX).map((row) => node("tr", {}, ...row.map((said, at) =>
     node("td", columns[at][2] ? { class: "number" } : {}, said))));
+  if (rows.length > ROWS_MAX) body.push(node("tr", {}, node("td", { colspan: columns.length, class: "dim" }, `and ${rows.length - ROWS_MAX} more: sort or filter the peers, or take the CSV`)));
   const focused = document.activeElement?.dataset?.key;
   place.replaceChildren(node("thead", {}, head), node("tbody", {}, ...body));
   if (focused && sort) place.querySelector(`[data-key="${focused}"]`)?.focus();
@@ -340,7 +344,7 @@ function drawTimeline() {
   drawnRounds = key;
   if (!shown.length) { $("timeline").replaceChildren(node("p", {}, view.you.length ? "Times of rounds are on the coordinator's page; the events below tell what became of each." : "No round was planned yet.")); return; }
   const others = new Set(view.peers.filter((one) => one.expert).map((one) => one.peer));
-  const peers = [...new Set([...[...names.keys()].filter((peer) => !others.has(peer)), ...shown.flatMap((one) => Object.keys(one.ready).map((peer) => peer.slice(0, 16)))])];
+  const peers = [...new Set([...[...names.keys()].filter((peer) => !others.has(peer)), ...shown.flatMap((one) => Object.keys(one.ready).map((peer) => peer.slice(0, 16)))])].slice(0, ROWS_MAX);
   const left = 120, high = 18, spans = shown.map((one) => Math.max(one.ended ?? one.frozen ?? one.planned, 0.001));
   const total = spans.reduce((sum, one) => sum + one, 0), wide = Math.max(560, 40 * shown.length), scale = (wide - left) / total;
   const drawn = node("svg", { width: wide, height: high * peers.length + 34, role: "group", "aria-label": "Rounds by peer" });

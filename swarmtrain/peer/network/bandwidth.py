@@ -8,6 +8,7 @@ never wait; bulk is handed over as the link carries it, so that they need not wa
 import asyncio
 import math
 import time
+from collections.abc import Iterable
 from pathlib import Path
 
 from swarmtrain.config.caps import Caps
@@ -78,6 +79,10 @@ class Bandwidth:
         self._outbox.widths.pop(address.peer_id, None)
         self._link.allow(address)
 
+    def warm(self, peers: Iterable[PeerId]) -> None:
+        """Do what the real link does."""
+        self._link.warm(peers)
+
     def revoke(self, peer: PeerId) -> None:
         """Do what the real link does."""
         self._outbox.forget(peer)
@@ -90,6 +95,7 @@ class Bandwidth:
         if frame.kind not in _BULK:
             return self._link.send(peer, frame)
         self._outbox.put(peer, frame)
+        self._link.warm((peer,))
         self._flush_soon()
         return True
 
@@ -175,6 +181,9 @@ class Bandwidth:
     def _flush(self) -> None:
         """Hand over what may go, and come back while there is more."""
         self._timer = None
+        self._link.warm(
+            self._outbox.receivers()
+        )  # bulk may wait here for longer than a way is kept
         rate = self._rates.up_bytes_per_s
         acked, left = self._link.acknowledged(), self._allowance.left()
         for peer, frame in self._outbox.due(acked, rate, self._loop.time(), left):

@@ -151,7 +151,7 @@ class RelayProcess:
 
 
 def _accept(public: socket.socket, doorway: Doorway) -> None:
-    for _ in range(limits.PEERS_MAX):
+    for _ in range(limits.CELL_PEERS_MAX):
         try:
             far, _ = public.accept()
         except OSError:

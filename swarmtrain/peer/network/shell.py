@@ -607,6 +607,8 @@ class PeerShell:
                     self._link.send(action.peer, action.frame)
                 case do.AllowPeer():
                     self._link.allow(action.address)
+                case do.WarmWays():
+                    self._link.warm(action.peers)
                 case do.RevokePeer():
                     self._link.revoke(action.peer)
                 case do.RecordAccepted():
@@ -680,7 +682,7 @@ class PeerShell:
         if participant is None or link is None:
             return
         stats = participant.stats
-        stats.unreached = link.unreached(limits.UNREACHED_S)[: limits.PEERS_MAX]
+        stats.unreached = link.unreached(limits.UNREACHED_S)[: limits.CELL_PEERS_MAX]
         stats.relayed = self._meetings.heard_by_relay() if self._meetings is not None else ()
         stats.bytes_in, stats.bytes_out = link.stats.bytes_received, link.stats.bytes_sent
         if self._bandwidth is not None:

@@ -12,7 +12,7 @@ nothing is sent and nobody is told. Nor is anybody where the peer owns every sli
 nothing to send: a run that rehearses deaths cuts its slices alike.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 
 from swarmtrain_transport.errors import RemoteFault
 from swarmtrain_transport.hashing import content_hash
@@ -66,6 +66,10 @@ class FreezingLink:
     def allow(self, address: Address) -> None:
         """Do what the real link does."""
         self._link.allow(address)
+
+    def warm(self, peers: Iterable[PeerId]) -> None:
+        """Do what the real link does."""
+        self._link.warm(peers)
 
     def revoke(self, peer: PeerId) -> None:
         """Do what the real link does."""

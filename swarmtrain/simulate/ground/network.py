@@ -7,7 +7,7 @@ may speak, as in both real links.
 
 import random
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from functools import partial
 
@@ -72,9 +72,12 @@ class SimLink:
         return self.reception.stats
 
     def allow(self, address: Address) -> None:
-        """Admit a peer and be ready to send to it."""
+        """Admit a peer, which may then be sent to."""
         if self.reception.admit(address):
             self._network.drop(self.address.peer_id, address.peer_id)
+
+    def warm(self, peers: Iterable[PeerId]) -> None:
+        """Do nothing: here ways take no time."""
 
     def revoke(self, peer: PeerId) -> None:
         """Stop hearing and reaching a peer."""

@@ -234,7 +234,7 @@ class SimCoordinator(Process):
         """A peer is at the door."""
         assert self.machine is not None
         roster = self.machine.view.roster
-        if peer not in roster and len(roster) >= limits.PEERS_MAX:
+        if peer not in roster and len(roster) >= limits.RUN_PEERS_MAX:
             self._control.close(peer)  # as the door does, which no machine sees
             return
         try:

@@ -154,6 +154,7 @@ class ZmqWorld:
 
     def send_raw(self, source: Station, target: Station, header: bytes, body: bytes) -> None:
         assert isinstance(source.link, ZmqLink)
+        source.link.warm((target.id,))
         source.link._routes[target.id].route_for(0, is_large=False).socket.send_multipart(
             [header, body]
         )

@@ -171,6 +171,7 @@ async def _live(name: str, cap: _Cap | None) -> None:
             if command == "admit":
                 whom = identity_of(words[0])
                 link.allow(Address(whom.peer_id, whom.curve_key, "127.0.0.1", int(words[1])))
+                link.warm((whom.peer_id,))
             elif command == "send":
                 answer["sent"] = link.send(identity_of(words[0]).peer_id, part(1))
             elif command == "block":

@@ -124,6 +124,7 @@ def test_closing_leaves_no_descriptor_task_timer_or_thread_behind() -> None:
         ada, ben = await honest(world)
         refusing = await world.add("refusing")
         ada.link.allow(refusing.address)
+        ada.link.warm((refusing.id,))
         await world.until(lambda: refusing.link.stats.refused.get("key", 0) > 0)
         await world.repeat(
             lambda: ada.link.send(ben.id, part(1, noise(limits.ZERO_COPY_BYTES))),

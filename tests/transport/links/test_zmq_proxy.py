@@ -144,6 +144,31 @@ def test_a_member_takes_no_more_than_its_share_of_connections(
     run(scenario)
 
 
+def test_of_all_members_those_are_heard_on_who_have_spoken_last(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(limits, "LINK_HEARD_MAX", 2)
+
+    async def scenario(world: World) -> None:
+        ada, ben, cid, dan = [await world.add(name) for name in ("ada", "ben", "cid", "dan")]
+        introduce(ada, ben, cid, dan)
+        for one in (ada, ben, ada, cid):  # ben is silent for longest
+            await reach(world, one, dan)
+        assert isinstance(dan.link, zmq_link.ZmqLink)
+        await world.repeat(
+            lambda: None,
+            lambda: (
+                {one.key for one in dan.link._proxy._connections.values() if not one.is_cut}
+                >= {ada.identity.curve_key, cid.identity.curve_key}
+            ),
+        )
+        for one in (ben, ada, cid):
+            await reach(world, one, dan)  # who was cut off comes back by itself
+            assert sum(not one.is_cut for one in dan.link._proxy._connections.values()) <= 3
+
+    run(scenario)
+
+
 def test_with_no_descriptor_left_those_who_come_wait(monkeypatch: pytest.MonkeyPatch) -> None:
     accept, refused = socket.socket.accept, asyncio.Event()
 
@@ -157,6 +182,7 @@ def test_with_no_descriptor_left_those_who_come_wait(monkeypatch: pytest.MonkeyP
         ada, ben = await world.add("ada"), await world.add("ben")
         monkeypatch.setattr(socket.socket, "accept", accept_later)
         introduce(ada, ben)
+        ada.link.warm((ben.id,))
         await asyncio.wait_for(refused.wait(), DEADLINE_S)
         await reach(world, ada, ben)
 
@@ -189,6 +215,7 @@ def test_the_local_socket_is_for_this_process_alone(monkeypatch: pytest.MonkeyPa
         ada, ben = await world.add("ada"), await world.add("ben")
         monkeypatch.setattr(zmq_link, "is_ours", lambda address: False)
         introduce(ada, ben)
+        ada.link.warm((ben.id,))
         await world.until(lambda: ben.link.stats.refused.get("key", 0) > 0)
 
     run(scenario)

@@ -214,6 +214,7 @@ def test_a_listener_that_is_no_zmq_at_all_is_left_and_the_real_one_is_reached_la
         server = await asyncio.start_server(babble, "127.0.0.1", 0)
         port = server.sockets[0].getsockname()[1]
         ada.link.allow(Address(ben.id, ben.identity.curve_key, "127.0.0.1", port))
+        ada.link.warm((ben.id,))
         async with asyncio.timeout(DEADLINE_S):
             await greeted.wait()
         server.close()

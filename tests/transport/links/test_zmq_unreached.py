@@ -16,6 +16,7 @@ def test_a_peer_at_whose_address_nobody_answers_is_told_and_one_that_answers_is_
             silent.bind(("127.0.0.1", 0))  # and does not listen
             wrong = Address(cid.id, cid.address.curve_key, "127.0.0.1", silent.getsockname()[1])
             ada.link.allow(wrong)
+            ada.link.warm((cid.id,))
             await reach(world, ada, ben)
             await world.repeat(lambda: None, lambda: ada.link.unreached(0.0) == (cid.id,))
             assert ada.link.unreached(3600.0) == ()

@@ -22,9 +22,9 @@ CHUNK_HASHES_MAX = limits.CONTROL_BYTES_MAX // limits.HASH_BYTES
 
 def widest(part_bytes: int, hashes: int) -> Proof:
     """Make a proof with as many contributors as there may be."""
-    slice_roots = (b"r" * 32,) * limits.PEERS_MAX
+    slice_roots = (b"r" * 32,) * limits.CELL_PEERS_MAX
     shown = Shown(slice_roots, (b"h" * 32,) * hashes, bytes(part_bytes))
-    peers = [bytes([n]) * 32 for n in range(limits.PEERS_MAX)]
+    peers = [bytes([n]) * 32 for n in range(limits.CELL_PEERS_MAX)]
     return Proof(1, 0, 0, (b"h" * 32,) * hashes, dict.fromkeys(peers, shown))
 
 

@@ -16,7 +16,7 @@ from swarmtrain_transport.hashing import content_hash
 from swarmtrain_transport.peer.participant import Participant
 from swarmtrain_transport.wire import messages as m
 from swarmtrain_transport.wire.frames import Frame, FrameKind, Ranges
-from swarmtrain_transport.wire.records import Commit, bodies_of
+from swarmtrain_transport.wire.records import Commit, Skip, SliceSpec, bodies_of
 from tests.transport.plain_arithmetic import PlainArithmetic, PlainContribution
 from tests.transport.rig import (
     RUN_KEY,
@@ -206,21 +206,60 @@ def test_records_that_contradict_are_refused_and_the_copy_is_as_before() -> None
     assert machine.first.exchange is not None
 
 
+def warmed(actions: tuple[do.PeerAction, ...]) -> list[tuple[bytes, ...]]:
+    return [action.peers for action in actions if isinstance(action, do.WarmWays)]
+
+
 def test_addresses_wait_for_the_records_and_those_of_nobody_are_bounded() -> None:
     chain = Chain(run_body(), join_body(A), genesis_body(24))
     machine = peer_of(chain)
     assert not machine.control(m.Listens({B: ("192.0.2.2", 4002)}), 0.0), "it is not let in yet"
-    for number in range(1000):
+    for number in range(5000):
         machine.control(m.Listens({number.to_bytes(32, "big"): ("192.0.2.9", 1)}), 0.0)
     machine.control(m.Listens({B: ("192.0.2.2", 4002)}), 0.0)
-    assert len(machine._listens) <= limits.PEERS_MAX + 1
+    assert len(machine._listens) <= limits.RUN_PEERS_MAX + 1
     first = chain.ledger.head_index + 1
     chain.add(join_body(B))
     allowed = [one for one in machine.control(records(chain, first), 0.0)
                if isinstance(one, do.AllowPeer)]  # fmt: skip
     assert [(one.address.host, one.address.port) for one in allowed] == [("192.0.2.2", 4002)]
-    (moved,) = machine.control(m.Listens({B: ("192.0.2.3", 4003), A: ("192.0.2.1", 4001)}), 0.0)
+    moved, warm = machine.control(m.Listens({B: ("192.0.2.3", 4003), A: ("192.0.2.1", 4001)}), 0.0)
     assert isinstance(moved, do.AllowPeer) and moved.address.host == "192.0.2.3"
+    assert warm == do.WarmWays((B,))
+
+
+def test_ways_are_made_at_once_while_all_fit_into_one_op_and_not_where_more_are_here() -> None:
+    peers = [bytes([100 + number]) * 32 for number in range(limits.CELL_PEERS_MAX + 1)]
+    chain = Chain(run_body(), *(join_body(peer) for peer in (A, *peers[:-3])), genesis_body(24))
+    machine = peer_of(chain)
+    for peer, is_made in zip(peers[-3:], (True, False, False), strict=True):
+        first = chain.ledger.head_index + 1
+        chain.add(join_body(peer))
+        heard = machine.control(records(chain, first), 0.0)
+        assert [one for one in heard if isinstance(one, do.AllowPeer)]
+        assert warmed(heard) == ([(peer,)] if is_made else [])
+
+
+def test_ways_are_made_where_frames_will_go_from_ready_on_until_the_op_has_ended() -> None:
+    machine, chain, _ = planned()
+    assert warmed(machine.tick(limits.PROGRESS_S)) == [(B, C)], "anybody may own"
+    assert warmed(machine.control(records(chain, 5), 3.0)) == [(B, C)], "we own a slice"
+    assert warmed(machine.tick(2 * limits.PROGRESS_S)) == [(B, C)], "it may take long"
+    chain.add(Skip(1, "deadline"))
+    machine.control(records(chain, 6), 5.0)
+    assert not warmed(machine.tick(4 * limits.PROGRESS_S)), "nothing more is to come"
+
+
+@pytest.mark.parametrize(
+    ("owners", "receivers"), [((B,), {B}), ((A,), {B, C}), ((B, C), {B, C}), ((C, A), {B, C})]
+)
+def test_an_owner_sends_to_everybody_and_the_others_to_owners(owners, receivers) -> None:
+    chain = begun_chain()
+    chain.add(chain.plan(slices=tuple(
+        SliceSpec(24 // len(owners) * n, 24 // len(owners) * (n + 1), owner)
+        for n, owner in enumerate(owners)
+    )))  # fmt: skip
+    assert peer_of(chain).first.receivers() == receivers
 
 
 def test_what_is_not_for_peers_is_refused_and_a_refusal_halts() -> None:

@@ -92,8 +92,8 @@ def test_a_stranger_has_nothing_large_to_say_and_a_word_is_short() -> None:
 
 
 def test_what_peers_have_to_say_at_most_fits() -> None:
-    keys = [bytes([number]) * 32 for number in range(limits.PEERS_MAX)]
-    row = bytes(8 * (limits.PEERS_MAX + 1))
+    keys = [bytes([number]) * 32 for number in range(limits.CELL_PEERS_MAX)]
+    row = bytes(8 * (limits.CELL_PEERS_MAX + 1))
     states = tuple(m.Applied(1 << 40, bytes(32), bytes(32), 2**31) for _ in keys)
     hello = m.Hello(bytes(64), "x" * 64, bytes(32), "::" * 20, 65535, 1 << 40, bytes(32), 1 << 50,
                     states=states)  # fmt: skip
@@ -103,7 +103,7 @@ def test_what_peers_have_to_say_at_most_fits() -> None:
         m.Knock(2, bytes(32), bytes(16), m.encode(hello), bytes(64)), hello,
         m.Got(2**63, 63, 15, {key: key for key in keys}, {key: "above-window" for key in keys},
               {key: row for key in keys}),
-        m.Roots(2**63, tuple(keys), bytes(64), (0.1,) * limits.PEERS_MAX),
+        m.Roots(2**63, tuple(keys), bytes(64), (0.1,) * limits.CELL_PEERS_MAX),
         m.Offer(bytes(32), 1 << 39, bytes(32), (1 << 39,) * limits.FRAGMENTS_MAX),
         m.Progress(1, 2, 3, "training", gauged=seen), m.LeaseRequest(1, held, held),
         m.SliceDone(1, 2, 3, 4, (bytes(32),) * 100_000, bytes(32), bytes(64)),

@@ -166,7 +166,7 @@ class Rendezvous:
             self.writer, self.live_roster, now_s, verify, run_key if is_lost else None
         )
         self._relays = set[PeerId]()
-        self.reach = Reach(self.live_roster, self.writer, self.meetings, self.note)
+        self.reach = Reach(self.live_roster, self.writer, self.meetings, self.note, self._fellows)
         self.departures = Departures(
             self.writer, self.live_roster, self.first.chronicle, self._lost
         )
@@ -478,6 +478,11 @@ class Rendezvous:
     def note(self, peer: PeerId, event: str, reason: str = "") -> None:
         """Remember for people what a peer did in the round in progress."""
         self.first.chronicle.event(self.view.first.last_op + 1, peer, event, reason)
+
+    def _fellows(self, peer: PeerId) -> set[PeerId]:
+        """Return those with whom a peer was in its newest op, none if it was in none lately."""
+        ops = [group.view.op for group in self.groups.values()]
+        return {other for op in ops if op and peer in op.boots for other in op.boots}
 
     def status(self, now_s: float) -> CoordinatorStatus:
         """Return the facts that people are shown."""

@@ -93,7 +93,7 @@ def check_plan(plan: Plan, num_values: int) -> None:
         "nobody contributes": bool(weights),
         "nobody need contribute": plan.min_contributors >= 1,
         "a peer is named twice": len(set(peers)) == len(peers),
-        "too many members": len(peers) <= limits.PEERS_MAX,
+        "too many members": len(peers) <= limits.CELL_PEERS_MAX,
         "weights are 1 to 255": all(0 < weight <= limits.WEIGHT_MAX for weight in weights),
         "sums would not be exact": not plan.exact or spread + bits <= limits.EXACT_BITS,
         "what is no sum cannot be exact": not (plan.exact and plan.rule),

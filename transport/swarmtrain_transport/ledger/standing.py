@@ -344,8 +344,8 @@ class Standing:
             if peer in words.left_out:
                 conduct.left_out[words.left_out[peer]] += 1
             conduct.accused_by.update(lacked.get(peer, {}).keys())
-            _shorten(conduct.left_out, limits.PEERS_MAX)
-            _shorten(conduct.accused_by, limits.PEERS_MAX)
+            _shorten(conduct.left_out, limits.CELL_PEERS_MAX)
+            _shorten(conduct.accused_by, limits.CELL_PEERS_MAX)
         _shorten(self.conducts, _CONDUCTS_KEPT)
 
     def _forget(self, op: int) -> None:

@@ -112,7 +112,9 @@ class Dialler:
 
     def look(self) -> None:
         """Tell whose plain connection has ended since the last look and is not back."""
-        for peer, way in self._link.ways().items():
+        ways = self._link.ways()
+        self._dialled &= ways.keys()  # what was idle and closed is not lost
+        for peer, way in ways.items():
             if way is Way.DIALLED:
                 self._dialled.add(peer)
             elif peer in self._dialled:

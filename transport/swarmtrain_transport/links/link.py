@@ -1,10 +1,12 @@
 """The contract of the data lane. memory_link and zmq_link keep it; one suite tests both."""
 
 import ipaddress
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 from functools import lru_cache
 from typing import Protocol
 
+from swarmtrain_transport import limits
 from swarmtrain_transport.errors import RemoteFault
 from swarmtrain_transport.wire.frames import Frame
 
@@ -29,7 +31,7 @@ class Address:
     port: int = 0
 
 
-@lru_cache(maxsize=1024)
+@lru_cache(maxsize=limits.ADDRESSES_KEPT)
 def is_dialable(host: str) -> bool:
     """Return True if this is the IP address of one machine, which others may be told to dial.
 
@@ -56,13 +58,14 @@ _LOCAL = [
 """Addresses that many networks have; 100.64.0.0/10 is between providers and their customers."""
 
 
-@lru_cache(maxsize=1024)
+@lru_cache(maxsize=limits.ADDRESSES_KEPT)
 def is_local(host: str) -> bool:
     """Return True if a dialable address means something on its own network only."""
     parsed = ipaddress.ip_address(host)
     return any(parsed in net for net in _LOCAL if net.version == parsed.version)
 
 
+@lru_cache(maxsize=limits.ADDRESSES_KEPT)
 def is_loopback(host: str) -> bool:
     """Return True if this is the address by which a machine knows itself."""
     return is_dialable(host) and ipaddress.ip_address(host).is_loopback
@@ -97,7 +100,10 @@ class Link(Protocol):
         """Counters since the link was opened."""
 
     def allow(self, address: Address) -> None:
-        """Admit a peer and be ready to send to it; a changed address replaces the old one."""
+        """Admit a peer, which may then be sent to; a changed address replaces the old one."""
+
+    def warm(self, peers: Iterable[PeerId]) -> None:
+        """Have ways to these peers, as frames are soon to come; unknown ones are ignored."""
 
     def revoke(self, peer: PeerId) -> None:
         """Stop hearing and reaching a peer. Unknown peers are ignored."""

@@ -8,7 +8,7 @@ delays are the scheduler's business.
 """
 
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 
 from swarmtrain_transport import limits
 from swarmtrain_transport.arithmetic import Buffer
@@ -176,7 +176,7 @@ class MemoryLink:
         return self._reception.stats
 
     def allow(self, address: Address) -> None:
-        """Admit a peer and be ready to send to it; a changed address replaces the old one.
+        """Admit a peer, which may then be sent to; a changed address replaces the old one.
 
         An address that cannot be one, or another peer's key, is refused and counted.
 
@@ -187,6 +187,9 @@ class MemoryLink:
             raise LocalFault("allow() on a closed link")
         if self._reception.admit(address):
             self._network.drop(self._address.peer_id, address.peer_id)
+
+    def warm(self, peers: Iterable[PeerId]) -> None:
+        """Do nothing: here ways take no time."""
 
     def revoke(self, peer: PeerId) -> None:
         """Stop hearing and reaching a peer. Unknown peers are ignored."""

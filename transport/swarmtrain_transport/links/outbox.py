@@ -175,6 +175,10 @@ class Outbox:
             line.queued = sum(len(frame.body) for frame in line.frames)
             line.put = line.queued
 
+    def receivers(self) -> list[bytes]:
+        """Return the peers for whom something waits here."""
+        return [peer for peer, line in self._lines.items() if line.frames or line.hops]
+
     @property
     def is_empty(self) -> bool:
         """True if nothing waits here."""

@@ -25,8 +25,8 @@ _RTT_AT, _UNSENT_AT, _LEAST_RTT_AT = 68, 144, 148
 _PATH_BYTES = _LEAST_RTT_AT + _WORD.size
 """tcpi_rtt, tcpi_notsent_bytes and tcpi_min_rtt; all of them since Linux 4.6."""
 
-_RETRIES_AT = 2
-"""tcpi_retransmits."""
+_RETRIES_AT, _UNACKED_AT = 2, 24
+"""tcpi_retransmits and tcpi_unacked."""
 
 _NEAR_CONTROL = b"cubic"
 _BY_RATE = b"bbr"
@@ -68,6 +68,15 @@ def is_stuck(descriptor: int, port: int) -> bool:
     way were sent again LINK_RETRIES times in a row; False where the system does not tell."""
     info = _info(descriptor, port, _RETRIES_AT + 1) if can_tell() else None
     return info is not None and info[_RETRIES_AT] >= limits.LINK_RETRIES
+
+
+def has_arrived(descriptor: int, port: int) -> bool:
+    """Return True if the other end of a connection to this port has acknowledged all that the
+    system was given; False without one, and where the system does not tell."""
+    info = _info(descriptor, port, _UNSENT_AT + _WORD.size) if can_tell() else None
+    if info is None:
+        return False
+    return not any(_WORD.unpack_from(info, at)[0] for at in (_UNACKED_AT, _UNSENT_AT))
 
 
 def local_host(descriptor: int, port: int) -> str:

@@ -1,17 +1,21 @@
 """The connections to one peer: one for all, or several where one TCP flow cannot fill the way.
 
 They are plainly dialled while that can be done. Where it cannot, frames go by the best of the ways
-that were made in a meeting (ways.py).
+that were made in a meeting (ways.py). Nothing is dialled before something is to be sent; what has
+been idle for long is closed, and dialled again when it is needed.
 
 Small frames keep to the first, so that they keep their order. Large frames go to the connection
 that has the least under way. `parallel_flows` says how many there should be; here they are opened.
 """
 
+import dataclasses
+import math
 from collections.abc import Collection
 
+from swarmtrain_transport import limits
 from swarmtrain_transport.links.link import Address
 from swarmtrain_transport.links.parallel_flows import Path
-from swarmtrain_transport.links.tcp import acknowledged, is_stuck, local_host, path_of
+from swarmtrain_transport.links.tcp import acknowledged, has_arrived, is_stuck, local_host, path_of
 from swarmtrain_transport.links.ways import Way
 from swarmtrain_transport.links.zmq_sockets import Ground, Route
 from swarmtrain_transport.links.zmq_turned import TurnedRoute
@@ -23,31 +27,60 @@ class Bundle:
     Args:
         ground: ground of the link.
         address: address of the peer.
+
+    Attributes:
+        address: address that the peer was allowed with.
+        used_s: time of the last frame, or of the last word that frames are to come.
     """
 
     def __init__(self, ground: Ground, address: Address) -> None:
         self._ground = ground
-        self.address = address
-        self._dialled = [_Flow(Route(ground, address))]
+        self.address = self._target = address
+        self.used_s = -math.inf
+        self._width = 1
+        self._dialled: list[_Flow] = []
         self._met: dict[bytes, tuple[Way, _Flow]] = {}
         self._asked: set[tuple[Route, int]] = set()
 
     @property
-    def width(self) -> int:
-        """Number of connections by which large frames go."""
-        return len(self._flows)
+    def is_open(self) -> bool:
+        """True while there is a connection, or one is tried."""
+        return bool(self._dialled or self._met)
+
+    @property
+    def is_met(self) -> bool:
+        """True while there is a connection of a meeting."""
+        return bool(self._met)
 
     @property
     def way(self) -> Way | None:
         """Way by which frames go now, None if none stands."""
-        if self._dialled[0].route.is_up:
+        if self._is_dialled:
             return Way.DIALLED
         return min((way for way, _ in self._standing()), key=lambda way: way.rank, default=None)
 
+    def use(self) -> None:
+        """Dial, unless that was done: frames are to go by it now, or soon."""
+        self.used_s = self._ground.loop.time()
+        if not self._dialled:
+            self._dialled.append(_Flow(Route(self._ground, self._target)))
+
+    def is_idle(self) -> bool:
+        """Return True if what was dialled has had nothing to do for LINK_IDLE_S, and has nothing
+        under way that would be lost with it. One that is down is dialled on, as its end is what
+        tells that the peer cannot be reached; one of a meeting is dear, and stays."""
+        if self._ground.loop.time() < self.used_s + limits.LINK_IDLE_S or self._met:
+            return False
+        routes = [flow.route for flow in self._dialled]
+        return all(route.is_up and has_arrived(route.descriptor, route.port) for route in routes)
+
     def redial(self, host: str, port: int) -> None:
-        """Dial another address of the peer from now on."""
+        """Dial another address of the peer from now on, where something is dialled now."""
+        self._target = dataclasses.replace(self.address, host=host, port=port)
+        self._width = 1
         self.narrow()
-        self._dialled[0].route.redial(host, port)
+        for flow in self._dialled:
+            flow.route.redial(host, port)
 
     def narrow(self) -> None:
         """Close all but one of the dialled connections."""
@@ -61,7 +94,7 @@ class Bundle:
 
     def stands(self) -> None:
         """A way of a meeting stands: what waits for a plain dial would come late, or never."""
-        if not self._dialled[0].route.is_up:
+        if self._dialled and not self._is_dialled:
             self.narrow()
             self._dialled[0].route.reopen()
 
@@ -73,10 +106,11 @@ class Bundle:
         return True
 
     def widen(self, width: int) -> None:
-        """Open connections until there are so many; those that there are stay. Those of a meeting
-        are not multiplied."""
-        while self.way is Way.DIALLED and len(self._dialled) < width:
-            self._dialled.append(_Flow(Route(self._ground, self.address)))
+        """Open connections until there are so many, also whenever one is dialled again; those that
+        there are stay. Those of a meeting are not multiplied."""
+        self._width = max(self._width, width)
+        while self._is_dialled and len(self._dialled) < self._width:
+            self._dialled.append(_Flow(Route(self._ground, self._target)))
 
     def cut_talkers(self) -> int:
         """Make those anew by which the peer has talked back; returns how many there were."""
@@ -102,6 +136,7 @@ class Bundle:
         """Close all of them; queued frames are lost."""
         for flow in self._all():
             flow.route.close()
+        self._dialled.clear()
         self._met.clear()
 
     def route_for(self, num_bytes: int, *, is_large: bool) -> Route:
@@ -119,10 +154,14 @@ class Bundle:
     @property
     def down_since_s(self) -> float | None:
         """Time since which no connection can be made, None while one stands."""
-        return None if self.way is not None else self._dialled[0].route.down_since_s
+        if self.way is not None or not self._dialled:
+            return None
+        return self._dialled[0].route.down_since_s
 
     def suit(self) -> None:
-        """Let each connection choose what suits its way, see `suit_to_path`."""
+        """Let each connection choose what suits its way, see `suit_to_path`; there are as many as
+        were asked for."""
+        self.widen(self._width)
         for flow in self._all():
             flow.route.suit()
 
@@ -149,10 +188,14 @@ class Bundle:
     @property
     def _flows(self) -> "list[_Flow]":
         """Connections by which frames go: of a meeting only while no plain dial succeeds."""
-        if not self._met or self._dialled[0].route.is_up:
+        if not self._met or self._is_dialled:
             return self._dialled
         best = min(self._standing(), key=lambda met: met[0].rank, default=None)
         return self._dialled if best is None else [best[1]]
+
+    @property
+    def _is_dialled(self) -> bool:
+        return bool(self._dialled) and self._dialled[0].route.is_up
 
     def _standing(self) -> "list[tuple[Way, _Flow]]":
         return [met for met in self._met.values() if met[1].route.is_up]

@@ -29,7 +29,7 @@ libzmq resolves names on its one I/O thread, which stalls it: only IP addresses 
 import asyncio
 import functools
 import socket as sockets
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Iterable
 from typing import Self
 
 import zmq
@@ -77,6 +77,7 @@ class ZmqLink:
         self._address = address
         self._reception = Reception(address.peer_id, handler)
         self._routes: dict[PeerId, Bundle] = {}
+        self._open: dict[PeerId, Bundle] = {}
         self._shut: set[tuple[bytes, int]] = set()
         self._connections = Connections()
         self._is_open = True
@@ -149,13 +150,13 @@ class ZmqLink:
 
     def peers_at(self) -> list[tuple[str, int]]:
         """Return the addresses to which this link has connections."""
-        return [(one.address.host, one.address.port) for one in self._routes.values()]
+        return [(one.address.host, one.address.port) for one in self._open.values()]
 
     def moved(self) -> Moved | None:
         """Bytes that really went over the network, as TCP counts them; None if it does not say."""
-        for bundle in self._routes.values():
+        for bundle in self._open.values():
             bundle.suit()
-        sending = {one for bundle in self._routes.values() for one in bundle.connections()}
+        sending = {one for bundle in self._open.values() for one in bundle.connections()}
         sent = self._connections.moved(sending)
         if sent is None:
             return None
@@ -166,19 +167,20 @@ class ZmqLink:
         TCP does not say."""
         if not can_tell():
             return None
-        found = {peer: bundle.acked() for peer, bundle in self._routes.items()}
+        found = {peer: bundle.acked() for peer, bundle in self._open.items()}
         return {peer: count for peer, count in found.items() if count is not None}
 
     def unreached(self, seconds: float) -> tuple[PeerId, ...]:
-        """Return the peers to which no connection could be made for so long."""
+        """Return the peers to which no connection could be made for so long. One that nothing is
+        sent to is dialled by nobody, and not among them."""
         since_s = self._ground.loop.time() - seconds
-        down = {peer: bundle.down_since_s for peer, bundle in self._routes.items()}
+        down = {peer: bundle.down_since_s for peer, bundle in self._open.items()}
         return tuple(sorted(p for p, at_s in down.items() if at_s is not None and at_s <= since_s))
 
     def paths(self) -> dict[PeerId, list[Path]]:
         """Return TCP's counts of the connections to each reachable peer; empty if TCP does not
         tell."""
-        return {peer: bundle.paths() for peer, bundle in self._routes.items()}
+        return {peer: bundle.paths() for peer, bundle in self._open.items()}
 
     def widen(self, peer: PeerId, width: int) -> None:
         """Send what is large to this peer by so many connections, if it is known."""
@@ -186,15 +188,18 @@ class ZmqLink:
             self._routes[peer].widen(width)
 
     def ways(self) -> dict[PeerId, Way | None]:
-        """Return by which way frames go to each peer now, None where none stands."""
-        return {peer: bundle.way for peer, bundle in self._routes.items()}
+        """Return by which way frames go now to each peer that has been sent to lately, None where
+        none stands."""
+        return {peer: bundle.way for peer, bundle in self._open.items()}
 
     def redial(self, peer: PeerId, host: str = "", port: int = 0) -> None:
-        """Dial a peer at another of its addresses from now on, if it is known; without one at that
-        which it was allowed with."""
+        """Dial a peer at another of its addresses, now and from now on, if it is known; without one
+        at that which it was allowed with, and not before it is needed."""
         if (bundle := self._routes.get(peer)) is not None:
             told = bundle.address
             bundle.redial(host or told.host, port or told.port)
+            if host:
+                self.warm((peer,))
 
     def renew(self, gone: Collection[str] | None = None) -> None:
         """Make connections anew that are known to be dead, and dial at once where there is none;
@@ -203,7 +208,7 @@ class ZmqLink:
         Args:
             gone: addresses that this machine had until now; None for all of its own.
         """
-        for bundle in self._routes.values():
+        for bundle in self._open.values():
             bundle.renew(gone)
         self._proxy.renew(gone)
 
@@ -238,16 +243,18 @@ class ZmqLink:
             self._ground.loop.call_soon(told, False)
             return
         bundle.met(token, way, route)
+        self._open[peer] = bundle
 
     def part(self, token: bytes) -> None:
         """Close the connection of a meeting, if there is one to send by."""
-        for bundle in self._routes.values():
+        for bundle in self._open.values():
             bundle.part(token)
 
     def allow(self, address: Address) -> None:
-        """Admit a peer and be ready to send to it; a changed address replaces the old one.
+        """Admit a peer, which may then be sent to; a changed address replaces the old one.
 
-        An address that cannot be one, or another peer's key, is refused and counted.
+        Nothing is dialled before the first frame, or `warm`. An address that cannot be one, or
+        another peer's key, is refused and counted.
 
         Raises:
             LocalFault: the link is closed.
@@ -261,17 +268,36 @@ class ZmqLink:
             old.address = address
             old.redial(address.host, address.port)  # ways that a meeting made may still stand
             return
-        if old is not None:
-            old.close()
+        self._drop(address.peer_id)
         self._shut = {pair for pair in self._shut if pair[0] != address.curve_key}
         self._routes[address.peer_id] = Bundle(self._ground, address)
 
     def revoke(self, peer: PeerId) -> None:
         """Stop hearing and reaching a peer. Unknown peers are ignored."""
         self._reception.allowed.remove(peer)
-        route = self._routes.pop(peer, None)
-        if route is not None:
-            route.close()
+        self._drop(peer)
+
+    def _drop(self, peer: PeerId) -> None:
+        self._open.pop(peer, None)
+        if (bundle := self._routes.pop(peer, None)) is not None:
+            bundle.close()
+
+    def warm(self, peers: Iterable[PeerId]) -> None:
+        """Have connections to these peers, as frames for them are soon to come; unknown ones are
+        ignored. Beyond LINK_WAYS_MAX that one is closed which was used longest ago and could be
+        dialled again."""
+        for peer in peers:
+            if (bundle := self._routes.get(peer)) is None:
+                continue
+            bundle.use()
+            if peer not in self._open:
+                self._open[peer] = bundle
+                if len(self._open) > limits.LINK_WAYS_MAX:
+                    others = [one for one in self._open if one != peer]
+                    dialled = [one for one in others if not self._open[one].is_met]
+                    oldest = min(dialled, key=lambda one: self._open[one].used_s, default=peer)
+                    if oldest != peer:
+                        self._open.pop(oldest).close()
 
     def send(self, peer: PeerId, frame: Frame) -> bool:
         """Queue one frame; False when there is no route to the peer or its queue is full.
@@ -282,8 +308,8 @@ class ZmqLink:
         Raises:
             LocalFault: the body is larger than the limit.
         """
-        bundle = self._routes.get(peer)
-        if bundle is None:
+        self.warm((peer,))
+        if (bundle := self._open.get(peer)) is None:
             return False
         header, body = self._packer.pack(frame)
         is_large = len(body) >= limits.ZERO_COPY_BYTES
@@ -343,11 +369,15 @@ class ZmqLink:
 
     def _look(self) -> None:
         """Name and cut off whoever talks back, or does not end a message; make dead connections
-        anew."""
-        for peer, bundle in list(self._routes.items()):
+        anew, and close idle ones."""
+        for peer, bundle in list(self._open.items()):
             bundle.cut_stuck()
             if bundle.cut_talkers():
                 self._reception.refuse(peer, RemoteFault("backtalk", "over our own connection"))
+            if bundle.is_idle():
+                bundle.close()
+            if not bundle.is_open:
+                del self._open[peer]
         for _ in range(self._proxy.take_floods()):
             self._reception.refuse(None, RemoteFault("flood", "a message that does not end"))
         self._look_timer = self._ground.loop.call_later(limits.LINK_LOOK_S, self._look)

@@ -250,6 +250,13 @@ class Proxy:
         for connection in same[: max(0, len(same) - most)]:
             connection.cut()
 
+    def keep_newest(self) -> None:
+        """Close the connection that was silent for longest, beyond LINK_HEARD_MAX of all members:
+        of thousands each may have some."""
+        heard = [one for one in self._connections.values() if one.key and not one.is_cut]
+        if len(heard) > limits.LINK_HEARD_MAX:
+            min(heard, key=lambda one: one.read_s).cut()
+
 
 class Connection:
     """One connection from the network and its local half.
@@ -257,6 +264,7 @@ class Connection:
     Attributes:
         name: name of the local half, as libzmq's side sees it.
         key: key that its first message proved, empty before.
+        read_s: time at which its newest message was read.
         is_cut: `cut` was called.
     """
 
@@ -269,6 +277,7 @@ class Connection:
     ) -> None:
         self.name: object = near.getsockname()
         self.key = b""
+        self.read_s = 0.0
         self.is_cut = False
         self._proxy = proxy
         self._far = far
@@ -293,9 +302,11 @@ class Connection:
     def was_read(self, key: bytes) -> None:
         """A message that came by this connection, and by whose key, was read."""
         self._mark = self._taken
+        self.read_s = self._proxy.loop.time()
         if not self.key:
             self.key = key
             self._proxy.keep_few(key, limits.LINK_CONNECTIONS_MAX)
+            self._proxy.keep_newest()
 
     def cut(self) -> None:
         """Break it; libzmq sees it end."""

@@ -272,7 +272,7 @@ def listen(host: str, numeric: str, port: int, *, is_capped: bool = False) -> so
         listener = sockets.create_server(
             (numeric, port),
             family=sockets.AF_INET6 if is_six else sockets.AF_INET,
-            backlog=2 * limits.PEERS_MAX,
+            backlog=2 * limits.CELL_PEERS_MAX,
             dualstack_ipv6=is_six and sockets.has_dualstack_ipv6(),
         )
     except OSError as exc:
@@ -297,7 +297,7 @@ def make_receiver(ground: Ground, endpoint: str, *, is_capped: bool = False) -> 
     receiver.setsockopt(zmq.RCVHWM, frames)
     receiver.setsockopt(zmq.SNDHWM, 1)
     receiver.setsockopt(zmq.MAXMSGSIZE, limits.FRAME_BYTES_MAX + limits.FRAME_SLACK_BYTES)
-    receiver.setsockopt(zmq.BACKLOG, 2 * limits.PEERS_MAX)
+    receiver.setsockopt(zmq.BACKLOG, 2 * limits.CELL_PEERS_MAX)
     receiver.bind(endpoint)
     return receiver
 

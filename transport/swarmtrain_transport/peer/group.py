@@ -10,6 +10,7 @@ import math
 from collections.abc import Callable, Sequence
 
 from swarmtrain_transport import actions as do
+from swarmtrain_transport import limits
 from swarmtrain_transport.arithmetic import Arithmetic, Buffer, Contribution
 from swarmtrain_transport.blocks.blobs import Blobs
 from swarmtrain_transport.blocks.fetch import Fetcher
@@ -17,7 +18,9 @@ from swarmtrain_transport.collective.ahead import Ahead
 from swarmtrain_transport.collective.auditing import AUDIT_FRAMES, Auditing
 from swarmtrain_transport.collective.exchange import Exchange
 from swarmtrain_transport.collective.local_stats import LocalStats
+from swarmtrain_transport.kinds import PAIR
 from swarmtrain_transport.ledger.fold import GroupView, LedgerView, OfGroup
+from swarmtrain_transport.ledger.pairing import expected_partner
 from swarmtrain_transport.links.link import PeerId
 from swarmtrain_transport.peer.catchup import CatchUp
 from swarmtrain_transport.peer.local_peer import Card
@@ -105,6 +108,19 @@ class GroupPart:
     def exchange_in(self, op: int) -> Exchange | None:
         """Our part in an op that is under way."""
         return next((one for one in self.exchanges.values() if one.view.plan.op == op), None)
+
+    def receivers(self) -> set[PeerId]:
+        """Return the peers to which frames of our next op, or the one under way, will go: an owner
+        sends to everybody, the others to owners. Before the first PLAN anybody may own."""
+        view, me = self.view.op, self._card.peer_id
+        if view is None:
+            found = set(self.view.members)
+        elif view.plan.kind == PAIR:
+            partner = expected_partner(self.view.tag, view.plan.op + 1, view.plan, me)
+            found = set() if partner is None else {partner}
+        else:
+            found = set(view.boots) if me in view.owners else set(view.owners)
+        return found - {me} if len(found) <= limits.CELL_PEERS_MAX else set()
 
     def hashes(self, message: Hashes, now_s: float) -> Actions:
         """An owner has published in one of our ops."""
@@ -196,6 +212,11 @@ class GroupPeer(GroupPart):
         return next(iter(self.exchanges.values()), None)
 
     # ---- the ledger
+
+    @property
+    def is_about_to_send(self) -> bool:
+        """True if an op of ours is under way, or we are READY for one."""
+        return bool(self.exchanges or self.place.pending)
 
     def follow(self, body: OfGroup, now_s: float) -> Actions:
         """Heed one new record of the group."""

@@ -212,7 +212,7 @@ class Participant:
     def start(self, now_s: float) -> Actions:
         """First event: admit everybody whom our own ledger copy knows."""
         self._now_s = now_s
-        return tuple(self._allow(peer) for peer in self.view.roster if peer != self.card.peer_id)
+        return tuple(self._admit(peer for peer in self.view.roster if peer != self.card.peer_id))
 
     def keep_result(
         self, op: int, slices: Sequence[Sequence[Buffer]], group: int = FIRST_GROUP
@@ -269,7 +269,8 @@ class Participant:
         if (part := self.groups.get(group)) is None:
             return ()
         taken = part.place.ready(op, contribution, samples, pace or None, since, loss)
-        return tuple(part.place.reports(connected=self._connected)) if taken else ()
+        reports = part.place.reports(connected=self._connected)
+        return (*self._warm(), *reports) if taken else ()
 
     def give_ahead(
         self, op: int, contribution: Contribution, start: int, now_s: float,
@@ -399,10 +400,10 @@ class Participant:
         before the GONE of an earlier life."""
         self._listens.update(message.at)
         others = [peer for peer in self._listens if peer not in self.view.roster]
-        for peer in others[: -limits.PEERS_MAX]:
+        for peer in others[: -limits.RUN_PEERS_MAX]:
             del self._listens[peer]
         here = message.at.keys() & self.view.roster.keys() - {self.card.peer_id}
-        return [self._allow(peer) for peer in sorted(here)]
+        return self._admit(sorted(here))
 
     def _on_image(self, message: say.Image) -> list[do.PeerAction]:
         """A piece of what a newcomer begins with."""
@@ -472,7 +473,7 @@ class Participant:
             why = body.why if isinstance(body, Move) else None
             return self._moved(self.view.groups_of(me), why)
         if isinstance(body, Join):
-            return [self._allow(body.peer)]
+            return self._admit((body.peer,))
         if isinstance(body, Gone):
             self._serving.forget(body.peer)
             for part in self._parts:
@@ -485,6 +486,8 @@ class Participant:
 
     def _follow_group(self, part: GroupPeer | Keeper, body: OfGroup) -> list[do.PeerAction]:
         actions = part.follow(body, self._now_s)
+        if isinstance(body, Plan):
+            actions = [*self._warm(), *actions]
         for plan_id in part.exchanges:  # some frames may have been here before
             for peer, frame in self._early.take(plan_id):
                 actions += self.frame(peer, frame, self._now_s)
@@ -583,6 +586,7 @@ class Participant:
                 part.avoid(now_s + 2 * limits.PROGRESS_S)
             if self._connected:
                 actions.append(do.SendControl(self._progress()))
+            actions += self._warm()
         for part in self._parts:
             actions += part.tick(now_s)
         return self._go_on(actions)
@@ -608,8 +612,21 @@ class Participant:
 
     # ---- small parts
 
-    def _allow(self, peer: PeerId) -> do.AllowPeer:
-        return do.AllowPeer(self.address_of(peer))
+    def _admit(self, peers: Iterable[PeerId]) -> list[do.PeerAction]:
+        """Admit peers. As long as all that are here fit into one op, each will send to each: ways
+        are made at once, and who finds that there is none says so before it matters (T20)."""
+        addresses = [self.address_of(peer) for peer in peers]
+        actions: list[do.PeerAction] = [do.AllowPeer(address) for address in addresses]
+        if addresses and len(self.view.roster) <= limits.CELL_PEERS_MAX:
+            actions.append(do.WarmWays(tuple(address.peer_id for address in addresses)))
+        return actions
+
+    def _warm(self) -> list[do.PeerAction]:
+        """Have ways where frames will soon go: a handshake takes four round trips. Said again with
+        each PROGRESS, as who is READY may wait for longer than an idle way is kept."""
+        parts = [part for part in self.groups.values() if part.is_about_to_send]
+        soon = {peer for part in parts for peer in part.receivers()}
+        return [do.WarmWays(tuple(sorted(soon)))] if soon else []
 
     def _resend(self) -> list[do.PeerAction]:
         """After HELLO: whatever the coordinator may have missed. All of it is idempotent."""

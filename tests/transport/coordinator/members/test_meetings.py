@@ -2,12 +2,14 @@
 
 import itertools
 import random
+import sys
 from collections.abc import Sequence
 from typing import Any
 
 import pytest
 
 from swarmtrain_transport import limits
+from swarmtrain_transport.coordinator.members.meetings import Means, Meetings
 from swarmtrain_transport.links.link import PeerId
 from swarmtrain_transport.links.ways import Side, Way
 from swarmtrain_transport.wire import messages as m
@@ -609,3 +611,41 @@ def test_pairs_without_a_direct_way_are_told_with_the_rate_that_each_may_hope_fo
     streets = met("symmetric", "symmetric", "open", relay=False)
     assert streets.machine.detours(streets.now_s) == {(A, B): 0.0, (B, A): 0.0}
     assert not met("restricted", "restricted").machine.detours(30.0)
+
+
+def addresses_told(streets: Streets, house: House) -> list[PeerId]:
+    """Peers whose addresses it has heard since this was last asked."""
+    streets.run(1.0)
+    told = [peer for one in house.heard if isinstance(one, m.Listens) for peer in one.at]
+    house.heard.clear()
+    return sorted(told)
+
+
+def test_each_is_told_an_address_once_and_anew_when_it_is_another_or_another_peers() -> None:
+    streets = Streets(houses("open", "open", "open"))
+    first, second, third = streets.houses.values()
+    assert addresses_told(streets, first) == [second.peer, third.peer]
+    assert addresses_told(streets, second) == [first.peer, third.peer]
+    streets.enter(second)
+    assert not addresses_told(streets, first), "it is as it was"
+    assert addresses_told(streets, second) == [first.peer, third.peer], "to a new connection all"
+    second.remote = "203.0.113.77"
+    streets.enter(second)
+    assert addresses_told(streets, first) == [second.peer]
+    streets.machine.left(second.peer, streets.now_s)
+    fourth = House(D, "open", "203.0.113.78")
+    streets.houses[D] = fourth
+    streets.enter(fourth)
+    assert addresses_told(streets, first) == [D], "whoever has its place in the books"
+    assert addresses_told(streets, fourth) == [first.peer, third.peer]
+
+
+def test_thousands_cost_the_books_no_entry_for_each_two_of_them() -> None:
+    many = [House(i.to_bytes(32, "big"), "open", f"198.18.0.{i}") for i in range(250)]
+    machine = Meetings(Means(lambda: b"", True, 0), lambda peer, message: None, lambda *what: None)
+    for house in many:
+        hello = m.Hello(b"boot", "otter", house.peer, house.remote, DATA_PORT, -1, b"", 1 << 30)
+        machine.came(house.peer, house.remote, hello, 0.0)
+    members = machine._members.values()
+    assert all(member.told.bit_count() == len(many) - 1 for member in members)
+    assert all(sys.getsizeof(member.told) < 100 for member in members)

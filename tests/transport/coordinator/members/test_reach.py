@@ -140,7 +140,25 @@ def test_an_unreachable_peer_is_away_from_the_rounds_of_a_pipeline_too() -> None
     assert not life.is_gone(1.0)
 
 
+def test_of_more_than_exchange_directly_those_of_its_newest_op_can_know() -> None:
+    peers = tuple(bytes([1 + number]) * 32 for number in range(limits.CELL_PEERS_MAX + 6))
+    hall = Hall(start_peers=limits.CELL_PEERS_MAX, places=limits.RUN_PEERS_MAX)
+    hall.open_run(*peers)
+    hall.ready(1, *peers)
+    inside = [one.peer for one in hall.plan().members]
+    assert len(inside) == limits.CELL_PEERS_MAX
+    outside, victim = [peer for peer in peers if peer not in inside], inside[0]
+    half = len(inside) // 2
+    complain(hall, dict.fromkeys([*inside[1:half], *outside], (victim,)))
+    assert state(hall, victim) != "unreachable", "the others have never sent anything to it"
+    complain(hall, dict.fromkeys(inside[1 : half + 1], (victim,)))
+    assert state(hall, victim) == "unreachable"
+    alone = {outside[0]: tuple(inside)}  # a line that is broken at the witness
+    complain(hall, {**alone, **dict.fromkeys(inside[1:half], (victim,))})
+    assert state(hall, victim) != "unreachable"
+
+
 def test_more_names_than_peers_can_be_are_refused() -> None:
     hall = opened(A, B)
     with pytest.raises(RemoteFault, match="cannot reach"):
-        hall.ack(A, unreached=(B,) * (limits.PEERS_MAX + 1))
+        hall.ack(A, unreached=(B,) * (limits.CELL_PEERS_MAX + 1))

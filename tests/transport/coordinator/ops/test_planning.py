@@ -178,7 +178,7 @@ def test_of_more_than_a_plan_may_name_who_is_ready_comes_first(num_ready: int) -
     lines |= {peer: ready_line(peer) for peer in peers[-num_ready:]}
     plan = plan_now(begun_chain(peers), dict(sorted(lines.items())), set(peers[-num_ready:]))
     in_order = peers[-num_ready:] + peers[:-num_ready]
-    named = in_order[: limits.PEERS_MAX]
+    named = in_order[: limits.CELL_PEERS_MAX]
     assert weights(plan) == {peer: 255 * (peer in peers[-num_ready:]) for peer in named}
 
 

@@ -118,7 +118,7 @@ class GroupPeers:
     def _remember(self, peer: PeerId, group_peer: GroupPeer) -> None:
         self._gone.pop(peer, None)
         self._gone[peer] = group_peer
-        if len(self._gone) > limits.PEERS_MAX:
+        if len(self._gone) > limits.RUN_PEERS_MAX:
             del self._gone[next(iter(self._gone))]
 
     # ---- who takes part
@@ -167,7 +167,7 @@ class GroupPeers:
         for how long."""
         gives = {member.peer for member in plan.members if member.weight}
         late = expected - gives - self._view.standing.sidelined(plan.op, expected)
-        if len(plan.members) == limits.PEERS_MAX:  # it may have had no room for who was ready
+        if len(plan.members) == limits.CELL_PEERS_MAX:  # it may have had no room for who was ready
             late -= {p for p, one in self.here.items() if one.ready and one.ready.op == plan.op}
         for peer, group_peer in self.here.items():
             if peer in gives:

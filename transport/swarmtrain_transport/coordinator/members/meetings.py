@@ -59,15 +59,21 @@ class Means:
 @dataclass(slots=True)
 class _Member:
     """One peer: where it is, where it was told that others are, and what it may still make others
-    do. A mere relay meets nobody."""
+    do. A mere relay meets nobody.
+
+    Attributes:
+        slot: number of it among all that are here, from 0.
+        told: bit of each slot whose address it was told: one of thousands has an entry for each.
+    """
 
     boot: bytes
     name: str
     at: Whereabouts
     dials: TokenBucket
     is_member: bool
+    slot: int
     is_here: bool = True
-    told: dict[PeerId, tuple[str, int]] = field(default_factory=dict)
+    told: int = 0
     unreached: frozenset[PeerId] = frozenset()
     busy: int = 0
 
@@ -165,6 +171,8 @@ class Meetings:
         self.has_news = False
         self._members: dict[PeerId, _Member] = {}
         self._pairs: dict[PeerId, dict[PeerId, _Pair]] = {}
+        self._senders: dict[PeerId, dict[PeerId, None]] = {}
+        self._free: list[int] = []
         self._dials: dict[PeerId, TokenBucket] = {}
         self._void: deque[bytes] = deque(maxlen=limits.MEET_VOID_KEPT)
         self._by_token: dict[bytes, _Meeting] = {}
@@ -184,13 +192,16 @@ class Meetings:
         at = Whereabouts(remote, hello.host, hello.port)
         if known is None:
             dials = self._dials_of(peer, now_s)
-            self._members[peer] = _Member(hello.boot, hello.name, at, dials, is_member)
+            slot = self._free.pop() if self._free else len(self._members)
+            self._members[peer] = _Member(hello.boot, hello.name, at, dials, is_member, slot)
             self._look_at(peer, now_s)
             return
+        if (at.host, at.port) != (known.at.host, known.at.port):
+            self._untell(known)
         has_moved = known.at.remote != remote
         # Who moves is mostly behind a router again, or again behind none; a dial will tell.
         at.is_dialled, at.places = known.at.is_dialled, known.at.places
-        known.at, known.is_here, known.told = at, True, {}
+        known.at, known.is_here, known.told = at, True, 0
         for pair in self._pairs_of(peer):
             if self._end_try(pair, now_s) is not None:
                 pair.due_s = now_s  # its MEET may have gone to a connection that was dead
@@ -474,25 +485,40 @@ class Meetings:
 
     def _look_at(self, peer: PeerId, now_s: float) -> None:
         others = [other for other in self._members if other != peer]
+        for receiver in others if self._meets_all else [*self._pairs.get(peer, ())]:
+            self._look(peer, receiver, now_s)
+        for sender in others if self._meets_all else self._concerned_by(peer):
+            self._look(sender, peer, now_s)
+        bit = 1 << self._members[peer].slot
         for other in others:
-            self._look(peer, other, now_s)
-            self._look(other, peer, now_s)
-            self._locate(other, [peer])
+            if not self._members[other].told & bit:
+                self._locate(other, [peer])
         self._locate(peer, others)
         self._wake(now_s)
+
+    def _concerned_by(self, peer: PeerId) -> list[PeerId]:
+        """Return those who are to be brought to a peer, or say that they cannot reach it."""
+        named = [other for other, member in self._members.items() if peer in member.unreached]
+        return [*dict.fromkeys([*self._senders.get(peer, ()), *named])]
 
     def _locate(self, peer: PeerId, others: Collection[PeerId]) -> None:
         """Tell a peer where it can dial these, as far as it has not heard that: before the JOINs,
         as it dials whom they let in."""
-        member, news = self._members[peer], dict[PeerId, tuple[str, int]]()
+        member, news, told = self._members[peer], dict[PeerId, tuple[str, int]](), 0
         for other in others if member.is_member and member.is_here else ():
-            at = self._members[other].at
-            is_known = member.told.get(other) == (at.host, at.port)
-            if self._members[other].is_member and not is_known and member.at.can_dial(at, at.host):
+            one = self._members[other]
+            at, bit = one.at, 1 << one.slot
+            if one.is_member and not member.told & bit and member.at.can_dial(at, at.host):
                 news[other] = at.host, at.port
+                told |= bit
         if news:
-            member.told.update(news)
+            member.told |= told
             self._send(peer, Listens(news))
+
+    def _untell(self, one: _Member) -> None:
+        """Take it that nobody was told the address of this one."""
+        for member in self._members.values():
+            member.told &= ~(1 << one.slot)
 
     def _look(self, sender: PeerId, receiver: PeerId, now_s: float) -> None:
         """Begin to bring two together, or cease to, as the evidence is now."""
@@ -520,7 +546,7 @@ class Meetings:
     def _adopt(self, sender: PeerId, message: Met, now_s: float) -> None:
         """A way stands since before this coordinator did."""
         ends = (sender, message.peer)
-        if not self.knows(sender) or len(self._pairs.get(sender, ())) > limits.PEERS_MAX:
+        if not self.knows(sender) or len(self._pairs.get(sender, ())) > limits.CELL_PEERS_MAX:
             return
         pair = self._pair(*ends) or self._add(*ends, now_s)
         self._end_try(pair, now_s)
@@ -738,20 +764,25 @@ class Meetings:
             if pair.trying is not None and pair.trying.route.relay == peer:
                 self._fail(pair, now_s)
         self.relays.ceased(peer)
-        self._members.pop(peer, None)
         self._pairs.pop(peer, None)
-        for member in self._members.values():
-            member.told.pop(peer, None)
+        if (member := self._members.pop(peer, None)) is not None:
+            self._untell(member)
+            self._free.append(member.slot)
 
     def _drop(self, pair: _Pair) -> None:
         self._end_try(pair, pair.tried_s)
         self._release(pair.standing)
         del self._pairs[pair.sender][pair.receiver]
+        senders = self._senders[pair.receiver]
+        del senders[pair.sender]
+        if not senders:
+            del self._senders[pair.receiver]
         self.has_news = True
 
     def _add(self, sender: PeerId, receiver: PeerId, now_s: float) -> _Pair:
         pair = _Pair(sender, receiver, now_s)
         self._pairs.setdefault(sender, {})[receiver] = pair
+        self._senders.setdefault(receiver, {})[sender] = None
         self.has_news = True
         self._wake(now_s)
         return pair
@@ -760,7 +791,8 @@ class Meetings:
         return self._pairs.get(sender, {}).get(receiver)
 
     def _pairs_of(self, peer: PeerId) -> list[_Pair]:
-        return [pair for pair in self._every_pair() if peer in (pair.sender, pair.receiver)]
+        senders = self._senders.get(peer, ())
+        return [*self._pairs_by(peer), *(self._pairs[sender][peer] for sender in senders)]
 
     def _pairs_by(self, sender: PeerId) -> list[_Pair]:
         return list(self._pairs.get(sender, {}).values())

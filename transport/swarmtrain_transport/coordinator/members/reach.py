@@ -7,7 +7,9 @@ the broken line. A word counts once meetings have found no way between the two.
 
 from collections import defaultdict
 from collections.abc import Callable
+from collections.abc import Set as AbstractSet
 
+from swarmtrain_transport import limits
 from swarmtrain_transport.coordinator.ledger_writer import LedgerWriter
 from swarmtrain_transport.coordinator.members.meetings import Meetings
 from swarmtrain_transport.coordinator.members.roster import LiveRoster, PeerLine
@@ -23,6 +25,7 @@ class Reach:
         writer: Sends peers what they hear of themselves.
         meetings: Knows which ways there are.
         note: Hears, for people, what is found of a peer.
+        fellows: Those with whom a peer was in its newest op, none if it has been in none.
 
     Attributes:
         is_due: True if something has changed since the last judgement.
@@ -34,11 +37,13 @@ class Reach:
         writer: LedgerWriter,
         meetings: Meetings,
         note: Callable[[PeerId, str, str], None],
+        fellows: Callable[[PeerId], AbstractSet[PeerId]],
     ) -> None:
         self.is_due = False
         self._live_roster, self._writer, self._note = live_roster, writer, note
-        self._meetings = meetings
+        self._meetings, self._fellows = meetings, fellows
         self._is_watching = False
+        self._known: dict[PeerId, AbstractSet[PeerId]] = {}
         self._told: dict[PeerId, tuple[PeerLine, Unreached]] = {}
 
     def progressed(self, line: PeerLine, message: Progress) -> None:
@@ -71,8 +76,12 @@ class Reach:
         words = self._words(here)
         news = list[tuple[PeerId, Unreached]]()
         for peer, line in here.items():
-            by, others = words.get(peer, 0), len(here) - 1
-            is_marked = 2 * by > others and (by > 1 or line.is_dialled is False)
+            by = words.get(peer, 0)
+            is_marked = (
+                by > 0
+                and 2 * by > len(self._witnesses(peer, here))
+                and (by > 1 or line.is_dialled is False)
+            )
             if not is_marked:
                 line.life.unreached_s = None
             elif line.life.unreached_s is None:
@@ -97,18 +106,29 @@ class Reach:
         self._is_watching = bool(words)
         return news
 
+    def _witnesses(self, peer: PeerId, here: dict[PeerId, PeerLine]) -> AbstractSet[PeerId]:
+        """Return those whose word on a peer counts: who is here. Of more than exchange directly
+        most have never sent anything to it, and cannot know; then those of its newest op."""
+        if peer not in self._known:
+            is_many = len(here) > limits.CELL_PEERS_MAX
+            known = self._fellows(peer) & here.keys() if is_many else set[PeerId]()
+            self._known[peer] = (known or here.keys()) - {peer}
+        return self._known[peer]
+
     def _words(self, here: dict[PeerId, PeerLine]) -> dict[PeerId, int]:
         """Count who says of each that it cannot be reached. A peer that cannot reach most others
         is no witness, unless the coordinator could not reach these either."""
+        self._known.clear()
         words = defaultdict[PeerId, int](int)
         for peer, line in here.items():
             said = self._meetings.misses(peer) if line.progress is not None else ()
             named = {other for other in said if other in here and other != peer}
             if not named:
                 continue
-            is_odd = 2 * len(named) > len(here) - 1
+            others = self._witnesses(peer, here)
+            is_odd = 2 * len(named & others) > len(others)
             if is_odd and any(here[other].is_dialled is not False for other in named):
                 continue
             for other in named:
-                words[other] += 1
+                words[other] += peer in self._witnesses(other, here)
         return words

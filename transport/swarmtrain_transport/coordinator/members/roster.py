@@ -128,7 +128,7 @@ class LiveRoster:
     def bury(self, peer: PeerId) -> None:
         """The peer leaves the roster without a word; it may come back yet."""
         self._buried[peer] = self.lives()[peer].heard_s
-        if len(self._buried) > limits.PEERS_MAX:
+        if len(self._buried) > limits.RUN_PEERS_MAX:
             del self._buried[next(iter(self._buried))]
 
     def away(self) -> dict[PeerId, float]:

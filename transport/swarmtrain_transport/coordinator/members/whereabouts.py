@@ -8,6 +8,7 @@ own network.
 import ipaddress
 from collections.abc import Iterator
 from dataclasses import dataclass
+from functools import lru_cache
 
 from swarmtrain_transport import limits
 from swarmtrain_transport.links.link import PeerId, is_local, is_loopback
@@ -39,11 +40,7 @@ class Whereabouts:
     @property
     def site(self) -> str:
         """Name of the network that the peer is in: all in it share one address outside."""
-        if is_local(self.remote):
-            return _HERE
-        if _is_v6(self.remote):
-            return str(ipaddress.ip_network(f"{self.remote}/{_SITE_BITS}", strict=False))
-        return self.remote
+        return _site_of(self.remote)
 
     @property
     def has_v6(self) -> bool:
@@ -117,6 +114,15 @@ def direct_routes(sender: Whereabouts, receiver: Whereabouts, *, mirror: bool) -
         yield Route(Way.TURNED, host, port)
     if mirror:
         yield Route(Way.PUNCHED)
+
+
+@lru_cache(maxsize=limits.ADDRESSES_KEPT)
+def _site_of(remote: str) -> str:
+    if is_local(remote):
+        return _HERE
+    if _is_v6(remote):
+        return str(ipaddress.ip_network(f"{remote}/{_SITE_BITS}", strict=False))
+    return remote
 
 
 def _is_v6(host: str) -> bool:

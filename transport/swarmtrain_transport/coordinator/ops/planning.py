@@ -175,7 +175,7 @@ def next_plan(
         ready = present = {peer: ready[peer] for peer in _two_of(view, op, ready.keys())}
     in_turn = _in_turn(op, sorted(ready, key=join_index.__getitem__))
     named = in_turn + sorted(present.keys() - ready.keys(), key=join_index.__getitem__)
-    present = {peer: present[peer] for peer in named[: limits.PEERS_MAX]}
+    present = {peer: present[peer] for peer in named[: limits.CELL_PEERS_MAX]}
     ready = {peer: one for peer, one in ready.items() if peer in present}
     receivers = {peer: one for peer, one in present.items() if peer not in ready}
     moved = values_of(view.genesis, op, terms.block, terms.vectors if terms.kind == PAIR else 1)
@@ -238,7 +238,7 @@ def with_keepers(
     other's keys."""
     newest = max(join_index[member.peer] for member in plan.members)
     known = sorted(peer for peer, line in keepers.items() if line.acked_index >= newest)
-    named = tuple(known[: max(0, limits.PEERS_MAX - len(plan.members))])
+    named = tuple(known[: max(0, limits.CELL_PEERS_MAX - len(plan.members))])
     added = tuple(Member(peer, keepers[peer].hello.boot, 0) for peer in named)
     return msgspec.structs.replace(plan, members=plan.members + added, keepers=named)
 
@@ -246,7 +246,7 @@ def with_keepers(
 def _in_turn(op: int, peers: list[PeerId]) -> list[PeerId]:
     """Put those first with whom the places of the ops before have ended: of more peers than have a
     place each is then left out as often."""
-    start = (op - 1) * limits.PEERS_MAX % len(peers)
+    start = (op - 1) * limits.CELL_PEERS_MAX % len(peers)
     return peers[start:] + peers[:start]
 
 
