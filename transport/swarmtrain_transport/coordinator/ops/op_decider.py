@@ -71,9 +71,9 @@ class OpDecider:
         timers: deadlines of the op.
     """
 
-    def __init__(self, view: OpView, now_s: float) -> None:
+    def __init__(self, view: OpView, now_s: float, reports: Reports | None = None) -> None:
         self.view = view
-        self.reports = Reports(view)
+        self.reports = reports or Reports(view)
         self.timers = Timers(now_s, view.plan.deadline_s)
         self._policy = POLICIES[view.plan.kind]
         self._seen = self.phase
