@@ -161,4 +161,4 @@ def test_of_more_than_exchange_directly_those_of_its_newest_op_can_know() -> Non
 def test_more_names_than_peers_can_be_are_refused() -> None:
     hall = opened(A, B)
     with pytest.raises(RemoteFault, match="cannot reach"):
-        hall.ack(A, unreached=(B,) * (limits.CELL_PEERS_MAX + 1))
+        hall.ack(A, unreached=(B,) * (limits.LINK_WAYS_MAX + 1))
