@@ -279,13 +279,14 @@ class ZmqLink:
         self._drop(peer)
 
     def _drop(self, peer: PeerId) -> None:
-        self._close(peer)
+        self._close(peer, linger_s=0.0)
         self._routes.pop(peer, None)
 
-    def _close(self, peer: PeerId) -> None:
-        """Have no connection to a peer, until it is needed again."""
+    def _close(self, peer: PeerId, linger_s: float = limits.LINK_LINGER_S) -> None:
+        """Have no connection to a peer, until it is needed again. libzmq's thread may not yet have
+        sent what it was handed last."""
         if (bundle := self._open.pop(peer, None)) is not None:
-            bundle.close()
+            bundle.close(linger_s)
             self.closed(peer)
 
     def warm(self, peers: Iterable[PeerId]) -> None:

@@ -56,8 +56,8 @@ class TurnedRoute(Route):
         super().__init__(ground, address)
         self.descriptor, self.port = far.fileno(), port
 
-    def close(self) -> None:
-        """Close the sockets; queued frames are lost."""
+    def close(self, linger_s: float = 0.0) -> None:
+        """Close the sockets; queued frames are lost, as its own end of the way goes with them."""
         self._end()
         if not self._is_closed:
             self._is_closed = True
