@@ -131,8 +131,8 @@ def suit_to_path(descriptor: int, port: int) -> bool:
         info = connection.getsockopt(sockets.IPPROTO_TCP, sockets.TCP_INFO, _PATH_BYTES)
         if len(info) < _PATH_BYTES:
             return False
-        rtt_s = _WORD.unpack_from(info, _LEAST_RTT_AT)[0] / 1e6
-        has_moved = _COUNTERS.unpack_from(info, _COUNTERS_AT)[0] >= limits.FAR_BYTES
+        rtt_s = float(_WORD.unpack_from(info, _LEAST_RTT_AT)[0]) / 1e6
+        has_moved = int(_COUNTERS.unpack_from(info, _COUNTERS_AT)[0]) >= limits.FAR_BYTES
         near, far = 0 < rtt_s < limits.NEAR_RTT_S, rtt_s >= limits.FLOW_RTT_MIN_S and has_moved
         if near or far:
             # A kernel without it goes on with what it has.
