@@ -22,6 +22,9 @@ MODE, REPS, WARM = os.environ["MODE"], int(os.environ["REPS"]), int(os.environ["
 IFACE, IP, IP0 = os.environ["IFACE"], os.environ["IP"], os.environ["IP0"]
 RUN_DIR = Path(os.environ["RUN_DIR"])
 
+SETTLE_S = 0.02
+"""Late acknowledgements settle in this time."""
+
 FRESH_ROUNDS = True
 """No two of 16 rounds in a row have the same bytes, for a system that keeps results by hash."""
 
@@ -80,7 +83,7 @@ def measure(
         y = run_round(x)
         seconds, cpu = time.perf_counter() - start, cpu_seconds() - cpu
         barrier({"at": f"end{index}"})
-        time.sleep(0.02)  # late acknowledgements settle
+        time.sleep(SETTLE_S)
         error = float(np.linalg.norm(y / scale - mean)) / norm
         if index >= WARM:
             tx = wire_bytes()[0] - sent

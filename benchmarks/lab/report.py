@@ -1,5 +1,6 @@
 """Rows into a table for people, and each bar beside what was measured. Pure."""
 
+import statistics
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
@@ -13,6 +14,13 @@ TITLES = {
     "100-8": "100 Mbit/s, 8 peers, 10 M values",
     "100-50ms-8": "100 Mbit/s, round trip 50 ms, 8 peers, 10 M values",
     "mixed": "Two links of 200, four of 50, two of 10 Mbit/s, 10 M values",
+    **{
+        f"wire-{rtt}-{numel}": f"100 Mbit/s, round trip {rtt} ms, 4 peers, {numel} M values"
+        for rtt in (0, 50, 150)
+        for numel in (1, 10, 40)
+    },
+    "wire-0-8": "100 Mbit/s, 8 peers, 10 M values",
+    "wire-lossy": "20 Mbit/s, round trip 100 ms, 1 % loss, 4 peers, 4 M values",
     "death": "One of 8 killed in mid-exchange, 100 Mbit/s, 10 M values",
     "death-cut": "The same, and its link with it",
     "joining": "A joiner of a 50 M-value model, four donors",
@@ -22,13 +30,39 @@ SHAPED = ("100-4", "100-8", "100-50ms-4", "100-50ms-8")
 
 
 def newest(rows: Iterable[Row]) -> dict[str, Row]:
-    """The last row of each command; one that failed does not displace one that did not."""
-    found: dict[str, Row] = {}
+    """The last row of each command, or the medians of those of its last session; one that failed
+    does not displace one that did not."""
+    found: dict[str, list[Row]] = {}
     for row in rows:
-        old = found.get(row["command"])
-        if old is None or "failed" in old or "failed" not in row:
-            found[row["command"]] = row
-    return found
+        old = found.setdefault(row["command"], [])
+        if old and "failed" in row and "failed" not in old[0]:
+            continue
+        goes_on = old and "failed" not in old[0] and row.get("session", 0) == old[0].get("session")
+        found[row["command"]] = [*old, row] if goes_on else [row]
+    return {command: _medians(same) for command, same in found.items()}
+
+
+def _medians(rows: Sequence[Row]) -> Row:
+    """One row of several of the same command."""
+    if len(rows) == 1 or "t" not in rows[0]:
+        return rows[-1]
+    row = dict(rows[-1])
+    for key in ("t", "ratio", "tx_mb", "cpu_s", "load"):
+        if rows[0].get(key) is not None:
+            row[key] = statistics.median(one[key] for one in rows)
+    row["t_min"], row["t_max"] = min(r["t_min"] for r in rows), max(r["t_max"] for r in rows)
+    return row | {"err": max(one["err"] for one in rows)}
+
+
+def ceiling(row: Row, rows: Iterable[Row]) -> Row | None:
+    """The plain sockets' row of the same peers, values and net."""
+
+    def place(one: Row) -> tuple[object, ...]:
+        control = one["mode"].partition(", ")[2]
+        return one["n"], one["numel"], one["net"], control
+
+    found = (one for one in rows if one.get("system") == "raw" and "failed" not in one)
+    return next((one for one in found if place(one) == place(row)), None)
 
 
 def markdown(rows: Mapping[str, Row], blocks: Mapping[str, Sequence[str]]) -> str:
@@ -39,8 +73,9 @@ def markdown(rows: Mapping[str, Row], blocks: Mapping[str, Sequence[str]]) -> st
         if here:
             lines += ["", f"**{TITLES[name]}**", ""]
             tool = commands[0].split()[0]
-            lines += list(_exchanges(here) if tool == "bench" else _facts(here, tool))
-    bars = list(_bars(rows))
+            is_exchange = tool == "bench"
+            lines += list(_exchanges(here, rows.values()) if is_exchange else _facts(here, tool))
+    bars = list(_bars(rows, blocks))
     if bars:
         lines += ["", "**Asked and measured**", "", "| asked | measured | |", "|---|---|---|"]
         lines += [f"| {asked} | {found} | {verdict} |" for asked, found, verdict in bars]
@@ -53,19 +88,26 @@ def markdown(rows: Mapping[str, Row], blocks: Mapping[str, Sequence[str]]) -> st
     return "\n".join(lines).strip()
 
 
-def _exchanges(rows: Sequence[Row]) -> Iterator[str]:
-    yield "| system | seconds | of the limit of its bytes | MB sent | CPU s per peer | error |"
-    yield "|---|---|---|---|---|---|"
+def _exchanges(rows: Sequence[Row], all_rows: Iterable[Row]) -> Iterator[str]:
+    yield (
+        "| system | seconds | of the limit of its bytes | of the ceiling | MB sent "
+        "| CPU s per peer | error |"
+    )
+    yield "|---|---|---|---|---|---|---|"
     for row in rows:
         name = f"{row['system']} {row['mode']}"
         if "failed" in row:
             told = f"failed: {row['failed']}".replace("|", "/")
-            yield f"| {name} | {told} | | | | {_short(row.get('err'))} |"
+            yield f"| {name} | {told} | | | | | {_short(row.get('err'))} |"
             continue
         seconds = f"{row['t']:.3g} ({row['t_min']:.3g} to {row['t_max']:.3g})"
         ratio = f"{row['ratio']:.2f}" if row["ratio"] else ""
+        raw = ceiling(row, all_rows) if row["system"] == "swarmtrain" else None
+        share = f"{row['t'] / raw['t']:.2f}" if raw else ""
+        if row.get("way"):
+            name = f"plain sockets, {row['way']}"
         yield (
-            f"| {name} | {seconds} | {ratio} | {row['tx_mb']:.1f} | {row['cpu_s']:.2f} "
+            f"| {name} | {seconds} | {ratio} | {share} | {row['tx_mb']:.1f} | {row['cpu_s']:.2f} "
             f"| {_short(row['err'])} |"
         )
 
@@ -106,12 +148,14 @@ def _facts(rows: Sequence[Row], tool: str) -> Iterator[str]:
             yield f"| {word} | {_short(row[key])} |"
 
 
-def _bars(rows: Mapping[str, Row]) -> Iterator[tuple[str, str, str]]:
+def _bars(
+    rows: Mapping[str, Row], blocks: Mapping[str, Sequence[str]]
+) -> Iterator[tuple[str, str, str]]:
     """Yield what the project asks of itself, what was measured, and whether it is met."""
 
     def of(block: str, system: str, mode: str = "") -> Row | None:
-        for row in rows.values():
-            is_it = row["block"] == block and row["system"] == system and "failed" not in row
+        for row in (rows[command] for command in blocks[block] if command in rows):
+            is_it = row["system"] == system and "failed" not in row
             # Without a mode any will do, but none of those that force something on it.
             if is_it and (mode == row["mode"] if mode else ", " not in row.get("mode", "")):
                 return row
@@ -121,6 +165,23 @@ def _bars(rows: Mapping[str, Row]) -> Iterator[tuple[str, str, str]]:
         is_met = value >= limit if least else value <= limit
         return asked, words, "met" if is_met else "**missed**"
 
+    for block in blocks:
+        ours = of(block, "swarmtrain") if block.startswith("wire-") else None
+        raw = ceiling(ours, rows.values()) if ours else None
+        if not ours or not raw or block == "wire-0-8":
+            continue
+        rtt_ms, *loss = (float(word) for word in ours["net"].split(":")[1:])
+        if loss:
+            for one in (rows[c] for c in blocks[block] if c in rows and "swarmtrain" in c):
+                asked = f"{TITLES[block]}, {one['mode']}: at least half of the link"
+                yield bar(asked, 1 / one["ratio"], 0.5, f"{100 / one['ratio']:.0f} %", least=True)
+            continue
+        if not rtt_ms:
+            asked = f"{TITLES[block]}: the ceiling is at most 1.10 of its bytes' time"
+            yield bar(asked, raw["ratio"], 1.1, f"{raw['ratio']:.2f}")
+        limit = 1.1 * raw["t"] + 2 * rtt_ms / 1e3
+        found = f"{ours['t']:.3f} s, ceiling {raw['t']:.3f} s, bar {limit:.3f} s"
+        yield bar(f"{TITLES[block]}: 1.10 of the ceiling, 2 round trips", ours["t"], limit, found)
     for block in SHAPED:
         ours, gloo = of(block, "swarmtrain"), of(block, "gloo")
         if ours:

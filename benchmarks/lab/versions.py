@@ -23,6 +23,9 @@ HERE = Path(__file__).resolve().parent
 BLOCKS = {
     "100": ["swarmtrain", "--n", "4", "--numel", "10e6", "--net", "100:0"],
     "50ms": ["swarmtrain", "--n", "4", "--numel", "10e6", "--net", "100:50"],
+    "1M-50ms": ["swarmtrain", "--n", "4", "--numel", "1e6", "--net", "100:50"],
+    "1M-150ms": ["swarmtrain", "--n", "4", "--numel", "1e6", "--net", "100:150"],
+    "lossy": ["swarmtrain", "--n", "4", "--numel", "4e6", "--net", "20:100:1"],
     "unshaped": ["swarmtrain", "--n", "4", "--numel", "10e6"],
     "noloco": ["rounds", "--n", "4", "--numel", "2e6", "--mode", "noloco", "--bytes", "8"],
 }

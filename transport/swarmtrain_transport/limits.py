@@ -1,9 +1,9 @@
 """Every bound of the protocol, with its reason. Nothing else in this part holds a magic number."""
 
-PROTOCOL_VERSION = 4
+PROTOCOL_VERSION = 5
 """Version of messages and records, told at the door; 2 names members by their place in PLAN, 3
 tells who cannot be reached, and how much of a state has come, 4 keeps addresses out of the
-ledger."""
+ledger, 5 has parts before RANGES and HAVE before HASHES."""
 
 FRAME_VERSION = 1
 """In the header of every data frame."""
@@ -29,6 +29,12 @@ HEADER_BYTES = 48
 CHUNK_VALUES = 262_144
 """Values in one wire chunk: int8 gives 256 KiB, where the cost per CURVE frame is amortised
 and a 10 Mbit/s link still shows progress every 0.2 s."""
+
+CHUNKS_LEAST = 4
+CHUNK_VALUES_LEAST = 32_768
+"""Chunks that a slice has at least, and the least length of those that this makes: a result is on
+its way while later parts still come, so a vector that takes a few round trips does not wait for one
+of them between its parts and its results. A shorter chunk costs more than it saves."""
 
 STATE_CHUNK_BYTES = 4 << 20
 """Part of the state that one hash vouches for, and that a joiner that died need not fetch again: a
@@ -367,6 +373,14 @@ NAME_CHARS_MAX = 64
 CREDIT_WINDOW_BYTES = 4 << 20
 """Bytes that one contributor may have under way to one owner: 1 s at 32 Mbit/s."""
 
+UNINVITED_BYTES = 8 << 20
+EARLY_BYTES = 2 * UNINVITED_BYTES
+EARLY_FRAME_BYTES = 4096
+EARLY_S = 10.0
+"""Bytes that all contributors together may send an owner before it has invited them, and bytes that
+a peer keeps of parts that come before their PLAN, for so long, each frame with its own weight. At
+100 Mbit/s 8 MiB are 0.7 s, far more than two peers' copies of a PLAN are apart."""
+
 AUDIT_OPS_KEPT = 4
 """Ops of which a contributor keeps its drawn chunk, and a member an accusation."""
 
@@ -643,8 +657,8 @@ RATE_WINDOW_BYTES = 1 << 20
 """Rates are taken over windows of at least this: shorter ones show the bursts of shapers, and what
 TCP held back until a lost packet came again; longer ones dilute an exchange with waiting."""
 
-RATE_BYTES_MIN = 1 << 20
-"""An exchange that moves less says nothing of a link's rate: round trips dominate it."""
+RATE_WINDOWS_MIN = 2
+"""An exchange of one window says nothing of a link's rate: its round trips are in it."""
 
 RATE_FASTEST = 0.25
 """The share of an exchange's bytes whose pace counts as the link's: while they moved, the link and
@@ -681,8 +695,12 @@ OUT_LOOKS_LOST = 10
 OUT_BUSY = 0.8
 """From this share of its known rate on a link is taken to be filled."""
 
-FLOWS_MAX = 4
-"""TCP flows for what is large to one peer."""
+FLOWS_MAX = 16
+"""TCP flows for what is large to one peer: at 100 ms and 1 % of packets lost one that takes a loss
+for a full link carries 1.4 Mbit/s."""
+
+FLOW_FRAME_BYTES = 16 << 10
+"""Bodies from here on may take any of them; smaller frames keep to the first, and their order."""
 
 FLOW_RTT_MIN_S = 0.02
 """On shorter ways one flow recovers quickly from a loss, and fills any link."""
@@ -756,7 +774,7 @@ LINK_UNHEARD_MAX = 2 * CELL_PEERS_MAX
 """Connections from which no message was read yet: every peer makes one, and one more as it comes
 back. Beyond, the oldest goes; each costs three descriptors."""
 
-LINK_CONNECTIONS_MAX = 16
+LINK_CONNECTIONS_MAX = 4 * FLOWS_MAX
 """Connections of one key: four times as many as a peer's large frames go by, since dead ones end
 late."""
 
@@ -821,6 +839,9 @@ that comes too early is refused, or dropped."""
 
 NEAR_RTT_S = 0.005
 """A round trip below this is within a house or a town."""
+
+FAR_BYTES = 64 << 10
+"""Bytes that a connection has moved before its shortest round trip passes for a far path's."""
 
 LINK_KEEPALIVE_S = 1.0
 LINK_SILENCE_S = 3.0

@@ -49,5 +49,7 @@ class WatchedCredit:
         sent = self._sent.setdefault((*line, frame.slice_index, frame.attempt), [])
         sent.append((now_s, len(frame.body)))
         lately = sum(size for sent_s, size in sent if now_s < sent_s + _PATIENCE_S)
-        if lately > self._told[line]:
-            self._report("T2", f"{lately} bytes are under way, with credit for {self._told[line]}")
+        # PLAN itself is every first owner's invitation for so much.
+        told = max(self._told[line], 0 if frame.attempt else limits.UNINVITED_BYTES)
+        if lately > told:
+            self._report("T2", f"{lately} bytes are under way, with credit for {told}")

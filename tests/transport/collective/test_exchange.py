@@ -27,7 +27,8 @@ from tests.transport.rig import BOOT, STRANGER, A, B, C, D, plan_body
 
 def test_an_owner_takes_its_own_part_and_invites_the_others() -> None:
     bench = Bench().begin()
-    assert [frame.kind for frame in bench.wires[A, B]] == [FrameKind.RANGES]
+    kinds = [frame.kind for frame in bench.wires[A, B]]
+    assert kinds == [FrameKind.RANGES, FrameKind.PART, FrameKind.PART]  # PLAN is an invitation
     ranges = Ranges.unpack(bench.wires[A, B][0].body)
     assert ranges == Ranges(limits.CREDIT_WINDOW_BYTES, 0, (False, False))
     assert [tuple(got.complete) for got in bench.said(A, Got)] == [(A,)]
@@ -38,6 +39,7 @@ def test_invitations_and_parts_leave_before_everything_is_encoded(
 ) -> None:
     monkeypatch.setattr(limits, "OWN_AT_ONCE", 0)
     monkeypatch.setattr(limits, "PUMP_CHUNKS", 1)
+    monkeypatch.setattr(limits, "UNINVITED_BYTES", 0)
     bench = Bench().begin()
     assert [frame.kind for frame in bench.wires[A, B]] == [FrameKind.RANGES]
     assert [tuple(got.complete) for got in bench.said(A, Got)] == [()]
@@ -367,7 +369,8 @@ def test_a_receiver_sends_no_part_but_gathers_and_may_become_an_owner() -> None:
     bench.decide(SliceFreeze(1, 1, 1, (A, B)))
     bench.relay()
     fetch_all(bench, D)
-    assert sorted(h.slice_index for h in bench.said(D, Have)) == [0, 1]
+    places = [(have.slice_index, have.attempt) for have in bench.said(D, Have)]
+    assert sorted(places) == [(0, 0), (1, 0), (1, 1)]  # of the first it had all before REASSIGN
 
 
 def test_result_bytes_are_named_by_their_hash_and_served() -> None:

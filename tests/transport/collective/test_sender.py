@@ -4,8 +4,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from swarmtrain_transport import limits
 from swarmtrain_transport.arithmetic import ContributionRefused
-from swarmtrain_transport.collective.sender import Sender
+from swarmtrain_transport.collective.sender import Sender, uninvited_bytes
 from swarmtrain_transport.errors import RemoteFault
 from swarmtrain_transport.ledger.fold import OpView
 from swarmtrain_transport.links.link import PeerId
@@ -50,6 +51,28 @@ def test_nothing_is_sent_before_an_invitation() -> None:
     assert sent(sender) == []
     sender.credited(B, MUCH)
     assert sent(sender) == []
+
+
+def test_as_much_as_a_peer_keeps_before_its_plan_goes_without_an_invitation() -> None:
+    view = view_of(plan_body((A, B, C)))
+    sender = Sender(A, view, PlainContribution(VALUES), 7, uninvited=PART)
+    assert sent(sender) == [(B, 1, 0, 0), (C, 2, 0, 0)]
+    sender.invited(B, ranges(view, 1), 0.1)  # nothing was there yet: it may be on its way
+    assert sent(sender, 0.1) == [(B, 1, 0, 1)]
+    sender.invited(B, ranges(view, 1), 3.0)
+    assert sent(sender, 3.0) == [(B, 1, 0, 0), (B, 1, 0, 1)]
+
+
+@pytest.mark.parametrize(
+    ("count", "most"), [(2, limits.CREDIT_WINDOW_BYTES), (3, 4 << 20), (5, 2 << 20)]
+)
+def test_all_contributors_together_send_no_more_uninvited_than_is_kept(
+    count: int, most: int
+) -> None:
+    peers = tuple(sorted(bytes([number]) * 32 for number in range(1, count + 1)))
+    view = view_of(plan_body(peers))
+    assert uninvited_bytes(view) == most
+    assert (count - 1) * most <= limits.UNINVITED_BYTES
 
 
 def test_an_invited_contributor_sends_every_chunk_once() -> None:

@@ -183,7 +183,10 @@ def test_the_coordinator_closes_the_line_of_who_signs_falsely() -> None:
 # ---- at the peers
 
 
-def test_a_contributor_signs_once_beside_its_last_part_and_again_after_hello() -> None:
+def test_a_contributor_signs_once_beside_its_last_part_and_again_after_hello(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(limits, "UNINVITED_BYTES", 0)
     bench = Bench().begin()
     assert bench.said(A, Roots) == []
     bench.deliver_all()
@@ -205,7 +208,10 @@ def test_what_owners_report_is_what_contributors_have_signed() -> None:
         check_signed(bench.view, owner, done, verify)
 
 
-def test_a_dead_owner_does_not_keep_a_contributor_from_signing() -> None:
+def test_a_dead_owner_does_not_keep_a_contributor_from_signing(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(limits, "UNINVITED_BYTES", 0)
     bench = Bench()
     del bench.peers[C]
     bench.begin()

@@ -8,6 +8,7 @@ from swarmtrain_transport.blocks.fetch import Fetcher
 from swarmtrain_transport.collective.taker import Taker
 from swarmtrain_transport.errors import RemoteFault
 from swarmtrain_transport.hashing import content_hash
+from swarmtrain_transport.ledger.fold import slice_root
 from swarmtrain_transport.ledger.transfers import transfers_of
 from swarmtrain_transport.links.link import PeerId
 from swarmtrain_transport.wire.frames import Frame, FrameKind
@@ -38,6 +39,39 @@ def test_everything_is_here_before_freeze_and_nothing_is_asked_for() -> None:
     bench.tick(20.0)
     assert all(not fetcher.requests(20.0) for fetcher in bench.fetchers.values())
     assert [len(bench.said(peer, SliceDone)) for peer in (A, B, C)] == [1, 1, 1]
+
+
+def test_what_is_here_before_its_name_is_told_by_its_root_and_served_at_once() -> None:
+    bench = Bench().begin()
+    bench.deliver_all()
+    told = {have.slice_index: have for have in bench.said(A, Have)}
+    assert sorted(told) == [1, 2]
+    for index, owner in ((1, B), (2, C)):
+        done = bench.said(owner, SliceDone)[-1]
+        assert told[index].root == slice_root(done.chunk_hashes)
+        assert all(bench.peers[A]._blobs.get(digest) for digest in done.chunk_hashes)
+        assert bench.peers[A]._blobs.get(told[index].root) == b"".join(done.chunk_hashes)
+    bench.relay()
+    assert haves(bench, A) == [0, 1, 2]  # said once
+
+
+def test_what_an_owner_publishes_counts_not_what_it_has_pushed() -> None:
+    bench = Bench().begin()
+    bench.deliver_all()
+    done = bench.said(B, SliceDone)[-1]
+    other = (bytes(32), *done.chunk_hashes[1:])
+    place = done.plan_id, done.slice_index, done.attempt, done.set_id
+    assert bench.peers[A].hashes(Hashes(*place, other), 0.0) == []
+    assert bench.peers[A].wants(bytes(32))
+
+
+def test_what_cannot_be_decoded_is_told_to_nobody_before_its_name() -> None:
+    bench = Bench().begin()
+    for frames in bench.wires.values():
+        frames[:] = [frame for frame in frames if frame.kind is not FrameKind.RESULT]
+    for chunk in range(2):
+        bench.take(A, bench.peers[A].frame(B, result(bench, 1, chunk, b"rubbish"), 0.0))
+    assert haves(bench, A) == []
 
 
 def test_hashes_may_come_before_the_chunks() -> None:

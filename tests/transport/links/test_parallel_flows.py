@@ -43,7 +43,7 @@ class Way:
 
 def test_a_flow_that_is_the_limit_gets_company_as_long_as_that_helps():
     way = Way()
-    assert [way.exchange(1000 * 2**n) for n in range(4)] == [2, 4, 4, 4]
+    assert [way.exchange(1000 * 2**n) for n in range(6)] == [2, 4, 8, 16, 16, 16]
     assert way.width == limits.FLOWS_MAX
 
 

@@ -39,10 +39,11 @@ def test_acknowledgements_that_were_held_up_do_not_make_a_link_fast() -> None:
 
 def test_a_small_exchange_says_nothing() -> None:
     meter = RateMeter(0, 0.0)
-    run_at(meter, 0.0, [(1.0, limits.RATE_BYTES_MIN / 2)])
+    meter.settle(int(1.9 * limits.RATE_WINDOW_BYTES), 0.3)  # one window, with its round trips
     assert meter.bytes_per_s == 0
-    meter.settle(limits.RATE_BYTES_MIN // 2, 1.1)
-    assert meter.bytes_per_s == 0
+    now_s, total = run_at(meter, 0.3, [(1.0, 10 * MB)], int(1.9 * limits.RATE_WINDOW_BYTES))
+    meter.settle(total, now_s)
+    assert meter.bytes_per_s > 0
 
 
 def test_the_best_of_the_last_exchanges_counts_and_older_ones_fade() -> None:

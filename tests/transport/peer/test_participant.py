@@ -17,7 +17,7 @@ from swarmtrain_transport.peer.participant import Participant
 from swarmtrain_transport.wire import messages as m
 from swarmtrain_transport.wire.frames import Frame, FrameKind, Ranges
 from swarmtrain_transport.wire.records import Commit, Skip, SliceSpec, bodies_of
-from tests.transport.plain_arithmetic import PlainArithmetic, PlainContribution
+from tests.transport.plain_arithmetic import PlainArithmetic, PlainContribution, encode_part
 from tests.transport.rig import (
     RUN_KEY,
     STRANGER,
@@ -102,7 +102,10 @@ def invitation(chain: Chain, plan_id: int, body: bytes | None = None) -> Frame:
 # ---- frames before their time, and hostile ones
 
 
-def test_an_invitation_that_comes_before_its_plan_is_answered_when_the_plan_comes() -> None:
+def test_an_invitation_that_comes_before_its_plan_is_answered_when_the_plan_comes(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(limits, "UNINVITED_BYTES", 0)
     machine, chain, plan_id = planned()
     assert machine.frame(B, invitation(chain, plan_id), 0.0) == ()
     actions = machine.control(records(chain, 5), 0.0)
@@ -133,6 +136,46 @@ def test_frames_that_come_before_their_plan_are_bounded_per_peer() -> None:
     assert sum(len(frame.body) for _, frame in held) <= 1 << 20
     machine.frame(B, invitation(chain, plan_id), 0.0)
     assert (B, plan_id) in [(peer, frame.plan_id) for peer, frame in held]
+
+
+def early_part(chain: Chain, plan_id: int, chunk: int, body: bytes) -> Frame:
+    return Frame(FrameKind.PART, chain.view.run_tag, plan_id, 0, 0, chunk, body=body)
+
+
+def test_parts_that_come_before_their_plan_count_when_it_comes() -> None:
+    machine, chain, plan_id = planned()
+    for chunk in range(2):
+        body = encode_part([4 * chunk + i for i in range(4)])
+        assert machine.frame(B, early_part(chain, plan_id, chunk, body), 0.0) == ()
+    actions = machine.control(records(chain, 5), 0.0)
+    told = [a.message for a in actions if isinstance(a, do.SendControl)]
+    assert B in [message for message in told if isinstance(message, m.Got)][-1].complete
+    assert not machine._early._parts
+
+
+def test_an_illegal_part_that_came_before_its_plan_is_its_senders_fault_and_no_other() -> None:
+    machine, chain, plan_id = planned()
+    machine.frame(B, early_part(chain, plan_id, 0, b"rubbish"), 0.0)
+    actions = machine.control(records(chain, 5), 0.0)
+    assert [a.peer for a in actions if isinstance(a, do.PeerFault)] == [B]
+
+
+def test_parts_that_come_before_their_plan_are_bounded_and_whoever_sends_most_loses_its_own(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(limits, "EARLY_BYTES", 1 << 20)
+    machine, chain, plan_id = planned()
+    machine.frame(B, early_part(chain, plan_id, 0, bytes(100_000)), 0.0)
+    for number in range(1000):
+        machine.frame(STRANGER, early_part(chain, number, 0, bytes(50_000)), 0.0)
+        machine.frame(STRANGER, early_part(chain, number, 0, b""), 0.0)
+    held = machine._early._parts
+    assert sum(len(frame.body) for _, frame in held[STRANGER]) < 1 << 20
+    assert len(held[STRANGER]) < 256  # an empty frame takes room, too
+    assert [frame.plan_id for _, frame in held[B]] == [plan_id]
+    assert machine.stats.ignored["stale"] > 1900
+    machine.tick(limits.EARLY_S + limits.PROGRESS_S)
+    assert not machine._early._parts and not machine._early._bytes
 
 
 def test_a_frame_of_another_run_is_a_fault_and_not_answered() -> None:

@@ -22,7 +22,7 @@ from swarmtrain_transport.collective.local_stats import LocalStats
 from swarmtrain_transport.collective.publisher import Publisher
 from swarmtrain_transport.collective.reducer import Reducer, Reducing
 from swarmtrain_transport.collective.rule_inputs import Centre
-from swarmtrain_transport.collective.sender import Sender
+from swarmtrain_transport.collective.sender import Sender, uninvited_bytes
 from swarmtrain_transport.collective.taker import Taker
 from swarmtrain_transport.hashing import content_hash
 from swarmtrain_transport.ledger.fold import OpView, num_chunks, set_id, slice_root
@@ -127,7 +127,7 @@ class Exchange:
             # Not a method of ours: in a circle with us a whole vector would wait for the collector.
             self.sender = Sender(
                 me, view, contribution, run_tag, lambda owner: owner in local.waiting,
-                retention=blobs.retention, arithmetic=arithmetic,
+                retention=blobs.retention, arithmetic=arithmetic, uninvited=uninvited_bytes(view),
             )  # fmt: skip
         self._word: Roots | Withdraw | None = None
         self._own: deque[tuple[Reducer, int]] = deque()
@@ -324,10 +324,10 @@ class Exchange:
         data = reducer.early(chunk)
         if data is None:
             return []
-        actions = self._push(reducer, name, chunk, data, self._others)
-        if reducer.phase is Reducing.FORESEEN:
+        actions: list[PeerAction] = []
+        if reducer.phase is Reducing.FORESEEN:  # said first, so that it does not wait behind bulk
             actions += self._made(reducer, tuple(self.view.weights), reducer.early_chunks)
-        return actions
+        return actions + self._push(reducer, name, chunk, data, self._others)
 
     def fault_report(self, slice_index: int) -> list[PeerAction]:
         """GOT with the refusals, after a part was found illegal; nothing if nobody new is refused.

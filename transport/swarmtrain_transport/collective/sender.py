@@ -1,9 +1,10 @@
 """Contributor's side of an op: sending the parts of one difference to the slices' owners (T2, T6).
 
-An owner invites with RANGES: what it holds already and how many bytes it takes. So nothing is
-sent to an owner that has not seen the PLAN, a reconnect repeats only what was lost, and a new
-attempt is a new invitation. Encoded parts are kept unchanged until the op ends, because a repair
-must send the same bytes again; it seldom does, so what was sent may lie in a file.
+An owner invites with RANGES: what it holds already and how many bytes it takes. So a reconnect
+repeats only what was lost, and a new attempt is a new invitation. PLAN is the first invitation of
+all its owners, for so much that a peer can keep it until it has that PLAN, too. Encoded parts are
+kept unchanged until the op ends, because a repair must send the same bytes again; it seldom does,
+so what was sent may lie in a file.
 """
 
 from collections.abc import Callable
@@ -37,6 +38,12 @@ class _OwnerLine:
     pending: list[tuple[int, int, int]] = field(default_factory=list)
 
 
+def uninvited_bytes(view: OpView) -> int:
+    """Bytes that a contributor may send an owner that has not invited it yet."""
+    others = max(1, len(view.weights) - 1)
+    return min(limits.CREDIT_WINDOW_BYTES, limits.UNINVITED_BYTES // others)
+
+
 class Sender:
     """One contributor in one op.
 
@@ -48,6 +55,7 @@ class Sender:
         is_waiting: True if something for this peer is known to be still on its way.
         retention: keeps the parts; None keeps them in memory.
         arithmetic: measures the parts where the plan asks for scalars.
+        uninvited: bytes that may go to each owner before it has invited us.
     """
 
     def __init__(
@@ -59,6 +67,7 @@ class Sender:
         is_waiting: Callable[[PeerId], bool] = lambda owner: False,
         retention: Retention | None = None,
         arithmetic: Arithmetic | None = None,
+        uninvited: int = 0,
     ) -> None:
         self._me = me
         self._view = view
@@ -78,6 +87,10 @@ class Sender:
         order = [member.peer for member in view.plan.members]
         rank = order.index(me)
         self._order = order[rank + 1 :] + order[:rank]
+        for index, spec in enumerate(view.plan.slices):
+            if uninvited and spec.owner != me:
+                line = self._owners.setdefault(spec.owner, _OwnerLine(uninvited))
+                line.pending += [(index, 0, chunk) for chunk in range(self._chunks[index])]
 
     def digest(self, slice_index: int, chunk: int) -> bytes:
         """Content hash of an encoded chunk."""

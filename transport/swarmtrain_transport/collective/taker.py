@@ -24,7 +24,13 @@ from swarmtrain_transport.blocks.fetch import Fetcher
 from swarmtrain_transport.blocks.retention import Kept
 from swarmtrain_transport.errors import RemoteFault
 from swarmtrain_transport.hashing import content_hash
-from swarmtrain_transport.ledger.fold import OpView, chunk_range, num_chunks, window_of
+from swarmtrain_transport.ledger.fold import (
+    OpView,
+    chunk_range,
+    num_chunks,
+    slice_root,
+    window_of,
+)
 from swarmtrain_transport.ledger.transfers import Transfer
 from swarmtrain_transport.links.link import PeerId
 from swarmtrain_transport.phases import Table, entered
@@ -61,6 +67,7 @@ class _Taken:
         missing: hashes of named chunks that are not here.
         illegal: hashes among these of chunks that nobody could decode.
         pushed: hash and bytes of chunks that came before they were named.
+        foreseen: HAVE of all of them, once they are here.
         reported: chunks that the coordinator was told of.
         heard_s: time at which its owner pushed something last.
     """
@@ -72,6 +79,7 @@ class _Taken:
     missing: set[bytes] = field(default_factory=set)
     illegal: set[bytes] = field(default_factory=set)
     pushed: dict[int, tuple[bytes, Buffer]] = field(default_factory=dict)
+    foreseen: Have | None = None
     reported: tuple[bool, ...] = ()
     heard_s: float = 0.0
 
@@ -132,8 +140,9 @@ class Taker:
                 self._fetcher.cancel(named.chunk_hashes)
                 self._void(one)
                 one.illegal.clear()
-            if one.pushed and not self._may_be_pushed(one):
+            if not self._may_be_pushed(one):
                 one.pushed.clear()
+                one.foreseen = None
 
     def pushed(self, peer: PeerId, frame: Frame, now_s: float) -> list[Have]:
         """RESULT: a chunk that its owner did not wait to be asked for.
@@ -153,8 +162,9 @@ class Taker:
         one = self._slices[index]
         self._heard_s = one.heard_s = now_s
         if one.named is None:
-            if chunk not in one.pushed:
+            if chunk not in one.pushed and one.foreseen is None:
                 one.pushed[chunk] = (frame.digest or content_hash(frame.body), frame.body)
+                return self._foresee(one, frame)
             return []
         if not one.wants(one.named.chunk_hashes[chunk]):
             return []
@@ -194,6 +204,11 @@ class Taker:
             self._void(one)
         one.named = message
         self._blobs.keep_result(view.plan.op, b"".join(message.chunk_hashes))
+        foreseen, one.foreseen = one.foreseen, None
+        if foreseen is not None and foreseen.root == slice_root(message.chunk_hashes):
+            one.reported = foreseen.chunks
+            self._enter(one, Taking.WHOLE)
+            return []
         pushed, one.pushed = dict(one.pushed.values()), {}
         for chunk, digest in enumerate(message.chunk_hashes):
             # It may also be here from something else: that says nothing of what it is here.
@@ -281,7 +296,9 @@ class Taker:
         if again:
             for one in self._slices:
                 one.reported = ()
-        return [have for one in self._slices for have in self._report(one, partial=True)]
+        foreseen = [one.foreseen for one in self._slices if again and one.foreseen is not None]
+        told = [have for one in self._slices for have in self._report(one, partial=True)]
+        return foreseen + told
 
     def close(self) -> None:
         """The op has an outcome; what is still missing of it is catch-up's business."""
@@ -304,7 +321,31 @@ class Taker:
     def _void(self, one: _Taken) -> None:
         """Drop all that is named, missing or reported of it."""
         self._enter(one, Taking.UNNAMED)
-        one.named, one.missing, one.reported = None, set(), ()
+        one.named, one.missing, one.reported, one.foreseen = None, set(), (), None
+
+    def _foresee(self, one: _Taken, frame: Frame) -> list[Have]:
+        """Say that all of a sum is here before its owner has named it: HASHES comes by way of the
+        coordinator, which need not wait for our answer to it."""
+        index, plan = one.transfer.index, self._view.plan
+        count = num_chunks(plan, index)
+        if len(one.pushed) < count or one.transfer.is_verbatim:
+            return []
+        for chunk, (_, body) in one.pushed.items():
+            start, stop = chunk_range(plan, index, chunk)
+            try:
+                one.check(body, stop - start, self._window)
+            except RemoteFault:
+                return []  # it is refused once it is named
+        digests = [one.pushed[chunk][0] for chunk in range(count)]
+        # Whoever says HAVE serves, by the hashes that others will have heard of.
+        for digest, body in one.pushed.values():
+            self._blobs.keep_result(plan.op, body, digest)
+        root = self._blobs.keep_result(plan.op, b"".join(digests))
+        one.pushed = {}
+        one.foreseen = Have(
+            self._view.plan_id, index, frame.attempt, frame.set_id, (True,) * count, root
+        )
+        return [one.foreseen]
 
     def _is_legal(self, one: _Taken, chunk: int, body: Buffer, digest: bytes) -> bool:
         """Return True if a published chunk can be decoded; else it is not looked for any more."""

@@ -10,6 +10,7 @@ import hashlib
 import os
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from functools import lru_cache
 
 from cryptography.exceptions import InvalidSignature
 from cryptography.hazmat.primitives.asymmetric.ed25519 import (
@@ -38,6 +39,12 @@ _ANIMALS = (
     "newt ocelot otter owl panda pelican puffin quail rabbit raven robin salmon seal stork swan "
     "tiger wombat"
 )
+
+
+@lru_cache(maxsize=8)
+def _signing_key(secret: bytes) -> Ed25519PrivateKey:
+    """The key of a seed: to make it costs as much as to sign, and a peer signs all the time."""
+    return Ed25519PrivateKey.from_private_bytes(secret)
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,7 +92,7 @@ class Identity:
 
     def sign(self, data: bytes) -> bytes:
         """Ed25519 signature over `data`, 64 bytes."""
-        return Ed25519PrivateKey.from_private_bytes(self.signing_secret).sign(data)
+        return _signing_key(self.signing_secret).sign(data)
 
     @property
     def fingerprint(self) -> str:

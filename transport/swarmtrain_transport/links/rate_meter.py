@@ -56,9 +56,9 @@ class RateMeter:
 
         Not the fastest window: acknowledgements that were held up arrive together.
         """
-        total = sum(moved for _, moved in self._windows)
-        if total < limits.RATE_BYTES_MIN:
+        if len(self._windows) < limits.RATE_WINDOWS_MIN:
             return 0.0
+        total = sum(moved for _, moved in self._windows)
         passed = 0
         for rate, moved in sorted(self._windows, reverse=True):
             passed += moved

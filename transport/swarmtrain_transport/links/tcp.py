@@ -128,8 +128,10 @@ def suit_to_path(descriptor: int, port: int) -> bool:
 
     To a peer that is near, cubic, every desktop's default. bbr, some servers' default, keeps two
     round trips' worth of bytes under way, and where a shaper holds bytes back at a round trip of
-    nearly nothing, connections that share it starve in turn. Over a longer path what the system
-    chose is left alone: it is as good there, and better where packets get lost.
+    nearly nothing, connections that share it starve in turn. To one that is far, bbr, where the
+    system has it and allows it: it takes no lost packet for a full link, and remembers the path's
+    rate while a connection rests between two exchanges. Others begin anew after a second's rest:
+    1 MB then takes cubic twice as long at 50 ms and 100 Mbit/s (`benchmarks/lab/rested.py`).
     """
     connection = _connection(descriptor, port) if can_tell() else None
     if connection is None:
@@ -138,15 +140,18 @@ def suit_to_path(descriptor: int, port: int) -> bool:
         info = connection.getsockopt(sockets.IPPROTO_TCP, sockets.TCP_INFO, _PATH_BYTES)
         if len(info) < _PATH_BYTES:
             return False
-        near = bool(0 < _WORD.unpack_from(info, _LEAST_RTT_AT)[0] < limits.NEAR_RTT_S * 1e6)
-        if near:
+        rtt_s = float(_WORD.unpack_from(info, _LEAST_RTT_AT)[0]) / 1e6
+        has_moved = int(_COUNTERS.unpack_from(info, _COUNTERS_AT)[0]) >= limits.FAR_BYTES
+        near, far = 0 < rtt_s < limits.NEAR_RTT_S, rtt_s >= limits.FLOW_RTT_MIN_S and has_moved
+        if near or far:
             # A kernel without it goes on with what it has.
             with contextlib.suppress(FileNotFoundError, PermissionError):
-                connection.setsockopt(sockets.IPPROTO_TCP, sockets.TCP_CONGESTION, _NEAR_CONTROL)
+                control = _NEAR_CONTROL if near else _BY_RATE
+                connection.setsockopt(sockets.IPPROTO_TCP, sockets.TCP_CONGESTION, control)
     except OSError:
         return False  # it has just ended
     else:
-        return near
+        return bool(near or far)
     finally:
         connection.detach()
 

@@ -320,7 +320,7 @@ class ZmqLink:
             return False
         header, body = self._packer.pack(frame)
         is_large = len(body) >= limits.ZERO_COPY_BYTES
-        route = bundle.route_for(len(body), is_large=is_large)
+        route = bundle.route_for(len(body), is_large=len(body) >= limits.FLOW_FRAME_BYTES)
         try:
             route.socket.send(header, zmq.SNDMORE | zmq.NOBLOCK, copy=True)
             route.socket.send(body, zmq.NOBLOCK, copy=not is_large)

@@ -565,7 +565,7 @@ class Participant:
 
     def _keep_early(self, peer: PeerId, frame: Frame) -> None:
         if frame.kind is not FrameKind.AHEAD:
-            self._early.keep(peer, frame)
+            self._early.keep(peer, frame, self._now_s)
         elif frame.slice_index in self.groups:
             self.groups[frame.slice_index].ahead.heard(peer, frame)
 
@@ -582,6 +582,7 @@ class Participant:
                 return self._halted("SWT-E562", f"{_OTHER_HISTORY} ({fault.detail}).")
         if now_s >= self._progress_s:
             self._progress_s = now_s + limits.PROGRESS_S
+            self._early.age(now_s)
             for part in self._parts:
                 part.avoid(now_s + 2 * limits.PROGRESS_S)
             if self._connected:

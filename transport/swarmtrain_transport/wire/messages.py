@@ -198,14 +198,17 @@ class SliceDone(Message, frozen=True, tag="slice_done"):
     signature: bytes
 
 
-class Have(Message, frozen=True, tag="have"):
-    """Receiver: these result chunks of (slice, attempt) are here and verified."""
+class Have(Message, frozen=True, tag="have", omit_defaults=True):
+    """Receiver: these result chunks of (slice, attempt) are here and verified. Before HASHES has
+    named them it says by their slice root what they are, and counts if the owner publishes that.
+    """
 
     plan_id: int
     slice_index: int
     attempt: int
     set_id: int
     chunks: tuple[bool, ...]
+    root: bytes = b""
 
 
 class Withdraw(Message, frozen=True, tag="withdraw"):

@@ -357,6 +357,34 @@ def test_a_result_over_all_planned_stands_before_freeze_and_is_void_if_freeze_na
     assert op.op.reports.holders[0, 0, 0] == {A}
 
 
+def test_have_before_hashes_counts_if_just_this_is_published() -> None:
+    op = table()
+    everybody, hashes = set_id((A, B, C)), op.hashes(0)
+    held, done = (True,) * len(hashes), done_of(op.view, 0, (A, B, C), hashes)
+    for peer, root in ((B, slice_root(hashes)), (C, bytes(32)), (STRANGER, slice_root(hashes))):
+        op.op.reports.hear(peer, Have(op.view.plan_id, 0, 0, everybody, held, root), 0.0)
+    assert op.op.reports.holders == {}
+    op.op.reports.hear(A, done, 0.0)
+    assert op.op.reports.holders[0, 0, 0] == {A, B}
+    op.op.reports.hear(C, Have(op.view.plan_id, 0, 0, everybody, held, bytes(32)), 0.0)
+    assert op.op.reports.holders[0, 0, 0] == {A, B}
+    op.op.reports.hear(C, Have(op.view.plan_id, 0, 0, everybody, held, slice_root(hashes)), 0.0)
+    assert op.op.reports.holders[0, 0, 0] == {A, B, C}
+
+
+def test_have_before_hashes_dies_with_who_said_it_and_with_its_set() -> None:
+    op = table()
+    everybody, hashes = set_id((A, B, C)), op.hashes(0)
+    held = (True,) * len(hashes)
+    early = Have(op.view.plan_id, 0, 0, everybody, held, slice_root(hashes))
+    op.op.reports.hear(B, early, 0.0)
+    op.op.reports.lose(B)
+    op.op.reports.hear(C, early, 0.0)
+    op.view.apply(Freeze(1, (A, B), {C: "late"}))
+    op.op.reports.hear(A, done_of(op.view, 0, (A, B), hashes), 0.0)
+    assert op.op.reports.holders[0, 0, 0] == {A}
+
+
 def test_a_result_that_only_its_owner_has_after_the_gather_deadline_is_made_elsewhere() -> None:
     slow = table()
     slow.freeze()

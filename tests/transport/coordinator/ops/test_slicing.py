@@ -92,6 +92,26 @@ def test_room_below_zero_is_none_and_the_others_slices_still_cover_the_vector(to
     assert {spec.owner for spec in plan.slices} == {A, C}
 
 
+@pytest.mark.parametrize(
+    ("num_values", "chunk"),
+    [(100, 32_768), (1_000_000, 62_500), (2_000_000, 125_004), (8_000_000, 262_144)],
+)
+def test_short_slices_have_shorter_chunks(num_values: int, chunk: int) -> None:
+    lines = lines_of([100] * 4)
+    peers = {peer: GroupPeer(line, ready=Ready(1, 8, 0, bytes(32))) for peer, line in lines.items()}
+    terms = terms_of(block=4, chunk_values=262_144)
+    plan = make_plan(terms, 1, b"", num_values, peers, {}, 20.0, Slicing())
+    check_plan(plan, num_values)
+    assert plan.chunk_values == pytest.approx(chunk, abs=4)
+
+
+def test_a_run_file_that_wants_shorter_chunks_gets_them() -> None:
+    lines = lines_of([100] * 4)
+    peers = {peer: GroupPeer(line, ready=Ready(1, 8, 0, bytes(32))) for peer, line in lines.items()}
+    plan = make_plan(terms_of(chunk_values=16), 1, b"", 10_000, peers, {}, 20.0, Slicing())
+    assert plan.chunk_values == 16
+
+
 def test_who_should_own_nothing_gets_nothing_and_the_last_cut_is_remembered_whole() -> None:
     slicing, lines = Slicing(), lines_of([100, 100, 100, 100])
     unfit = {sorted(lines)[1]}

@@ -340,17 +340,20 @@ def make_plan(
     order = list(weights)
     told = [r.samples for r in given] if terms.counts_samples or stale else []
     checkpoint_due = op % terms.checkpoint_rounds == 0 or op >= terms.rounds
+    slices = (
+        gathered_slices(order, num_values)
+        if is_whole
+        else _cut(terms, num_values, contributors, slicing, unfit, detours)
+    )
     return Plan(
         op=op,
         previous_outcome=previous_outcome,
         members=tuple(members),
-        slices=gathered_slices(order, num_values)
-        if is_whole
-        else _cut(terms, num_values, contributors, slicing, unfit, detours),
+        slices=slices,
         codec=terms.codec,
         exact=terms.exact and not is_whole,
         block=terms.block,
-        chunk_values=terms.chunk_values,
+        chunk_values=terms.chunk_values if is_whole else _chunk_values(terms, slices),
         # Of pairs nothing is summed: one window for the whole run, so that anchors may go early.
         e_min=window_floor(terms.e_max, sum(weights.values()) if terms.kind != PAIR else 1),
         e_max=terms.e_max,
@@ -383,6 +386,13 @@ def _least(terms: RunTerms, num_contributors: int) -> int:
     if num_contributors == 1:
         return 1
     return max(2, min(terms.min_contributors, num_contributors // 2 * 2))
+
+
+def _chunk_values(terms: RunTerms, slices: Sequence[SliceSpec]) -> int:
+    """Values per chunk of a mean: those of the run file, fewer where slices are short."""
+    longest = max(spec.stop - spec.start for spec in slices)
+    wanted = max(limits.CHUNK_VALUES_LEAST, longest / limits.CHUNKS_LEAST)
+    return min(terms.chunk_values, math.ceil(wanted / terms.block) * terms.block)
 
 
 def _cut(

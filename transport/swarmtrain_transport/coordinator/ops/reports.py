@@ -17,6 +17,7 @@ Where a slice cannot move, its contributor is its owner: by publishing it gives 
 from collections.abc import Collection
 from collections.abc import Set as AbstractSet
 
+from swarmtrain_transport import limits
 from swarmtrain_transport.coordinator.members.validation import shown
 from swarmtrain_transport.coordinator.ops.timers import most_of
 from swarmtrain_transport.errors import RemoteFault
@@ -102,6 +103,7 @@ class Reports:
         self.lost: set[PeerId] = set()
         self.changes = 0
         self._is_summed = not all(transfer.is_verbatim for transfer in self.transfers)
+        self._foreseen: dict[SliceTry, dict[PeerId, tuple[int, bytes]]] = {}
         self._claims: dict[SliceTry, dict[PeerId, bytes]] = {}
         self._refusals: dict[SliceTry, dict[PeerId, str]] = {}
         self._tables: dict[SliceTry, Table] = {}
@@ -165,6 +167,8 @@ class Reports:
             holders.discard(peer)
         for times in self.held_s.values():
             times.pop(peer, None)
+        for foreseen in self._foreseen.values():
+            foreseen.pop(peer, None)
 
     # ---- what is given
 
@@ -255,7 +259,12 @@ class Reports:
             self.got[slice_try], self.came_s[slice_try] = {owner}, {owner: now_s}
             self.last_s[owner] = self.given_s[owner] = now_s
         self.published[slice_try] = message
-        self._hold(owner, slice_try, (True,) * len(hashes), now_s)
+        whole = (True,) * len(hashes)
+        self._hold(owner, slice_try, whole, now_s)
+        named = message.set_id, slice_root(hashes)
+        for peer, foreseen in self._foreseen.get(slice_try, {}).items():
+            if foreseen == named:
+                self._hold(peer, slice_try, whole, now_s)
         return True
 
     def _is_new_sum(self, index: int, message: SliceDone) -> bool:
@@ -286,7 +295,15 @@ class Reports:
         index, attempt = message.slice_index, message.attempt
         if peer not in self.view.boots or peer in self.lost:
             return
-        if not self._is_current(index, attempt) or message.set_id != self.name_of(index):
+        if not self._is_current(index, attempt):
+            return
+        standing = self.current(index)
+        is_foreseen = self._is_summed and len(message.root) == limits.HASH_BYTES
+        if is_foreseen and message.set_id == self.view.result_set_id(index):
+            self._foreseen.setdefault((index, attempt), {})[peer] = message.set_id, message.root
+            if standing is None or slice_root(standing.chunk_hashes) != message.root:
+                return  # it counts if just this is published
+        if message.set_id != self.name_of(index):
             return
         self._hold(peer, (index, attempt), message.chunks, now_s)
 
