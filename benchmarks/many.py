@@ -185,8 +185,9 @@ class Seat:
         self._act(self.machine.frame(peer, frame, self._now_s))
 
     def on_fault(self, peer: bytes | None, fault: RemoteFault) -> None:
-        """Count a refusal; who has not heard of a key yet is asked again by its owner."""
-        if fault.reason != "key":
+        """Count a refusal. Whose key is not known yet, and whose first bytes take long on a busy
+        machine, comes again."""
+        if fault.reason not in ("key", "preamble"):
             self.faults.append(str(fault))
 
     def _wake(self) -> None:

@@ -154,7 +154,9 @@ def _bars(
     """Yield what the project asks of itself, what was measured, and whether it is met."""
 
     def of(block: str, system: str, mode: str = "") -> Row | None:
-        for row in (rows[command] for command in blocks[block] if command in rows):
+        for command, row in rows.items():
+            if row["block"] != block and command not in blocks.get(block, ()):
+                continue  # two blocks may have one command
             is_it = row["system"] == system and "failed" not in row
             # Without a mode any will do, but none of those that force something on it.
             if is_it and (mode == row["mode"] if mode else ", " not in row.get("mode", "")):

@@ -24,6 +24,7 @@ from swarmtrain.coordinator.disk.sealed_keys import SealedKeys
 from swarmtrain.coordinator.disk.store import LOCK_FILE, SCHEMA, Replay, Store, checked_schema
 from swarmtrain.coordinator.disk.store_errors import (
     StoreDamaged,
+    StoreFailed,
     StoreLocked,
     StoreLost,
     locked,
@@ -72,12 +73,13 @@ class Following:
         self._replayed: Replayed | None = Replayed(verify, self._store)
 
     def follow(self, records: int | None = FOLLOW_RECORDS) -> None:
-        """Read on, so many records at most; no more once they do not follow on each other, which is
-        said when the log is read anew."""
+        """Read on, so many records at most; no more once they do not follow on each other, or
+        their tables were set aside for another run: what is wrong, if it is, is said when the log
+        is read anew."""
         if self._replayed is not None:
             try:
                 self._replayed.add(itertools.islice(self._replay.more(), records))
-            except (StoreDamaged, RemoteFault):
+            except (StoreDamaged, StoreFailed, RemoteFault):
                 self._replayed = None
 
     def whole(self) -> Replayed | None:

@@ -320,7 +320,15 @@ def test_whether_another_run_may_begin_is_known_before_anything_is_moved(
             await first.leads()
             with pytest.raises(StoreLocked, match="leads"):
                 sharing.check_nobody_leads(postgres.url(), "led")
-        sharing.check_nobody_leads(postgres.url(), "led")
+
+        def nobody_leads() -> bool:
+            try:
+                sharing.check_nobody_leads(postgres.url(), "led")
+            except StoreLocked:  # the server hears of the end of a session a moment later
+                return False
+            return True
+
+        await until(nobody_leads)
 
     run(scene())
 
@@ -371,5 +379,36 @@ def test_a_new_run_leaves_the_tables_of_the_one_before(postgres: Server, tmp_pat
         async with coordinators(second):
             assert "swarmtrain anew before 1" in await second.hears("Another run begins")
             assert (await second.leads()).cert_sha256 != invite.cert_sha256
+
+    run(scene())
+
+
+def test_who_stands_by_outlasts_a_run_whose_tables_are_set_aside(
+    postgres: Server, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def scene() -> None:
+        config, looks, follow = config_of("outlasted"), asyncio.Event(), Following.follow
+
+        def looked(self: Following, records: int | None = sharing.FOLLOW_RECORDS) -> None:
+            follow(self, records)
+            looks.set()
+
+        monkeypatch.setattr(Following, "follow", looked)
+        first = Life(postgres, config, tmp_path / "a")
+        async with coordinators(first):
+            invite = await first.leads()
+        database = PostgresDatabase(postgres.url(), "outlasted")
+        await until(database.leads)
+        looks.clear()  # the first has read its log as it began to lead
+        other = Life(postgres, config, tmp_path / "b")
+        async with coordinators(other):
+            await looks.wait()
+            database.set_aside()  # as --new-run does, which then reads the run's text
+            looks.clear()
+            ends = [other.task, asyncio.create_task(looks.wait())]
+            await asyncio.wait(ends, return_when=asyncio.FIRST_COMPLETED)
+            assert not other.task.done(), other.task.exception()
+            database.close()
+            assert (await other.leads()).cert_sha256 != invite.cert_sha256
 
     run(scene())

@@ -13,7 +13,7 @@ pytestmark = pytest.mark.timeout(400)
 GUARD = """
 [guard]
 spike = 3.0
-window = 4
+window = 8
 [checkpoint]
 every_rounds = 1
 """
@@ -38,6 +38,10 @@ class Poisoned(Loop):
 def test_a_leap_of_the_loss_takes_the_run_back_and_on(tmp_path):
     with place(tmp_path) as here:
         text = RUN.format(name="guarded", rounds=14, start=2) + GUARD
+        # Both must say that the loss leapt. Rounds are short: one may miss the poisoned one and say
+        # so a round or two later: the window is long enough for what was usual to stay usual.
+        text = text.replace("min_contributors = 1", "min_contributors = 2")
+        text = text.replace("wait_ready_s = 10.0", "wait_ready_s = 60.0")
         up = here.up(here.run_file(text))
         loops = [Poisoned(up.invite, tmp_path / name, seed) for seed, name in enumerate("ab")]
         for loop in loops:

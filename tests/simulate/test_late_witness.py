@@ -16,7 +16,8 @@ SECONDS_MOST = LATE_S + 0.5
 """Seconds of an op that goes on as soon as the last witness has spoken; its deadline is ten times
 that."""
 
-MOMENTS = [(boundary, lost) for lost in (1, 2) for boundary in range(59, 299, 24)]
+MOMENTS = [(boundary, lost) for lost in (1, 2) for boundary in (*range(59, 299, 24), 106, 194, 282)]
+"""With each of the last three the late one alone has FREEZE."""
 
 
 def world_of(boundary: int, lost: int, kind: str) -> World | None:
@@ -58,6 +59,7 @@ def voided_by_every_history():
         before = self.first.operation
         actions = heard(self, peer, message)
         if isinstance(message, History) and self.first.operation is before is not None:
+            self.first.operations.clear()
             self.first.adopted(self._now_s)
         return actions
 

@@ -807,6 +807,9 @@ LINK_IDLE_S = 60.0
 """A connection that nothing was sent by for so long is closed: rounds of a minute keep theirs, and
 where they take longer a handshake before each costs nothing beside them."""
 
+LINK_LINGER_S = 1.0
+"""A connection that is closed by ourselves first sends what was queued, for so long at most."""
+
 LINK_WAYS_MAX = 4 * CELL_PEERS_MAX
 """Peers to which there are connections at once: those of an op, and those of the three before that
 are not idle yet, or ask for a state. Each costs four descriptors."""

@@ -8,6 +8,7 @@ import asyncio
 import gc
 import secrets
 import socket
+import struct
 import warnings
 from collections.abc import Callable, Coroutine
 from contextlib import closing
@@ -227,6 +228,26 @@ def test_a_relay_takes_little_in_ahead_where_both_are_near() -> None:
         assert len(taken) == 2
         if can_tell():
             assert max(taken) <= 2 * limits.RELAY_NEAR_BYTES
+
+    between_two(story)
+
+
+def test_a_connection_that_is_reset_at_once_leaves_nothing_behind() -> None:
+    # Found in a run of 48 peers: half of the way stayed, and took a connection that was closed.
+    async def story(town: Town, ada: Home, ben: Home) -> None:
+        failed, told = list[object](), list[bool]()
+        loop = asyncio.get_running_loop()
+        loop.set_exception_handler(lambda _, context: failed.append(context))
+        with socket.create_server(("127.0.0.1", 0)) as server:
+            for _ in range(5):
+                near = socket.create_connection(server.getsockname())
+                far, _ = server.accept()
+                near.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+                near.close()
+                ada.link.send_by(ben.station.id, far, Way.TURNED, bytes(32), told.append)
+        await town.world.repeat(lambda: None, lambda: len(told) == 5)
+        await meet(town, ada, ben, Way.TURNED)
+        assert told == [False] * 5 and not failed
 
     between_two(story)
 

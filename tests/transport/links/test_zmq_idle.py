@@ -191,6 +191,14 @@ def test_a_connection_that_was_idle_is_not_told_as_lost(monkeypatch: pytest.Monk
             keep(monkeypatch, is_kept=False)
             await world.repeat(lambda: None, lambda: connections_to(ben) == 0)
             dialler.look()
+        keep(monkeypatch, is_kept=True)
+        await reach(world, ada, ben)
+        dialler.look()
+        keep(monkeypatch, is_kept=False)
+        await world.repeat(lambda: None, lambda: link.ways() == {})
+        link.warm((ben.id,))  # dialled again before anybody has looked
+        assert link.ways() == {ben.id: None}
+        dialler.look()
         assert not told
 
     run(scenario)

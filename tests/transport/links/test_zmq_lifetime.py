@@ -291,6 +291,29 @@ def test_a_near_peer_is_sent_to_with_cubic_where_the_kernel_has_it() -> None:
     run(scenario)
 
 
+@pytest.mark.skipif(not sys.platform.startswith("linux"), reason="only Linux lets us choose")
+def test_a_far_peer_is_sent_to_with_bbr_where_the_kernel_lets_us(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Loopback passes for a far way: nothing is near, and everything has moved enough."""
+    monkeypatch.setattr(limits, "NEAR_RTT_S", 0.0)
+    monkeypatch.setattr(limits, "FLOW_RTT_MIN_S", 0.0)
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        port = listener.getsockname()[1]
+        with socket.create_connection(("127.0.0.1", port)) as connection:
+            before = connection.getsockopt(socket.IPPROTO_TCP, socket.TCP_CONGESTION, 16)
+            assert not suit_to_path(connection.fileno(), port)  # it has moved nothing
+            monkeypatch.setattr(limits, "FAR_BYTES", 0)
+            assert suit_to_path(connection.fileno(), port)
+            name = connection.getsockopt(socket.IPPROTO_TCP, socket.TCP_CONGESTION, 16)
+            try:
+                connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_CONGESTION, b"bbr")
+            except OSError:
+                assert name == before
+            else:
+                assert name.rstrip(b"\0") == b"bbr"
+
+
 def test_a_descriptor_that_is_closed_or_something_else_tells_nothing() -> None:
     with socket.create_server(("127.0.0.1", 0)) as listener:
         port = listener.getsockname()[1]

@@ -104,9 +104,14 @@ class GroupCoordinator:
         return self._terms
 
     def _take_up(self, now_s: float) -> None:
-        """Go on with what the ledger says is under way."""
+        """Go on with what the ledger says is under way. What members have reported of an op counts
+        on: they say it once, and no record that is adopted makes it void."""
         self._ready_waits.clear()
-        self.operations = {plan_id: OpDecider(op, now_s) for plan_id, op in self.view.ops.items()}
+        known = {plan_id: one.reports for plan_id, one in self.operations.items()}
+        self.operations = {
+            plan_id: OpDecider(op, now_s, known.get(plan_id))
+            for plan_id, op in self.view.ops.items()
+        }
 
     @property
     def operation(self) -> OpDecider | None:

@@ -617,7 +617,7 @@ class Rendezvous:
         if isinstance(message, History):
             head = self.writer.head
             guest = self.recovery.hear(peer, message, self._now_s)
-            if self.writer.head != head:  # else what was reported of an op counts on
+            if self.writer.head != head:
                 for gone in sorted(self.lines.keys() - self.view.roster.keys()):
                     self.meetings.left(gone, self._now_s)
                     self.holdings.left(gone)

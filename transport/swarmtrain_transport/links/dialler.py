@@ -25,7 +25,13 @@ Open = Callable[[], Awaitable[sockets.socket]]
 
 
 class Ends(Protocol):
-    """The link's part: what it does with a connection that is there."""
+    """The link's part: what it does with a connection that is there.
+
+    Attributes:
+        closed: hears to whom it has closed its connections by itself, as nothing was sent.
+    """
+
+    closed: Callable[[PeerId], None]
 
     def adopt(self, far: sockets.socket, ended: Callable[[], None]) -> None:
         """Hear by it, until it has ended."""
@@ -93,6 +99,7 @@ class Dialler:
         self._heard_by: dict[bytes, Meet] = {}
         self._gone: dict[bytes, Met] = {}
         self._dialled: set[PeerId] = set()
+        link.closed = self._dialled.discard  # what was idle is not lost, also if dialled again
 
     def __len__(self) -> int:
         """Meetings that are under way."""
@@ -112,9 +119,7 @@ class Dialler:
 
     def look(self) -> None:
         """Tell whose plain connection has ended since the last look and is not back."""
-        ways = self._link.ways()
-        self._dialled &= ways.keys()  # what was idle and closed is not lost
-        for peer, way in ways.items():
+        for peer, way in self._link.ways().items():
             if way is Way.DIALLED:
                 self._dialled.add(peer)
             elif peer in self._dialled:

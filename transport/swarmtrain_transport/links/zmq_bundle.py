@@ -132,10 +132,10 @@ class Bundle:
             if is_dead or not route.is_up:
                 route.reopen()
 
-    def close(self) -> None:
-        """Close all of them; queued frames are lost."""
+    def close(self, linger_s: float = 0.0) -> None:
+        """Close all of them; frames still queued after so long are lost."""
         for flow in self._all():
-            flow.route.close()
+            flow.route.close(linger_s)
         self._dialled.clear()
         self._met.clear()
 

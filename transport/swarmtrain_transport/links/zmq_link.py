@@ -87,6 +87,7 @@ class ZmqLink:
         hold = limits.CAPPED_RECEIVE_BYTES if is_capped else limits.LINK_HOLD_BYTES
         self._proxy = Proxy(ground.loop, public, local, hold, self._greeted, self._refused_preamble)
         self.greet: Callable[[Preamble, sockets.socket], bool] = lambda preamble, far: False
+        self.closed: Callable[[PeerId], None] = lambda peer: None
         self._zap = Reader(ground.loop, ground.zap, self._on_zap)
         self._receiver = Reader(ground.loop, receiver, self._on_message, gate)
 
@@ -278,9 +279,15 @@ class ZmqLink:
         self._drop(peer)
 
     def _drop(self, peer: PeerId) -> None:
-        self._open.pop(peer, None)
-        if (bundle := self._routes.pop(peer, None)) is not None:
-            bundle.close()
+        self._close(peer, linger_s=0.0)
+        self._routes.pop(peer, None)
+
+    def _close(self, peer: PeerId, linger_s: float = limits.LINK_LINGER_S) -> None:
+        """Have no connection to a peer, until it is needed again. libzmq's thread may not yet have
+        sent what it was handed last."""
+        if (bundle := self._open.pop(peer, None)) is not None:
+            bundle.close(linger_s)
+            self.closed(peer)
 
     def warm(self, peers: Iterable[PeerId]) -> None:
         """Have connections to these peers, as frames for them are soon to come; unknown ones are
@@ -297,7 +304,7 @@ class ZmqLink:
                     dialled = [one for one in others if not self._open[one].is_met]
                     oldest = min(dialled, key=lambda one: self._open[one].used_s, default=peer)
                     if oldest != peer:
-                        self._open.pop(oldest).close()
+                        self._close(oldest)
 
     def send(self, peer: PeerId, frame: Frame) -> bool:
         """Queue one frame; False when there is no route to the peer or its queue is full.
@@ -374,10 +381,8 @@ class ZmqLink:
             bundle.cut_stuck()
             if bundle.cut_talkers():
                 self._reception.refuse(peer, RemoteFault("backtalk", "over our own connection"))
-            if bundle.is_idle():
-                bundle.close()
-            if not bundle.is_open:
-                del self._open[peer]
+            if bundle.is_idle() or not bundle.is_open:
+                self._close(peer)
         for _ in range(self._proxy.take_floods()):
             self._reception.refuse(None, RemoteFault("flood", "a message that does not end"))
         self._look_timer = self._ground.loop.call_later(limits.LINK_LOOK_S, self._look)

@@ -161,11 +161,11 @@ class Route:
         self.port = port
         self.reopen()
 
-    def close(self) -> None:
-        """Close the sockets; queued frames are lost."""
+    def close(self, linger_s: float = 0.0) -> None:
+        """Close the sockets; frames still queued after so long are lost."""
         if self._retry is not None:
             self._retry.cancel()
-        self._disconnect()
+        self._disconnect(linger_s)
 
     def suit(self) -> None:
         """See `suit_to_path`; once for each connection."""
@@ -211,13 +211,13 @@ class Route:
         host, port = self._address.host, self._address.port
         return f"tcp://[{host}]:{port}" if ":" in host else f"tcp://{host}:{port}"
 
-    def _disconnect(self) -> None:
+    def _disconnect(self, linger_s: float = 0.0) -> None:
         self.descriptor = -1
         # The monitor first: with nobody to read its events libzmq's I/O thread would block in
         # sending one, holding the lock that closing the socket needs.
         self.socket.disable_monitor()
         self._monitor.close()
-        self.socket.close(linger=0)
+        self.socket.close(linger=_milliseconds(linger_s))
 
     def _on_event(self, parts: list[zmq.Frame]) -> None:
         told = parse_monitor_message([part.bytes for part in parts])

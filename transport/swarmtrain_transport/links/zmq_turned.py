@@ -47,16 +47,17 @@ class TurnedRoute(Route):
         self._pumps: tuple[Pump, ...] = ()
         self._is_over = self._is_closed = False
         watch(far)
+        port = far.getpeername()[1]  # before anything is made that a failure would leave behind
         # Little is what a hostile receiver can make us hold: nothing is ever read from it.
         far.setsockopt(sockets.SOL_SOCKET, sockets.SO_RCVBUF, limits.LINK_ANSWER_WINDOW_BYTES)
         self._local = Local()
         self._listener = self._local.listen()
         ground.loop.add_reader(self._listener, self._accept)
         super().__init__(ground, address)
-        self.descriptor, self.port = far.fileno(), far.getpeername()[1]
+        self.descriptor, self.port = far.fileno(), port
 
-    def close(self) -> None:
-        """Close the sockets; queued frames are lost."""
+    def close(self, linger_s: float = 0.0) -> None:
+        """Close the sockets; queued frames are lost, as its own end of the way goes with them."""
         self._end()
         if not self._is_closed:
             self._is_closed = True

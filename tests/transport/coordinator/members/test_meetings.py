@@ -555,6 +555,33 @@ def test_where_very_many_take_part_only_those_meet_that_need_it() -> None:
     assert (first, second) in streets.ways()
 
 
+class Counted(bytes):
+    """A key that counts how often it is compared."""
+
+    compared = 0
+
+    def __eq__(self, other: object) -> bool:
+        Counted.compared += 1
+        return super().__eq__(other)
+
+    __hash__ = bytes.__hash__
+
+
+def test_the_ways_of_many_are_told_without_a_look_at_everybody_for_each() -> None:
+    count = limits.MEET_ALL_MAX + 20
+    keys = [bytes([number + 1]) * 32 for number in range(count)]
+    streets = Streets([])
+    for number, key in enumerate(keys):
+        streets.enter(House(key, "symmetric", f"198.51.{number}.1"))
+    for number, key in enumerate(keys):
+        streets.machine.unreached(key, (keys[number - 1],), streets.now_s)
+    machine = streets.machine
+    machine._members = {Counted(key): one for key, one in machine._members.items()}
+    Counted.compared = 0
+    ways = machine.ways()
+    assert len(ways) >= count and Counted.compared < 4 * len(ways)
+
+
 def test_whatever_happens_the_books_agree() -> None:
     for seed in range(60):
         draw = random.Random(seed)

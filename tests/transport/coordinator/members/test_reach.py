@@ -158,7 +158,17 @@ def test_of_more_than_exchange_directly_those_of_its_newest_op_can_know() -> Non
     assert state(hall, victim) != "unreachable"
 
 
+def test_a_judgement_copies_the_roster_for_nobody_who_is_named() -> None:
+    peers = tuple(bytes([1 + number]) * 32 for number in range(limits.CELL_PEERS_MAX + 6))
+    hall = Hall(start_peers=limits.CELL_PEERS_MAX, places=limits.RUN_PEERS_MAX)
+    hall.open_run(*peers)
+    complain(hall, {peers[0]: peers[1:31], peers[1]: peers[31:61]})
+    known = hall.machine.reach._known
+    assert len(known) > 60
+    assert not any(isinstance(witnesses, set) for witnesses in known.values())
+
+
 def test_more_names_than_peers_can_be_are_refused() -> None:
     hall = opened(A, B)
     with pytest.raises(RemoteFault, match="cannot reach"):
-        hall.ack(A, unreached=(B,) * (limits.CELL_PEERS_MAX + 1))
+        hall.ack(A, unreached=(B,) * (limits.LINK_WAYS_MAX + 1))

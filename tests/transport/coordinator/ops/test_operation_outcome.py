@@ -3,6 +3,7 @@
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from swarmtrain_transport.coordinator.ops.op_decider import OpDecider
 from swarmtrain_transport.coordinator.ops.timers import Pace
 from swarmtrain_transport.ledger.fold import result_root, set_id, slice_root
 from swarmtrain_transport.ledger.signed_roots import inputs_of
@@ -499,3 +500,22 @@ def test_one_owner_that_reports_and_publishes_late_does_not_stretch_the_pace() -
     pace = Pace()
     op.op.teach(pace, op.now_s)
     assert (pace.scatter_s, pace.gather_s) == (2.0, 3.0)
+
+
+def test_reports_of_before_records_were_adopted_or_a_pause_set_no_pace() -> None:
+    for is_stopped in (True, False):
+        op = table(A, B, C)
+        op.now_s = 2.0
+        op.got_all()
+        op.decide()
+        for index in op.indexes:
+            op.done(index)
+            op.have(index, A, B, C)
+        if is_stopped:
+            op.op.timers.pardon(30.0)
+        else:
+            op.op = OpDecider(op.view, 32.0, op.op.reports)
+        assert isinstance(op.decide(33.0), Commit)
+        pace = Pace()
+        op.op.teach(pace, op.now_s)
+        assert pace == Pace(), "a deadline of it would be the shortest that there is"

@@ -436,7 +436,8 @@ class Meetings:
 
     def ways(self) -> dict[tuple[PeerId, PeerId], Way | None]:
         """The way by which each peer that is here sends to each other one, None for no way."""
-        here = [peer for peer, one in self._members.items() if one.is_here and one.is_member]
+        members = self._members.items()
+        here = dict.fromkeys(peer for peer, one in members if one.is_here and one.is_member)
         if self._meets_all:
             return {(a, b): self._way(a, b) for a in here for b in here if a != b}
         return {(a, b): self._way(a, b) for a in here for b in self._pairs.get(a, ()) if b in here}

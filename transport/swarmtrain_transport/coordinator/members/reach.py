@@ -95,7 +95,9 @@ class Reach:
                 continue
             by = words.get(peer, 0)
             is_marked = (
-                by > 0 and 2 * by > len(self._witnesses(peer, here)) and (by > 1 or is_refused)
+                by > 0
+                and 2 * by > len(self._witnesses(peer, here)) - 1
+                and (by > 1 or is_refused)
             )
             if not is_marked:
                 line.life.unreached_s = None
@@ -120,12 +122,14 @@ class Reach:
         return news
 
     def _witnesses(self, peer: PeerId, here: dict[PeerId, PeerLine]) -> AbstractSet[PeerId]:
-        """Return those whose word on a peer counts: who is here. Of more than exchange directly
-        most have never sent anything to it, and cannot know; then those of its newest op."""
+        """Return those whose word on a peer counts, and itself: who is here. Of more than exchange
+        directly most have never sent anything to it, and cannot know; then those of its newest
+        op."""
         if peer not in self._known:
             is_many = len(here) > limits.CELL_PEERS_MAX
+            # Not copied without the peer: of thousands each may be named.
             known = self._fellows(peer) & here.keys() if is_many else set[PeerId]()
-            self._known[peer] = (known or here.keys()) - {peer}
+            self._known[peer] = known or here.keys()
         return self._known[peer]
 
     def _words(self, here: dict[PeerId, PeerLine]) -> dict[PeerId, int]:
@@ -139,7 +143,7 @@ class Reach:
             if not named:
                 continue
             others = self._witnesses(peer, here)
-            is_odd = 2 * len(named & others) > len(others)
+            is_odd = 2 * len(named & others) > len(others) - 1
             if is_odd and any(here[other].is_dialled is not False for other in named):
                 continue
             for other in named:

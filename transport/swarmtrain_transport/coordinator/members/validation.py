@@ -79,7 +79,7 @@ def check_claim(message: PeerMessage) -> None:
     Raises:
         RemoteFault: reason ``hash`` or ``offer``.
     """
-    if isinstance(message, Progress) and len(message.unreached) > limits.CELL_PEERS_MAX:
+    if isinstance(message, Progress) and len(message.unreached) > limits.LINK_WAYS_MAX:
         raise RemoteFault("progress", f"{len(message.unreached)} peers that it cannot reach")
     if isinstance(message, Places | Met | Carrying | Carried):
         _check_ways(message)

@@ -71,9 +71,9 @@ class OpDecider:
         timers: deadlines of the op.
     """
 
-    def __init__(self, view: OpView, now_s: float) -> None:
+    def __init__(self, view: OpView, now_s: float, reports: Reports | None = None) -> None:
         self.view = view
-        self.reports = Reports(view)
+        self.reports = reports or Reports(view)
         self.timers = Timers(now_s, view.plan.deadline_s)
         self._policy = POLICIES[view.plan.kind]
         self._seen = self.phase
@@ -198,7 +198,8 @@ class OpDecider:
         contributors took to hold most of the result, if this term saw all of it: from FREEZE or,
         where a slice had to go to somebody else, from then on. Waiting for its first owner is
         nothing that anybody needed, nor is waiting for one owner that takes its time. For whom
-        nobody waits sets no pace.
+        nobody waits sets no pace, nor do reports of before records were adopted, or of before a
+        stop of this process: the timers have begun anew since.
         """
         reports, late = self.reports, set(self.view.plan.unawaited)
         frozen = [peer for peer in self.view.frozen or () if peer not in late]
@@ -210,7 +211,9 @@ class OpDecider:
         if isinstance(self.view.outcome, Skip):
             if now_s >= self.timers.scatter_s:
                 pace.was_too_short(self.view.plan.deadline_s)
-        elif scatter_s is not None and gather_s is not None and scatter_s <= self._frozen_s:
+        elif scatter_s is None or gather_s is None:
+            pass  # too few have told
+        elif self.timers.start_s <= scatter_s <= self._frozen_s:
             starts_s = (self._frozen_s, *self.timers.assigned_s.values())
             began_s = max(
                 (start_s for start_s in starts_s if start_s <= gather_s), default=gather_s
