@@ -95,9 +95,7 @@ class Reach:
                 continue
             by = words.get(peer, 0)
             is_marked = (
-                by > 0
-                and 2 * by > len(self._witnesses(peer, here)) - 1
-                and (by > 1 or is_refused)
+                by > 0 and 2 * by > len(self._witnesses(peer, here)) - 1 and (by > 1 or is_refused)
             )
             if not is_marked:
                 line.life.unreached_s = None
