@@ -319,7 +319,7 @@ def the_dead_have_votes():
         def patient(self, op, now_s):
             named = self._view.commits.get(op)
             members = set(named.boots) if named is not None else set()
-            with replaced(GroupPeers, "alive", lambda alive: lambda self, now_s: members):
+            with replaced(GroupPeers, "alive_of", lambda real: lambda self, peers, now_s: members):
                 attest(self, op, now_s)
 
         return patient
