@@ -392,6 +392,19 @@ def test_a_first_state_that_is_gone_after_skipped_rounds_alone_is_given_anew() -
     assert [body.op for body in hall.bodies(Rewind)] == [-1]
 
 
+def test_who_is_stranded_before_there_is_a_first_state_takes_nothing_back() -> None:
+    """The word may cross the REWIND that it asked for, or be said by who means ill."""
+    hall = Hall()
+    hall.join(A)
+    hall.ack(A)
+    hall.say(A, m.Stranded(0))
+    hall.alive(hall.now_s + 5.0, A)
+    assert not hall.bodies(Rewind)
+    hall.say(A, m.Offer(root_of(0), 24, LAYOUT))
+    hall.say(A, m.Applied(0, root_of(0)))
+    assert hall.machine.view.groups[0].last_op == 0
+
+
 def test_another_process_of_a_peer_is_one_too_many_while_the_first_is_heard() -> None:
     hall = opened(A, B)
     machine = hall.machine

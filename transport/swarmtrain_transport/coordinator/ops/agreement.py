@@ -72,6 +72,7 @@ def rewind_due(view: GroupView, peers: Peers, *, all_heard: bool) -> Rewind | No
     if not here:
         # Nothing was trained yet, so nothing is lost if the run begins with another first state.
         is_empty = view.committed == 0 and all(one.stranded_op >= 0 for one in peers.values())
+        is_empty = is_empty and view.last_op >= 0  # else it goes for another one already
         why = "nobody who is here holds the first state"
         return Rewind(-1, why, view.group) if is_empty else None
     if any(one.stranded_op <= one.applied_op for one in here):
