@@ -145,6 +145,8 @@ class Demands:
         sound -= deeds.keys()
         if len(sound) <= len(deeds):
             return  # who never says that it holds a result is no minority of so few (T8)
+        if 2 * len(sound) <= sum(peer.peer_id in named for peer in planned):
+            return  # T8: a result is with more than half of them, or is none
         if skip.reason.startswith("no owner") and sound <= seen.relieved:
             return  # they were at odds with one who lied, or was deaf, or has died since
         if seen.plans[skip.op].kind == PAIR:
