@@ -48,11 +48,12 @@ def test_a_world_of_overlapping_ops_that_once_failed_is_clean(
     assert run_seed(seed, 4, 6, training=training).violations == (), story
 
 
-@pytest.mark.parametrize("seed", [*range(100, 106), 503, 593, 909, 1075, 1456, 1642])
+@pytest.mark.parametrize("seed", [*range(100, 104), 56, 364, 503, 593, 909, 1075, 1456, 1642])
 def test_worlds_in_which_nobody_waits_are_clean(seed: int):
     # 1075, 1642: released with its part of an op under way. 909: while a keeper lacked its state.
+    # 364: stranded before there was a first state, which had just been taken back.
     # Of the checks: 503, a line broke after what it had said decided; 593, the one left to hold the
-    # state had been sent away; 1456, a holder had just gone.
+    # state had been sent away; 1456, a holder had just gone; 56, one of two could not be reached.
     (result,) = run_seeds([seed], 4, 10, strategy="asynchronous")
     assert result.violations == ()
 
