@@ -375,9 +375,10 @@ class StageTrainer:
         """
         stages = range(request.stages.first, request.stages.last + 1)
         is_short = request.micro_batches < request.whole
-        if request.whole_norm is None:
-            nominal = request.whole * self.forms.labels.count if is_short else 0
-            for stage in stages:
+        nominal = request.whole * self.forms.labels.count if is_short else 0
+        for stage in stages:
+            # Who came after the others were weighed was not: it has counted nothing.
+            if request.whole_norm is None or stage not in self._squares:
                 self._squares[stage] = self.steps[stage].close(nominal_tokens=nominal)
         whole = request.whole_norm or 0.0
         if not (math.isfinite(whole) and all(_is_sane(self._squares[stage]) for stage in stages)):

@@ -333,6 +333,14 @@ def test_an_accumulated_gradient_that_is_none_is_not_told_and_not_stepped_with(s
     assert all(torch.equal(span.modules[1].state_dict()[name], one) for name, one in begun.items())
 
 
+def test_who_came_after_the_others_were_weighed_steps_with_nothing() -> None:
+    _, trainer, span = peer(1, 1, clip=0.5)
+    begun = {name: value.clone() for name, value in span.modules[1].state_dict().items()}
+    trainer.step(requests.Step(route.Span(1, 1), 0, 0, 1.0))
+    assert trainer.num_steps[1] == 1 and not trainer.num_broken
+    assert all(torch.equal(span.modules[1].state_dict()[name], one) for name, one in begun.items())
+
+
 def test_a_step_is_clipped_by_its_own_gradient_where_that_is_larger_than_what_was_told() -> None:
     """Others make up the whole norm, and may say that theirs is small."""
     _, trainer, span = peer(1, 1, clip=0.5)
