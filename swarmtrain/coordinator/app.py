@@ -239,7 +239,7 @@ class CoordinatorApp:
         try:
             await socket.prepare(request)
         except ConnectionError:
-            return socket  # it was sent away meanwhile: aiohttp would log that with a traceback
+            return web.Response()  # to nobody; aiohttp logs tracebacks of what is not prepared
         guest = await self._at_the_door(request, socket)
         if guest is not None:
             await self._converse(socket, request.transport, *guest)

@@ -12,6 +12,7 @@ from pathlib import Path
 
 import aiohttp
 import pytest
+from aiohttp import web
 from aiohttp.web_protocol import RequestHandler
 
 from swarmtrain.coordinator.door import admission
@@ -150,8 +151,7 @@ def test_who_shakes_hands_and_never_finishes_a_request_is_cut(
             monkeypatch.setattr(porch, "ADMISSION_S", 0.2)
             reader, writer = await asyncio.open_connection("127.0.0.1", rig.port, ssl=TRUSTING)
             writer.write(said)
-            with contextlib.suppress(ConnectionError):
-                assert await reader.read() == b""
+            await reader.readline()
             writer.close()
             await until(lambda: rig.porch.strangers == 0)
             assert client.is_up
@@ -248,6 +248,25 @@ def test_a_line_whose_tls_was_closed_twice_is_ended_by_its_socket() -> None:
 def test_a_request_whose_line_has_closed_meanwhile_has_none() -> None:
     assert porch.line_of(Closed()) is None
     assert porch.line_of(None) is None
+
+
+@pytest.mark.parametrize("path", [b"/control", b"/check"])
+def test_who_has_left_before_it_is_answered_leaves_no_traceback(
+    tmp_path: Path, path: bytes, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    async def gone(self: web.WebSocketResponse) -> None:
+        raise ConnectionResetError("Cannot write to closing transport")
+
+    async def scene() -> None:
+        async with serving(tmp_path) as rig:
+            reader, writer = await asyncio.open_connection("127.0.0.1", rig.port, ssl=TRUSTING)
+            writer.write(UPGRADE.replace(b"/control", path))
+            await reader.readline()
+            writer.close()
+
+    monkeypatch.setattr(web.WebSocketResponse, "_write_headers", gone)
+    run(scene())
+    assert not [one for one in caplog.records if one.exc_info]
 
 
 def test_requests_that_cannot_be_read_are_one_line_of_the_log(

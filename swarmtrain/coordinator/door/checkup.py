@@ -67,7 +67,7 @@ class Checkup:
         try:
             await socket.prepare(request)
         except ConnectionError:
-            return socket  # it has left
+            return web.Response()  # to nobody
         nonce = secrets.token_bytes(NONCE_BYTES)
         with contextlib.suppress(TimeoutError, ConnectionError):
             async with asyncio.timeout(KNOCK_TIMEOUT_S):
