@@ -377,7 +377,7 @@ class StageTrainer:
         is_short = request.micro_batches < request.whole
         nominal = request.whole * self.forms.labels.count if is_short else 0
         for stage in stages:
-            # Who came after the others were weighed was not: it has counted nothing.
+            # A peer that came after the others were weighed has counted nothing.
             if request.whole_norm is None or stage not in self._squares:
                 self._squares[stage] = self.steps[stage].close(nominal_tokens=nominal)
         whole = request.whole_norm or 0.0
