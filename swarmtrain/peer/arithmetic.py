@@ -28,6 +28,7 @@ from swarmtrain_optimizers.robust.base import Needs, RobustRule
 from swarmtrain_optimizers.robust.rows import products_with
 from swarmtrain_optimizers.strategies.base import Given, Values
 from swarmtrain_optimizers.subnormals import flush_tiny_
+from swarmtrain_transport import limits
 from swarmtrain_transport.arithmetic import Buffer, ContributionRefused, Window
 from swarmtrain_transport.errors import LocalFault, RemoteFault
 from swarmtrain_transport.result import OpResult
@@ -116,6 +117,11 @@ class ChunkSum:
     def add(self, part: Buffer, weight: int) -> None:
         """Add a part that `CodecArithmetic.check` passed, times its weight; it must not change."""
         self._parts.append((part, weight))
+
+    def sum(self) -> bytes:
+        """The sum itself, unrounded: float64, little-endian."""
+        data: bytes = self.total.numpy().astype("<f8", copy=False).tobytes()
+        return data
 
     def finish(self, total_weight: int) -> bytes:
         """The encoded mean.
@@ -211,6 +217,32 @@ class CodecArithmetic:
         """A zero sum for a chunk of `num_values` values, or what the plan's rule makes of it."""
         codecs = codec_of(window), result_codec_of(window)
         return ChunkSum(*codecs, num_values, window, rule_of(window), scalars, centre)
+
+    def check_sum(self, data: Buffer, num_values: int, window: Window, weight: int) -> None:
+        """Refuse what cannot be the sum of legal parts whose weights add up to `weight`.
+
+        Raises:
+            RemoteFault: reason ``length``, or ``sum``: it is no multiple of 2^(e_min - 7), not
+                finite, or larger than parts of that weight can make it.
+        """
+        if len(data) != 8 * num_values:
+            raise RemoteFault("length", f"a sum of {len(data)} bytes for {num_values} values")
+        units = np.ldexp(np.frombuffer(data, dtype="<f8"), 7 - window.e_min)
+        # A scale is below 2^(e_max + 1), a value of a part at most 127 of it.
+        most = float(weight) * 2.0 ** (window.e_max - window.e_min + limits.PRODUCT_BITS)
+        if not (np.abs(units) <= min(most, 2.0**limits.EXACT_BITS)).all():
+            raise RemoteFault("sum", "a cell's sum that its parts cannot have, or that is no number")
+        if (np.trunc(units) != units).any():
+            raise RemoteFault("sum", "a cell's sum that is no sum of whole units")
+
+    def finish_sums(
+        self, sums: Sequence[Buffer], num_values: int, window: Window, weight: int
+    ) -> bytes:
+        """The encoded mean of which these are the sums of parts, (num_values,) float64 each."""
+        total = np.zeros(num_values, dtype=np.float64)
+        for one in sums:
+            total += np.frombuffer(one, dtype="<f8")
+        return result_codec_of(window).finish(torch.from_numpy(total), weight, window)
 
     def products(
         self, part: Buffer, others: Sequence[Buffer], num_values: int, window: Window,

@@ -43,6 +43,9 @@ class Accumulator(Protocol):
     def finish(self, total_weight: int) -> bytes:
         """The mean as an encoded result chunk (rule 6). The accumulator is spent after it."""
 
+    def sum(self) -> bytes:
+        """The sum itself, unrounded: float64, little-endian."""
+
 
 class Arithmetic(Protocol):
     """Exact chunk arithmetic for one codec family."""
@@ -82,6 +85,32 @@ class Arithmetic(Protocol):
             scalars: whole vectors' numbers that the plan's rule needs, in the layout of
                 `inner_products.pairs_of` for the parts in the order in which they are added.
             centre: start of the rule there, as `values` has given it; b"" for zero.
+        """
+
+    def check_sum(self, data: Buffer, num_values: int, window: Window, weight: int) -> None:
+        """Refuse what cannot be the sum of one cell's legal parts (rule 8).
+
+        Args:
+            data: a sum as `Accumulator.sum` gives it.
+            num_values: length of the chunk.
+            window: window of the plan.
+            weight: sum of the weights of its contributors.
+
+        Raises:
+            RemoteFault: reason ``length`` or ``sum``.
+        """
+
+    def finish_sums(
+        self, sums: Sequence[Buffer], num_values: int, window: Window, weight: int
+    ) -> bytes:
+        """Return the mean of which these are the sums of parts, as `Accumulator.finish` would make
+        it of all the parts.
+
+        Args:
+            sums: legal sums, in any order: adding them is exact.
+            num_values: length of the chunk.
+            window: window of the plan.
+            weight: sum of the weights of all contributors.
         """
 
     def products(

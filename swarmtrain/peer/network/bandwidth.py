@@ -25,8 +25,8 @@ from swarmtrain_transport.wire.frames import Frame, FrameKind
 
 _BULK = frozenset(
     {
-        FrameKind.PART, FrameKind.RESULT, FrameKind.BLOB, FrameKind.PIECE, FrameKind.AHEAD,
-        FrameKind.FORWARD, FrameKind.GRADIENT,
+        FrameKind.PART, FrameKind.SUM, FrameKind.RESULT, FrameKind.BLOB, FrameKind.PIECE,
+        FrameKind.AHEAD, FrameKind.FORWARD, FrameKind.GRADIENT,
     }
 )  # fmt: skip
 

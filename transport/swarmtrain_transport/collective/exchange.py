@@ -1,14 +1,16 @@
 """A peer's side of one op, from PLAN to its outcome, whatever the op's kind.
 
 Each slice is a transfer (`transfers`), and a peer has up to four parts in an op: its `Sender` gives
-parts to the owners of slices, a `Reducer` makes the result of a slice that is ours, a `Publisher`
-gives away a slice that is all our own, and the `Taker` takes results. None of them knows kinds.
+parts to the owners of slices, a `Reducer` makes the result of a slice that is ours, in cells with a
+`Finisher`, a `Publisher` gives away a slice that is all our own, and the `Taker` takes results. None
+of them knows kinds.
 
 The machine follows the ledger's view of the op (which the participant folds) and turns frames,
 hashes and the passing of time into frames and reports. It never decides what is in the result.
 """
 
 import enum
+import math
 from collections import deque
 from collections.abc import Iterable, Mapping
 
@@ -18,19 +20,29 @@ from swarmtrain_transport.arithmetic import Arithmetic, Buffer, Contribution, Co
 from swarmtrain_transport.blocks.blobs import Blobs
 from swarmtrain_transport.blocks.fetch import Fetcher
 from swarmtrain_transport.collective.ahead import Ahead, check_chunk
+from swarmtrain_transport.collective.finisher import Finisher
 from swarmtrain_transport.collective.local_stats import LocalStats
 from swarmtrain_transport.collective.publisher import Publisher
 from swarmtrain_transport.collective.reducer import Reducer, Reducing
 from swarmtrain_transport.collective.rule_inputs import Centre
 from swarmtrain_transport.collective.sender import Sender, uninvited_bytes
 from swarmtrain_transport.collective.taker import Taker
+from swarmtrain_transport.errors import RemoteFault
 from swarmtrain_transport.hashing import content_hash
 from swarmtrain_transport.ledger.fold import OpView, num_chunks, set_id, slice_root
 from swarmtrain_transport.ledger.signed_roots import contribution_payload, result_payload, root_over
 from swarmtrain_transport.ledger.transfers import NOTHING_SUMMED, content_name, transfers_of
 from swarmtrain_transport.links.link import PeerId
 from swarmtrain_transport.phases import Table, entered
-from swarmtrain_transport.wire.frames import Frame, FrameKind, Ranges, pack_credit, unpack_credit
+from swarmtrain_transport.wire.frames import (
+    Frame,
+    FrameKind,
+    Ranges,
+    pack_credit,
+    pack_flags,
+    unpack_credit,
+    unpack_flags,
+)
 from swarmtrain_transport.wire.messages import Gauged, Got, Hashes, Have, Roots, SliceDone, Withdraw
 from swarmtrain_transport.wire.records import Sign
 
@@ -115,6 +127,9 @@ class Exchange:
 
         self._taker = Taker(me, view, transfers, blobs, fetcher, arithmetic, now_s, here)
         self._reducers: dict[int, Reducer] = {}
+        self._finishers: dict[int, Finisher] = {}
+        self._passed_s: dict[tuple[int, int, int, int], float] = {}
+        self._relayed: set[tuple[int, int, int]] = set()
         self.sender: Sender | None = None
         self._publisher: Publisher | None = None
         if contribution is None or not mine:
@@ -150,6 +165,8 @@ class Exchange:
             reducer = self._reducers.get(index)
             if reducer is not None and (owner, attempt) != (self._me, reducer.attempt):
                 self._reducers.pop(index).release()
+                if index in self._finishers:
+                    self._finishers.pop(index).release()
             if owner == self._me and index not in self._reducers:
                 actions += self._begin(index, attempt)
         self._taker.decided()
@@ -176,7 +193,13 @@ class Exchange:
             self._taker.flow(now_s)
             return self._on_part(peer, frame)
         if kind is FrameKind.RESULT and frame.slice_index not in self._foreign:
-            return self._told(self._taker.pushed(peer, frame, now_s))
+            told = self._told(self._taker.pushed(peer, frame, now_s))
+            return told + self._relay(peer, frame)
+        if kind is FrameKind.SUM:
+            self._taker.flow(now_s)
+            return self._on_sum(peer, frame)
+        if kind is FrameKind.SUMS:
+            return self._on_sums(peer, frame)
         if kind is FrameKind.RANGES and self.sender is not None:
             self.sender.invited(peer, frame, now_s)
             return self._pump()
@@ -222,6 +245,8 @@ class Exchange:
             for peer in self._missing_from(reducer):
                 if now_s >= self._heard_s.get((index, peer), 0.0) + limits.NUDGE_S:
                     actions.append(self._ranges(reducer, peer))
+        for finisher in self._finishers.values():
+            actions += self._ask_for_sums(finisher)
         if self.sender is not None and self.giving is Giving.ENCODING:
             actions += self._encode_more(self.sender)
         actions += self._told(self._taker.ask_again() + self._taker.reports(again=False))
@@ -251,8 +276,8 @@ class Exchange:
         """The op has an outcome; what is still missing of it is catch-up's business."""
         self.giving = entered(Giving.CLOSED, self.giving, _NEXT)
         self._taker.close()
-        for reducer in self._reducers.values():
-            reducer.release()
+        for made in (*self._reducers.values(), *self._finishers.values()):
+            made.release()
         if self.sender is not None:
             self.sender.release()
         self._publisher = None
@@ -273,12 +298,17 @@ class Exchange:
         retention = self._blobs.retention
         reducer = Reducer(self.view, index, attempt, self._arithmetic, retention, self._centre)
         self._reducers[index] = reducer
+        if self.view.cells.count > 1:
+            finisher = Finisher(self.view, index, attempt, self._arithmetic, retention)
+            self._finishers[index] = finisher
         if self.sender is not None and self._may_contribute(self._me):
-            self._own.extend((reducer, chunk) for chunk in range(num_chunks(self.view.plan, index)))
+            self._own.extend((reducer, chunk) for chunk in range(len(reducer.places)))
         taken = self._take_own(limits.OWN_AT_ONCE)
         actions: list[PeerAction] = [self._ranges(reducer, p) for p in self._missing_from(reducer)]
         if self._me not in reducer.complete:
             actions.append(self._got(reducer))
+        if attempt and index in self._finishers:
+            actions += self._ask_for_sums(self._finishers[index])
         return actions + taken
 
     def _take_own(self, most: int) -> list[PeerAction]:
@@ -318,6 +348,8 @@ class Exchange:
     def _foresee(self, reducer: Reducer, chunk: int) -> list[PeerAction]:
         """T3: a chunk that nobody's part is missing of goes to everybody at once, and with the
         last one the slice is published, before FREEZE."""
+        if reducer.slice_index in self._finishers:
+            return self._foresee_sum(reducer, chunk)
         name = self.view.all_planned_id
         if self.view.result_set_id(reducer.slice_index) != name:
             return []
@@ -362,10 +394,11 @@ class Exchange:
 
     def _missing_from(self, reducer: Reducer) -> Iterable[PeerId]:
         """Other contributors whose part of the slice is still to come."""
-        if self.view.slice_sets[reducer.slice_index] is not None:
+        index = reducer.slice_index
+        if self.view.given_sets[index] is not None:
             return []
         done = {*reducer.complete, *reducer.refused, self._me}
-        return [p for p in self.view.weights if p not in done and self._may_contribute(p)]
+        return [p for p in self.view.givers(index) if p not in done and self._may_contribute(p)]
 
     def _may_contribute(self, peer: PeerId) -> bool:
         return self.view.frozen is None or peer in self.view.frozen
@@ -381,8 +414,12 @@ class Exchange:
         """T5 for every slice of ours whose contributors are known."""
         actions: list[PeerAction] = []
         for index, reducer in self._reducers.items():
-            contributors = self.view.slice_sets[index]
+            contributors = self.view.given_sets[index]
             if contributors is None or reducer.phase is Reducing.MADE or reducer.is_blind:
+                continue
+            if index in self._finishers:
+                reducer.finish(contributors)
+                actions += self._pass_on(reducer, range(len(reducer.result)))
                 continue
             result = reducer.finish(contributors, gauges=self._local.gauged is None)
             if reducer.seen and self._local.gauged is None:
@@ -390,6 +427,8 @@ class Exchange:
                 self._local.gauged = Gauged(plan.op, self.view.plan_id, index, reducer.seen)
             if reducer.done is None or reducer.done.set_id != set_id(contributors):
                 actions += self._made(reducer, contributors, result)
+        for finisher in self._finishers.values():
+            actions += self._finish_more(finisher)
         return actions
 
     def _made(
@@ -400,6 +439,136 @@ class Exchange:
         digests = tuple(self._blobs.keep_result(op, chunk) for chunk in chunks)
         inputs = reducer.inputs(contributors)
         return self._publish(reducer, set_id(contributors), digests, inputs)
+
+    # ---- sums of cells
+
+    def _foresee_sum(self, reducer: Reducer, chunk: int) -> list[PeerAction]:
+        """T3 in cells: a sum that nobody's part is missing of goes to the owner of its piece."""
+        index = reducer.slice_index
+        if self.view.given_set_id(index) != set_id(self.view.givers(index)):
+            return []
+        if reducer.early(chunk) is None:
+            return []
+        return self._pass_on(reducer, [chunk])
+
+    def _pass_on(self, reducer: Reducer, chunks: Iterable[int]) -> list[PeerAction]:
+        """Give sums of our cell to the owners of their pieces, each once."""
+        name, actions = self.view.given_set_id(reducer.slice_index), list[PeerAction]()
+        if name is None:
+            return []
+        for number in chunks:
+            (piece, chunk), data = reducer.places[number], reducer.sum_of(number)
+            owner = self.view.owners[piece]
+            if data is None or (piece, self.view.attempts[piece], chunk, name) in self._passed_s:
+                continue
+            self._passed_s[piece, self.view.attempts[piece], chunk, name] = self._now_s
+            if owner == self._me:
+                finisher = self._finishers[piece]
+                finisher.take(self.view.cells.cell_of(self._me), chunk, name, data)
+                actions += self._finish_more(finisher)
+            else:
+                actions.append(self._sum(piece, chunk, name, data))
+        return actions
+
+    def _sum(self, piece: int, chunk: int, name: int, data: Buffer) -> PeerAction:
+        attempt = self.view.attempts[piece]
+        frame = Frame(
+            FrameKind.SUM, self._run_tag, self.view.plan_id, piece, attempt, chunk, name, data
+        )
+        return SendFrame(self.view.owners[piece], frame)
+
+    def _on_sum(self, peer: PeerId, frame: Frame) -> list[PeerAction]:
+        """A sum of another cell, from the peer that owns the range there."""
+        finisher, view = self._finishers.get(frame.slice_index), self.view
+        if finisher is None or finisher.attempt != frame.attempt:
+            self._ignored["stale"] += 1
+            return []
+        cell = view.cells.cell_of(peer)
+        if view.owners[view.cells.owned(cell, frame.slice_index)] != peer:
+            self._ignored["stale"] += 1
+            return []
+        if not finisher.take(cell, frame.chunk, frame.set_id, frame.body):
+            self._ignored["repeated"] += 1
+            return []
+        return self._finish_more(finisher)
+
+    def _finish_more(self, finisher: Finisher) -> list[PeerAction]:
+        """Make, keep and push what all cells have given; publish it once it is whole."""
+        made, actions = finisher.make(), list[PeerAction]()
+        reducer, given = self._reducers[finisher.slice_index], finisher.given
+        is_known = given is not None and set(given) <= reducer.received.keys()
+        if finisher.name is not None and finisher.is_whole and given is not None and is_known:
+            if reducer.done is None or reducer.done.set_id != finisher.name:
+                chunks = tuple(finisher.result[chunk] for chunk in sorted(finisher.result))
+                op = self.view.plan.op
+                digests = tuple(self._blobs.keep_result(op, chunk) for chunk in chunks)
+                actions += self._publish(reducer, finisher.name, digests, reducer.inputs(given))
+        if finisher.name == self.view.all_planned_id:
+            to = self._hearers(finisher.slice_index)
+            for chunk, data in made:
+                actions += self._push(reducer, finisher.name, chunk, data, to)
+        return actions
+
+    def _hearers(self, index: int) -> list[PeerId]:
+        """Peers to whom the owner of a slice pushes it: its cell, and an owner in each other."""
+        view, others = self.view, set(self._others)
+        relays = {view.owners[piece] for piece in view.cells.pieces(index)}
+        near = {peer for peer in others if view.cells.cell_of(peer) == view.cells.cell_of(self._me)}
+        return [peer for peer in self._others if peer in near | relays]
+
+    def _relay(self, peer: PeerId, frame: Frame) -> list[PeerAction]:
+        """Pass what another cell's owner has pushed on to our own cell, if that is ours to do."""
+        view, index = self.view, frame.slice_index
+        if view.cells.count == 1 or not 0 <= index < len(view.owners):
+            return []
+        cell, key = view.cells.cell_of(self._me), (index, frame.attempt, frame.chunk)
+        is_ours = view.owners[view.cells.owned(cell, index)] == self._me
+        is_owner = view.owners[index] == peer and view.cells.cell_of(peer) != cell
+        if not is_ours or not is_owner or key in self._relayed:
+            return []
+        if not view.may_count(index, frame.attempt, frame.set_id):
+            return []
+        self._relayed.add(key)
+        near = [one for one in self._others if view.cells.cell_of(one) == cell]
+        return [SendFrame(one, frame) for one in near]
+
+    def _ask_for_sums(self, finisher: Finisher) -> list[PeerAction]:
+        """Ask the owners in other cells for sums that should have come."""
+        view, index, actions = self.view, finisher.slice_index, list[PeerAction]()
+        for cell in range(view.cells.count):
+            place, held = view.cells.owned(cell, index), finisher.missing(cell)
+            name = view.given_set_id(place)
+            if held and name is not None and view.owners[place] != self._me:
+                frame = Frame(
+                    FrameKind.SUMS, self._run_tag, view.plan_id, index, finisher.attempt, 0, name,
+                    pack_flags(held),
+                )  # fmt: skip
+                actions.append(SendFrame(view.owners[place], frame))
+        return actions
+
+    def _on_sums(self, peer: PeerId, frame: Frame) -> list[PeerAction]:
+        """The owner of a slice lacks sums of our cell: those that were lost go again, each once in
+        a while, whoever asks how often."""
+        view, index = self.view, frame.slice_index
+        if not 0 <= index < len(view.owners) or view.cells.count == 1:
+            raise RemoteFault("member", f"SUMS of slice {index} is not planned")
+        if (view.owners[index], view.attempts[index]) != (peer, frame.attempt):
+            self._ignored["stale"] += 1
+            return []
+        place = view.cells.owned(view.cells.cell_of(self._me), index)
+        reducer = self._reducers.get(place)
+        held = unpack_flags(frame.body, num_chunks(view.plan, index))
+        if reducer is None or frame.set_id != view.given_set_id(place):
+            return []
+        actions: list[PeerAction] = []
+        for number, (piece, chunk) in enumerate(reducer.places):
+            data = None if piece != index or held[chunk] else reducer.sum_of(number)
+            key = (piece, frame.attempt, chunk, frame.set_id)
+            if data is None or self._now_s < self._passed_s.get(key, -math.inf) + limits.NUDGE_S:
+                continue
+            self._passed_s[key] = self._now_s
+            actions.append(self._sum(piece, chunk, frame.set_id, data))
+        return actions
 
     # ---- what we publish
 

@@ -16,7 +16,8 @@ from swarmtrain_transport.collective.gauges import likenesses
 from swarmtrain_transport.collective.rule_inputs import Centre, RuleInputs
 from swarmtrain_transport.errors import LocalFault, RemoteFault
 from swarmtrain_transport.hashing import content_hash
-from swarmtrain_transport.ledger.fold import OpView, chunk_range, num_chunks, window_of
+from swarmtrain_transport.ledger.cells import summed_chunks
+from swarmtrain_transport.ledger.fold import OpView, chunk_range, window_of
 from swarmtrain_transport.ledger.signed_roots import inputs_of, root_over
 from swarmtrain_transport.links.link import PeerId
 from swarmtrain_transport.phases import Table, entered
@@ -54,6 +55,7 @@ class Reducer:
         centre: start of the plan's rule; None for zero.
 
     Attributes:
+        places: the chunks that are summed, as slice and chunk of it.
         done: newest publication of it.
         retained_bytes: parts of others that are kept.
         seen: facts of contributions for people (`gauges`), if `finish` was to look.
@@ -79,11 +81,15 @@ class Reducer:
         self.seen: dict[PeerId, tuple[float, float]] = {}
         self._plan = view.plan
         self._rule_inputs = RuleInputs(view, slice_index, arithmetic, centre)
-        self._weights: Mapping[PeerId, int] = view.weights
+        self._weights: Mapping[PeerId, int] = {
+            peer: view.weights[peer] for peer in view.givers(slice_index)
+        }
+        self._is_partial = view.cells.count > 1
         self._window = window_of(view.plan)
         self._arithmetic = arithmetic
         self._retention = retention
-        self._num_chunks = num_chunks(view.plan, slice_index)
+        self.places = summed_chunks(view.plan, slice_index)
+        self._num_chunks = len(self.places)
         self._parts: dict[PeerId, dict[int, Kept]] = {peer: {} for peer in self._weights}
         self._held: list[Kept] = []
         self._digests: dict[PeerId, dict[int, bytes]] = {peer: {} for peer in self._weights}
@@ -92,7 +98,7 @@ class Reducer:
         self._complete: tuple[PeerId, ...] | None = None
 
     def _values(self, chunk: int) -> int:
-        start, stop = chunk_range(self._plan, self.slice_index, chunk)
+        start, stop = chunk_range(self._plan, *self.places[chunk])
         return stop - start
 
     def accept(
@@ -143,7 +149,8 @@ class Reducer:
         return True
 
     def early(self, chunk: int) -> bytes | None:
-        """T3: a chunk's mean over all planned contributors, once; None while one is missing.
+        """T3: a chunk's mean (in cells: sum) over all planned contributors, once; None while one is
+        missing.
 
         It is the result if FREEZE names them all; if not, the chunk is summed again from the kept
         parts.
@@ -158,6 +165,13 @@ class Reducer:
         if len(self._early) == self._num_chunks:
             self._enter(Reducing.FORESEEN)
         return self._early[chunk]
+
+    def sum_of(self, chunk: int) -> bytes | None:
+        """Return the sum of one chunk for the owner of its piece, as it counts now; None while it
+        is not made."""
+        if self.phase is Reducing.MADE:
+            return self.result[chunk] if self.result else None
+        return self._early.get(chunk)
 
     @property
     def early_chunks(self) -> tuple[bytes, ...]:
@@ -203,7 +217,7 @@ class Reducer:
     def finish(
         self, contributors: tuple[PeerId, ...], *, gauges: bool = False
     ) -> tuple[bytes, ...]:
-        """T5: the encoded mean over exactly these contributors, chunk by chunk.
+        """T5: the encoded mean (in cells: the sum) over exactly these contributors, chunk by chunk.
 
         Args:
             gauges: True to look at one chunk of them (`seen`).
@@ -219,11 +233,10 @@ class Reducer:
             raise LocalFault("the frozen set names a contribution that is not here")
         self._enter(Reducing.MADE)
         self._roots = self.received
-        self.result = tuple(
-            self._finished(chunk, contributors) for chunk in range(self._num_chunks)
-        )
+        chunks = range(self._num_chunks if contributors else 0)
+        self.result = tuple(self._finished(chunk, contributors) for chunk in chunks)
         self.contributors = contributors
-        if gauges and len(contributors) > 1:
+        if gauges and len(contributors) > 1 and not self._is_partial:
             self.seen = self._gauged(contributors, self.result)
         self._release_parts()
         self._early, self._digests = {}, {}
@@ -260,13 +273,16 @@ class Reducer:
         return self._summed(chunk, contributors)
 
     def _summed(self, chunk: int, contributors: tuple[PeerId, ...]) -> bytes:
-        """The mean of these contributors' parts, added in the order of their keys."""
+        """The mean of these contributors' parts, added in the order of their keys; in cells their
+        sum."""
         accumulator = self._arithmetic.accumulator(
             self._values(chunk), self._window, self._rule_inputs.of(contributors),
             self._rule_inputs.centre_values(chunk),
         )  # fmt: skip
         for peer in sorted(contributors):
             accumulator.add(self._parts[peer][chunk].read(), self._weights[peer])
+        if self._is_partial:
+            return accumulator.sum()
         return accumulator.finish(sum(self._weights[peer] for peer in contributors))
 
     def _enter(self, phase: Reducing) -> None:

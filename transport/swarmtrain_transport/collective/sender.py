@@ -16,7 +16,8 @@ from swarmtrain_transport.arithmetic import Arithmetic, Buffer, Contribution
 from swarmtrain_transport.blocks.retention import Kept, Retention
 from swarmtrain_transport.errors import RemoteFault
 from swarmtrain_transport.hashing import content_hash
-from swarmtrain_transport.ledger.fold import OpView, chunk_range, num_chunks, window_of
+from swarmtrain_transport.ledger.cells import places_of
+from swarmtrain_transport.ledger.fold import OpView, chunk_range, window_of
 from swarmtrain_transport.ledger.signed_roots import root_over
 from swarmtrain_transport.links.link import PeerId
 from swarmtrain_transport.wire.frames import Frame, FrameKind, Ranges
@@ -40,7 +41,7 @@ class _OwnerLine:
 
 def uninvited_bytes(view: OpView) -> int:
     """Bytes that a contributor may send an owner that has not invited it yet."""
-    others = max(1, len(view.weights) - 1)
+    others = max(1, -(-len(view.weights) // view.cells.count) - 1)
     return min(limits.CREDIT_WINDOW_BYTES, limits.UNINVITED_BYTES // others)
 
 
@@ -80,17 +81,19 @@ class Sender:
         self._squares: dict[tuple[int, int], float] = {}
         self._arithmetic = arithmetic if view.plan.scalars else None
         self._window = window_of(view.plan)
-        self._chunks = [num_chunks(view.plan, index) for index in range(len(view.plan.slices))]
+        self._places = places_of(view.plan, view.cells.cell_of(me))
+        self._chunks = {index: len(places) for index, places in self._places.items()}
         self._slice_roots: tuple[bytes, ...] | None = None
         self._owners: dict[PeerId, _OwnerLine] = {}
         self._sent_s: dict[tuple[int, int, int], float] = {}
         order = [member.peer for member in view.plan.members]
         rank = order.index(me)
         self._order = order[rank + 1 :] + order[:rank]
-        for index, spec in enumerate(view.plan.slices):
-            if uninvited and spec.owner != me:
-                line = self._owners.setdefault(spec.owner, _OwnerLine(uninvited))
-                line.pending += [(index, 0, chunk) for chunk in range(self._chunks[index])]
+        for index, count in self._chunks.items():
+            owner = view.plan.slices[index].owner
+            if uninvited and owner != me:
+                line = self._owners.setdefault(owner, _OwnerLine(uninvited))
+                line.pending += [(index, 0, chunk) for chunk in range(count)]
 
     def digest(self, slice_index: int, chunk: int) -> bytes:
         """Content hash of an encoded chunk."""
@@ -106,7 +109,7 @@ class Sender:
         if key in self._parts:
             return self._parts[key].read()
         assert self._contribution is not None, "the op is over"
-        start, stop = chunk_range(self._view.plan, slice_index, chunk)
+        start, stop = chunk_range(self._view.plan, *self._places[slice_index][chunk])
         part = self._contribution.encode(start, stop, self._window)
         if self._arithmetic is not None:
             (square,) = self._arithmetic.products(part, [part], stop - start, self._window)
@@ -137,15 +140,15 @@ class Sender:
 
     @property
     def slice_roots(self) -> tuple[bytes, ...] | None:
-        """Return the roots to sign, one per slice; None while some chunk is not encoded yet."""
-        if self._slice_roots is None and len(self._digests) == sum(self._chunks):
-            self._slice_roots = tuple(
-                root_over(self.chunk_hashes(index)) for index in range(len(self._chunks))
-            )
+        """Return the roots to sign, one per owner in our cell; None while some chunk is not encoded
+        yet."""
+        if self._slice_roots is None and len(self._digests) == sum(self._chunks.values()):
+            self._slice_roots = tuple(root_over(self.chunk_hashes(index)) for index in self._chunks)
         return self._slice_roots
 
     def chunk_hashes(self, slice_index: int) -> tuple[bytes, ...]:
-        """Hashes of a slice's encoded chunks, in order; all of them must have been encoded."""
+        """Hashes of the encoded chunks that a slice's owner sums, in order; all of them must have
+        been encoded."""
         count = self._chunks[slice_index]
         return tuple(self._digests[slice_index, chunk] for chunk in range(count))
 
@@ -155,7 +158,7 @@ class Sender:
         must have been encoded. Added as owners add, so both find the same bits."""
         if not self._view.plan.scalars:
             return ()
-        return tuple(self._norm(index) for index in range(len(self._chunks)))
+        return tuple(self._norm(index) for index in self._chunks)
 
     def _norm(self, slice_index: int) -> float:
         total = 0.0
@@ -169,7 +172,7 @@ class Sender:
         Raises:
             ContributionRefused: the values cannot be sent.
         """
-        places = ((index, chunk) for index, n in enumerate(self._chunks) for chunk in range(n))
+        places = ((index, chunk) for index, n in self._chunks.items() for chunk in range(n))
         missing = (place for place in places if place not in self._parts)
         for index, chunk in islice(missing, limits.ENCODE_AHEAD_CHUNKS):
             self.part(index, chunk)
@@ -183,7 +186,7 @@ class Sender:
         index, attempt = frame.slice_index, frame.attempt
         if not self._is_wanted(owner, index, attempt):
             return
-        count = num_chunks(self._view.plan, index)
+        count = self._chunks[index]
         if len(frame.body) != Ranges.num_bytes(count):
             raise RemoteFault("length", f"RANGES of {len(frame.body)} bytes for {count} chunks")
         ranges = Ranges.unpack(frame.body)
@@ -282,19 +285,16 @@ class Sender:
     def _is_wanted(self, owner: PeerId, index: int, attempt: int) -> bool:
         """Return True if this owner still sums this attempt and may still use our parts."""
         view = self._view
-        if not 0 <= index < len(view.owners):
+        if index not in self._chunks:
             return False
         if view.owners[index] != owner or view.attempts[index] != attempt:
             return False
         if view.frozen is not None and self._me not in view.frozen:
             return False
-        return view.slice_sets[index] is None
+        return view.given_sets[index] is None
 
     @property
     def chunks_total(self) -> int:
         """Chunks that go to other owners if nobody dies."""
-        return sum(
-            num_chunks(self._view.plan, index)
-            for index, spec in enumerate(self._view.plan.slices)
-            if spec.owner != self._me
-        )
+        slices = self._view.plan.slices
+        return sum(n for index, n in self._chunks.items() if slices[index].owner != self._me)

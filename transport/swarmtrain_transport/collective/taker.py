@@ -157,8 +157,10 @@ class Taker:
         start, stop = chunk_range(view.plan, index, chunk)
         if len(frame.body) > limits.RESULT_VALUE_BYTES * (stop - start + view.plan.block):
             raise RemoteFault("length", f"result chunk of {len(frame.body)} bytes")
-        if view.owners[index] != peer or not view.may_count(index, frame.attempt, frame.set_id):
+        if not self._is_from_owner(peer, index):
             return []  # it was, when this was sent
+        if not view.may_count(index, frame.attempt, frame.set_id):
+            return []
         one = self._slices[index]
         self._heard_s = one.heard_s = now_s
         if one.named is None:
@@ -382,6 +384,16 @@ class Taker:
         quiet_s = self._heard_s + limits.PUSH_QUIET_S
         return min(quiet_s, one.heard_s + limits.FETCH_TIMEOUT_S)
 
+    def _is_from_owner(self, peer: PeerId, index: int) -> bool:
+        """Return True if a slice may be pushed by this peer: by its owner or, where that is of
+        another cell, by who owns the same range in ours."""
+        view = self._view
+        return peer in (view.owners[index], view.owners[self._near(index)])
+
+    def _near(self, index: int) -> int:
+        """The slice of the same range that is owned in our cell."""
+        return self._view.cells.owned(self._view.cells.cell_of(self._me), index)
+
     def _pull(self, one: _Taken) -> None:
         """Ask for what is missing: the owner first, then the others that take it."""
         self._enter(one, Taking.ASKED)
@@ -392,12 +404,16 @@ class Taker:
                 self._fetcher.want(digest, sources, spread=False)
 
     def _holders(self, index: int) -> list[PeerId]:
-        """Name the peers that may have a slice; a slice that we alone give is with nobody if not
-        here."""
-        owner, takers = self._view.owners[index], self._slices[index].transfer.takers
+        """Name the peers that may have a slice, those of our own cell but for its owner; a slice
+        that we alone give is with nobody if not here."""
+        view, takers = self._view, self._slices[index].transfer.takers
         if self._me not in takers:
             return []
-        return [peer for peer in dict.fromkeys([owner, *takers]) if peer != self._me]
+        first = [view.owners[self._near(index)], view.owners[index]]
+        if view.cells.count > 1:
+            cell = view.cells.cell_of(self._me)
+            takers = tuple(peer for peer in takers if view.cells.cell_of(peer) == cell)
+        return [peer for peer in dict.fromkeys([*first, *takers]) if peer != self._me]
 
     def _report(self, one: _Taken, *, partial: bool = False) -> list[Have]:
         named, missing = one.named, one.missing

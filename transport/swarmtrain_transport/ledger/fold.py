@@ -15,6 +15,7 @@ from swarmtrain_transport.arithmetic import Window
 from swarmtrain_transport.errors import RemoteFault
 from swarmtrain_transport.hashing import content_hash
 from swarmtrain_transport.kinds import CLOCKS, PAIR, PAIRS_AT_ONCE, WHOLE
+from swarmtrain_transport.ledger.cells import Cells
 from swarmtrain_transport.ledger.inner_products import check_totals, vectors
 from swarmtrain_transport.ledger.lineage import Lineage
 from swarmtrain_transport.ledger.sample_weights import SampleCount
@@ -112,7 +113,9 @@ class OpView:
         tried: every owner that a slice has had.
         frozen: FREEZE's contributors, None before it.
         excluded: reason per excluded planned contributor.
-        slice_sets: contributors per slice, None where they are not decided yet.
+        given_sets: contributors whose parts each slice's owner sums: those of its cell; None where
+            they are not decided yet.
+        slice_sets: contributors per slice, of all cells, None where they are not decided yet.
         outcome: COMMIT or SKIP; `outcome_hash` is the hash of that record.
         roots: roots that the contributors have signed, from FREEZE.
         scalars: whole vectors' numbers that the rule needs, from FREEZE.
@@ -125,6 +128,7 @@ class OpView:
         boots: boot id per planned member.
         all_planned_id: names the set of all planned contributors, the only one that may be
             foreseen (T3).
+        cells: the cells of its members.
     """
 
     plan: Plan
@@ -134,7 +138,7 @@ class OpView:
     tried: list[list[PeerId]]
     frozen: tuple[PeerId, ...] | None = None
     excluded: dict[PeerId, str] = field(default_factory=dict)
-    slice_sets: list[tuple[PeerId, ...] | None] = field(default_factory=list)
+    given_sets: list[tuple[PeerId, ...] | None] = field(default_factory=list)
     outcome: Commit | Skip | None = None
     outcome_hash: bytes = b""
     roots: dict[PeerId, SignedRoot] = field(default_factory=dict)
@@ -147,6 +151,8 @@ class OpView:
     weights: Mapping[PeerId, int] = field(init=False)
     boots: Mapping[PeerId, bytes] = field(init=False)
     all_planned_id: int = field(init=False)
+    cells: Cells = field(init=False)
+    slice_sets: list[tuple[PeerId, ...] | None] = field(init=False)
 
     def __post_init__(self) -> None:
         # PLAN never changes, and every frame and report asks for these.
@@ -156,6 +162,8 @@ class OpView:
         self.weights = {m.peer: m.weight for m in members if m.weight}
         self.boots = {member.peer: member.boot for member in members}
         self.all_planned_id = set_id(tuple(self.weights))
+        self.cells = Cells.in_plan(self.plan)
+        self._join_sets()
 
     @classmethod
     def of(
@@ -166,7 +174,33 @@ class OpView:
         count = len(owners)
         tried = [[owner] for owner in owners]
         sets: list[tuple[PeerId, ...] | None] = [None] * count
-        return cls(plan, plan_hash, owners, [0] * count, tried, slice_sets=sets, unfit=unfit or {})
+        return cls(plan, plan_hash, owners, [0] * count, tried, given_sets=sets, unfit=unfit or {})
+
+    def _join_sets(self) -> None:
+        """A slice has the contributors that all cells have given its range."""
+        if self.cells.count == 1:
+            self.slice_sets = self.given_sets
+            return
+        joined: list[tuple[PeerId, ...] | None] = []
+        for first in range(0, len(self.given_sets), self.cells.count):
+            given = self.given_sets[first : first + self.cells.count]
+            known = [one for one in given if one is not None]
+            is_known = len(known) == len(given)
+            named = tuple(sorted(peer for one in known for peer in one)) if is_known else None
+            joined += [named] * self.cells.count
+        self.slice_sets = joined
+
+    def givers(self, slice_index: int) -> tuple[PeerId, ...]:
+        """Planned contributors whose parts go to the owner of a slice."""
+        return self.cells.among(self.weights, slice_index)
+
+    def given_set_id(self, slice_index: int) -> int | None:
+        """Names the set whose parts the owner of a slice sums, or may sum: as `result_set_id`, of
+        its cell alone."""
+        given = self.given_sets[slice_index]
+        if given is None and self.frozen is None and self.attempts[slice_index] == 0:
+            given = self.givers(slice_index)
+        return None if given is None else set_id(given)
 
     def result_set_id(self, slice_index: int) -> int | None:
         """Names the set whose mean is the slice's, or that may still become so: before FREEZE the
@@ -174,9 +208,8 @@ class OpView:
         contributors = self.slice_sets[slice_index]
         if contributors is not None:
             return set_id(contributors)
-        if self.frozen is None and self.attempts[slice_index] == 0:
-            return self.all_planned_id
-        return None
+        is_first = not any(self.attempts[piece] for piece in self.cells.pieces(slice_index))
+        return self.all_planned_id if self.frozen is None and is_first else None
 
     def takes(self, peer: PeerId) -> bool:
         """Return True if the peer's part is in a slice of the result, as far as that is decided."""
@@ -228,7 +261,8 @@ class OpView:
         for index, attempt in enumerate(self.attempts):
             if attempt == 0:
                 own = tuple(peer for peer in self.frozen if peer == self.owners[index])
-                self.slice_sets[index] = own if is_whole else self.frozen
+                self.given_sets[index] = own if is_whole else self.cells.among(self.frozen, index)
+        self._join_sets()
 
     def _check_commit(self, body: Commit) -> None:
         """COMMIT repeats what FREEZE and SFREEZE have decided, so that it can be read alone; where
@@ -249,20 +283,24 @@ class OpView:
             raise RemoteFault("order", f"REASSIGN of slice {index} to attempt {body.attempt}")
         if body.owner not in self.boots or body.owner in self.plan.keepers:
             raise RemoteFault("order", "REASSIGN names a peer that was not planned")
+        if not self.cells.among([body.owner], index):
+            raise RemoteFault("order", f"REASSIGN of slice {index} to a peer of another cell")
         self.owners[index] = body.owner
         self.attempts[index] = body.attempt
         self.tried[index].append(body.owner)
-        self.slice_sets[index] = None
+        self.given_sets[index] = None
+        self._join_sets()
 
     def _slice_freeze(self, body: SliceFreeze) -> None:
         index = body.slice_index
         if not 0 <= index < len(self.owners) or body.attempt != self.attempts[index]:
             raise RemoteFault("order", f"SFREEZE of slice {index} names a stale attempt")
-        if self.frozen is None or self.slice_sets[index] is not None:
+        if self.frozen is None or self.given_sets[index] is not None:
             raise RemoteFault("order", f"SFREEZE of slice {index} out of order")
-        if not set(body.contributors) <= set(self.frozen):
-            raise RemoteFault("order", "SFREEZE is not a subset of FREEZE")
-        self.slice_sets[index] = tuple(sorted(body.contributors))
+        if not set(body.contributors) <= set(self.cells.among(self.frozen, index)):
+            raise RemoteFault("order", "SFREEZE is not a subset of FREEZE in the slice's cell")
+        self.given_sets[index] = tuple(sorted(body.contributors))
+        self._join_sets()
 
 
 @dataclass(slots=True)

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from swarmtrain_transport import limits
 from swarmtrain_transport.errors import RemoteFault
 from swarmtrain_transport.kinds import CLOCKS, GRAPHS, KINDS, PAIR, PAIR_VECTORS, WHOLE
+from swarmtrain_transport.ledger.cells import Cells
 from swarmtrain_transport.ledger.fold import GroupView
 from swarmtrain_transport.ledger.inner_products import CENTRED, SCALARS
 from swarmtrain_transport.ledger.sample_weights import (
@@ -93,7 +94,13 @@ def check_plan(plan: Plan, num_values: int) -> None:
         "nobody contributes": bool(weights),
         "nobody need contribute": plan.min_contributors >= 1,
         "a peer is named twice": len(set(peers)) == len(peers),
-        "too many members": len(peers) <= limits.CELL_PEERS_MAX,
+        "there is no cell": 1 <= plan.cells <= limits.CELLS_MAX,
+        "too many members": len(peers) <= max(1, plan.cells) * limits.CELL_PEERS_MAX,
+        "only exact means have cells": plan.cells == 1 or (plan.exact and plan.kind not in WHOLE),
+        "a cell gives nothing": len(weights) >= plan.cells,
+        "a cell's sum does not fit into a frame": plan.cells == 1
+        or plan.chunk_values <= limits.SUM_VALUES_MAX,
+        "an owner is not of its slice's cell": _are_in_cells(plan),
         "weights are 1 to 255": all(0 < weight <= limits.WEIGHT_MAX for weight in weights),
         "sums would not be exact": not plan.exact or spread + bits <= limits.EXACT_BITS,
         "what is no sum cannot be exact": not (plan.exact and plan.rule),
@@ -141,6 +148,16 @@ def check_plan(plan: Plan, num_values: int) -> None:
     for problem, holds in rules.items():
         if not holds:
             raise RemoteFault("plan", f"op {plan.op}: {problem}")
+
+
+def _are_in_cells(plan: Plan) -> bool:
+    """Check that each range has a piece for each cell, owned in that cell."""
+    if plan.cells <= 1:
+        return True
+    cells = Cells.in_plan(plan)
+    return len(plan.slices) % plan.cells == 0 and all(
+        cells.of.get(spec.owner) == index % plan.cells for index, spec in enumerate(plan.slices)
+    )
 
 
 def _are_contributions(plan: Plan, num_values: int) -> bool:

@@ -18,6 +18,7 @@ from typing import Any
 
 from swarmtrain_transport import limits
 from swarmtrain_transport.kinds import PAIR
+from swarmtrain_transport.ledger.cells import Cells
 from swarmtrain_transport.ledger.exclusion_rule import UNREACHABLE, voices_needed
 from swarmtrain_transport.ledger.pairing import contributors_of, partner_in
 from swarmtrain_transport.links.link import PeerId
@@ -52,8 +53,9 @@ class Words:
     """Faults in one op so far, as the ledger tells them.
 
     Attributes:
-        planned: number of contributors planned.
+        planned: number of contributors planned; in cells of a cell at most.
         first: the owners that PLAN names.
+        cells: cells of the members.
         owners, attempts: current ones, per slice.
         is_whole: FREEZE settles slices with a later owner too (scalars).
         lacked: per contributor the owners that have lacked it, and in which way.
@@ -67,6 +69,7 @@ class Words:
     owners: list[PeerId]
     attempts: list[int]
     is_whole: bool
+    cells: Cells
     lacked: dict[PeerId, dict[PeerId, str]] = field(default_factory=dict)
     relieved: dict[PeerId, str] = field(default_factory=dict)
     at_fault: dict[PeerId, str] = field(default_factory=dict)
@@ -78,8 +81,9 @@ class Words:
     def of(cls, plan: Plan) -> "Words":
         """Right after PLAN."""
         owners = [spec.owner for spec in plan.slices]
-        planned = len(contributors_of(plan))
-        return cls(planned, frozenset(owners), owners, [0] * len(owners), bool(plan.scalars))
+        planned = -(-len(contributors_of(plan)) // plan.cells)
+        attempts, cells = [0] * len(owners), Cells.in_plan(plan)
+        return cls(planned, frozenset(owners), owners, attempts, bool(plan.scalars), cells)
 
     @property
     def settled_by_freeze(self) -> list[int]:
@@ -94,7 +98,8 @@ class Words:
 
     def needed(self, peer: PeerId) -> int:
         """Return how many words leave this contributor out."""
-        able = (self.first | self.against(peer)) - {peer}
+        cell = self.cells.cell_of(peer)
+        able = ({*self.cells.among(self.first, cell)} | self.against(peer)) - {peer}
         return voices_needed(self.planned, len(able))
 
     def against(self, peer: PeerId) -> set[PeerId]:

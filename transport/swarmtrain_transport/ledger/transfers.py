@@ -3,7 +3,7 @@
 Each slice of a PLAN is one transfer: *givers* contribute to it, a *reducer* makes its result of
 what they give, *takers* get that result. Where a slice can be made again by somebody else it is
 *movable*. A mean: all contributors give, the slice's owner reduces, all members take, and it can
-move. A gather: one gives, reduces and is the only one who can, all members take. A pair: likewise,
+move; where the op has cells, the contributors of the owner's cell give. A gather: one gives, reduces and is the only one who can, all members take. A pair: likewise,
 but only the partner takes, and one counts only with the other.
 
 In the latter two contributions stay *whole*: slice j is contributor j's own contribution, its owner
@@ -17,6 +17,7 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 
 from swarmtrain_transport.kinds import PAIR, WHOLE
+from swarmtrain_transport.ledger.cells import Cells
 from swarmtrain_transport.ledger.pairing import contributors_of, least_in, whole_pairs
 from swarmtrain_transport.links.link import PeerId
 from swarmtrain_transport.wire.records import Commit, Plan, SignedRoot, SliceOutcome, SliceSpec
@@ -28,7 +29,7 @@ class Transfer:
 
     Attributes:
         index: the slice's index in PLAN.
-        givers: contributors whose values it is made of, in PLAN's order.
+        givers: contributors that give to its owner, in PLAN's order.
         takers: members that get its result, in PLAN's order. A reducer that gives alone is no
             taker: peer that has what it gives.
         movable: another member may take over as its reducer.
@@ -52,7 +53,9 @@ def transfers_of(plan: Plan) -> tuple[Transfer, ...]:
     contributors = contributors_of(plan)
     members = tuple(member.peer for member in plan.members)
     if plan.kind not in WHOLE:
-        return tuple(Transfer(i, contributors, members, True) for i in range(len(plan.slices)))
+        cells, indexes = Cells.in_plan(plan), range(len(plan.slices))
+        givers = [cells.among(contributors, index) for index in range(plan.cells)]
+        return tuple(Transfer(i, givers[i % plan.cells], members, True) for i in indexes)
     owners = [spec.owner for spec in plan.slices]
     if plan.kind == PAIR:
         return tuple(_half(index, owners) for index in range(len(owners)))

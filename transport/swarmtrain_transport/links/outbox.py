@@ -359,8 +359,8 @@ class Outbox:
 
 
 def _is_of(frame: Frame, plan_ids: Collection[int] | None) -> bool:
-    """Return True unless it is a part or result of another plan than these."""
-    is_of_plan = frame.kind in (FrameKind.PART, FrameKind.RESULT)
+    """Return True unless it is a part, sum or result of another plan than these."""
+    is_of_plan = frame.kind in (FrameKind.PART, FrameKind.SUM, FrameKind.RESULT)
     return plan_ids is None or not is_of_plan or frame.plan_id in plan_ids
 
 

@@ -118,6 +118,8 @@ class GroupPart:
         elif view.plan.kind == PAIR:
             partner = expected_partner(self.view.tag, view.plan.op + 1, view.plan, me)
             found = set() if partner is None else {partner}
+        elif view.cells.count > 1:
+            found = view.cells.met_by(me, view.owners) if me in view.boots else set()
         else:
             found = set(view.boots) if me in view.owners else set(view.owners)
         return found - {me} if len(found) <= limits.CELL_PEERS_MAX else set()

@@ -539,7 +539,7 @@ class Participant:
             for part in self._parts:
                 heard += part.heard(peer, frame, self._now_s)
             return tuple(heard) if heard else self._go_on([])
-        if frame.kind in (FrameKind.PART, FrameKind.RESULT):
+        if frame.kind in (FrameKind.PART, FrameKind.SUM, FrameKind.RESULT):
             for part in self._parts:
                 part.flow(peer, self._now_s)
         exchange = self._exchange_of(frame)

@@ -63,6 +63,12 @@ class FrameKind(enum.IntEnum):
     """Such a message with a stage's input."""
     GRADIENT = 14
     """Such a message with the gradient of a stage's input."""
+    SUM = 15
+    """One chunk of a cell's sum over the set that `set_id` names, from the owner in that cell to
+    the owner of the slice."""
+    SUMS = 16
+    """Owner of a slice to an owner of another cell: these chunks of your sum, over the set that
+    `set_id` names, are here; send the others."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -208,6 +214,18 @@ class Ranges:
             raise RemoteFault("length", f"RANGES says {count} chunks in {len(bitmap)} bytes")
         flags = tuple(bool(bitmap[index >> 3] >> (index & 7) & 1) for index in range(count))
         return cls(credit, received, flags)
+
+
+def pack_flags(flags: tuple[bool, ...]) -> bytes:
+    """Body of SUMS: one bit per chunk, true where it is here."""
+    return Ranges(0, 0, flags).pack()
+
+
+def unpack_flags(body: Buffer, num_chunks: int) -> tuple[bool, ...]:
+    """Raises RemoteFault with reason ``length`` if it is not of so many chunks."""
+    if len(body) != Ranges.num_bytes(num_chunks):
+        raise RemoteFault("length", f"SUMS of {len(body)} bytes for {num_chunks} chunks")
+    return Ranges.unpack(body).chunks[:num_chunks]
 
 
 def pack_credit(credit_bytes: int) -> bytes:

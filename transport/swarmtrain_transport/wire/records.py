@@ -190,6 +190,8 @@ class Plan(Body, frozen=True, tag="PLAN", omit_defaults=True):
     tells none, `limits.TOLD_LOSS_MAX` for one that is no number."""
     turns: int = 0
     """Turns of the run's subspace so far: the state after the op lies in what they have made."""
+    cells: int = 1
+    """Number of cells in which the members sum (`ledger.cells`)."""
 
 
 class Reassign(Body, frozen=True, tag="REASSIGN", omit_defaults=True):

@@ -84,7 +84,8 @@ class Moment:
 def accusers(at: Moment, peer: PeerId, rows: Iterable[int]) -> dict[PeerId, str]:
     """Map the owners of these slices, and earlier ones, that lack a contribution to their words."""
     view, known = at.view, at.view.words.lacked.get(peer, {})
-    now = {view.owners[i]: at.reports.word(peer, i) for i in rows if peer not in at.reports.row(i)}
+    lacking = [index for index in rows if at.reports.missing(index, {peer})]
+    now = {view.owners[index]: at.reports.word(peer, index) for index in lacking}
     said = now | {owner: known[owner] for owner in view.words.against(peer)}
     return {owner: word for owner, word in sorted(said.items()) if owner != peer}
 
@@ -94,7 +95,7 @@ def is_settled(at: Moment, peers: AbstractSet[PeerId], rows: Iterable[int]) -> b
     return all(
         at.reports.word(peer, index) != ABSENT
         for index in rows
-        for peer in peers - at.reports.row(index)
+        for peer in at.reports.missing(index, peers)
     )
 
 
@@ -116,7 +117,7 @@ def exclusion(at: Moment, peer: PeerId, said: Mapping[PeerId, str]) -> str:
     if refusals:
         return max(refusals, key=refusals.count)
     # If all of it has come, it is not what it has signed, or it has signed nothing.
-    has_come = all(at.reports.has_come(peer, one.index) for one in at.reports.transfers)
+    has_come = all(at.reports.has_come(peer, index) for index in at.reports.gives_to(peer))
     return "roots" if has_come else "late"
 
 

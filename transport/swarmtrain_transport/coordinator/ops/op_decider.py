@@ -91,7 +91,7 @@ class OpDecider:
 
     def phase_of(self, index: int) -> Phase:
         """Return the phase of one slice."""
-        is_open = self.view.slice_sets[index] is None
+        is_open = self.view.given_sets[index] is None
         return Phase.SCATTER if is_open else self.phase
 
     def is_unchanged(self, alive: AbstractSet[PeerId], now_s: float) -> bool:
@@ -161,7 +161,9 @@ class OpDecider:
             assert self.phase_of(index) in _OF_SLICES[type(decision)], (index, decision)
         if isinstance(decision, SliceFreeze):
             assert set(decision.contributors) <= set(self.view.frozen or ()), decision
-        if isinstance(decision, Freeze | SliceFreeze):
+        if isinstance(decision, Freeze) or (
+            isinstance(decision, SliceFreeze) and self.view.cells.count == 1
+        ):
             assert len(decision.contributors) >= least_in(self.view.plan), decision
 
     def is_with(self, peer: PeerId, commit: Commit) -> bool:

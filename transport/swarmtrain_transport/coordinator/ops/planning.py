@@ -15,6 +15,7 @@ from swarmtrain_transport.coordinator.ops.agreement import trusted_root
 from swarmtrain_transport.coordinator.ops.guard import NO_GUARD, GuardTerms
 from swarmtrain_transport.coordinator.ops.slicing import DIRECT, Detours, Slicing, cut
 from swarmtrain_transport.kinds import CLOCKS, MEAN, PAIR, PAIR_VECTORS, WHOLE, constant_of
+from swarmtrain_transport.ledger.cells import Cells, dealt, seed_of
 from swarmtrain_transport.ledger.fold import GroupView
 from swarmtrain_transport.ledger.inner_products import CENTRED
 from swarmtrain_transport.ledger.pairing import contributors_of, drawn, order_of, pairs_in
@@ -83,11 +84,17 @@ class RunTerms:
     """Results since then that there may be at most, where there is a buffer."""
     steps_alone: bool = False
     """A pair op may have one contributor, without a partner."""
+    cell_peers: int = 0
+    """Members of a cell of a mean at most; 0: CELL_PEERS_MAX."""
     guard: GuardTerms = NO_GUARD
     """Says when the group goes back because its loss has leapt."""
 
 
 Peers = Mapping[PeerId, GroupPeer]
+
+CELL_LEAST = 4
+"""Contributors for which there is a cell, at least: the word of one owner against one contributor
+would be all that is known of either in a smaller one."""
 
 NOBODY: Mapping[PeerId, PeerLine] = {}
 
@@ -175,10 +182,11 @@ def next_plan(
         ready = present = {peer: ready[peer] for peer in _two_of(view, op, ready.keys())}
     in_turn = _in_turn(op, sorted(ready, key=join_index.__getitem__))
     named = in_turn + sorted(present.keys() - ready.keys(), key=join_index.__getitem__)
-    present = {peer: present[peer] for peer in named[: limits.CELL_PEERS_MAX]}
+    moved = values_of(view.genesis, op, terms.block, terms.vectors if terms.kind == PAIR else 1)
+    cells = _num_cells(terms, len(in_turn), len(named), moved)
+    present = {peer: present[peer] for peer in named[: cells * _cell_peers(terms)]}
     ready = {peer: one for peer, one in ready.items() if peer in present}
     receivers = {peer: one for peer, one in present.items() if peer not in ready}
-    moved = values_of(view.genesis, op, terms.block, terms.vectors if terms.kind == PAIR else 1)
     order = sorted(ready)
     if terms.kind == PAIR:
         before = contributors_of(view.op.plan if view.op is not None else None)
@@ -191,12 +199,27 @@ def next_plan(
     stale = tuple(stale_of(terms, view, *one) for one in aged.items())
     plan = make_plan(
         terms, op, view.last_outcome, moved, standing, receivers, op_deadline_s, slicing, centre,
-        unfit, detours, stale,
+        unfit, detours, stale, cells,
     )  # fmt: skip
     plan = msgspec.structs.replace(plan, unawaited=tuple(sorted(unawaited & present.keys())))
     if terms.graph == CLOCKS and op % max(1, len(view.members) // 2) and op < terms.rounds:
         plan = msgspec.structs.replace(plan, evaluate_by=b"")  # once while all meet is enough
-    return plan if terms.kind == PAIR else with_keepers(plan, keepers, join_index)
+    return plan if terms.kind == PAIR else with_keepers(terms, plan, keepers, join_index)
+
+
+def _cell_peers(terms: RunTerms) -> int:
+    """Members of an op, or of a cell of it, at most."""
+    return terms.cell_peers or limits.CELL_PEERS_MAX
+
+
+def _num_cells(terms: RunTerms, contributors: int, members: int, num_values: int) -> int:
+    """Return how many cells an op has: as few as all members fit into, where its sums are exact, as
+    long as each has enough who give, and a block of each range."""
+    if not terms.exact or terms.kind in WHOLE or terms.rule:
+        return 1
+    wanted = -(-members // _cell_peers(terms))
+    able = min(contributors // CELL_LEAST, num_values // terms.block, limits.CELLS_MAX)
+    return max(1, min(wanted, able))
 
 
 def _two_of(view: GroupView, op: int, ready: AbstractSet[PeerId]) -> list[PeerId]:
@@ -232,13 +255,16 @@ def stale_of(terms: RunTerms, view: GroupView, peer: PeerId, one: GroupPeer) -> 
 
 
 def with_keepers(
-    plan: Plan, keepers: Mapping[PeerId, PeerLine], join_index: Mapping[PeerId, int]
+    terms: RunTerms,
+    plan: Plan,
+    keepers: Mapping[PeerId, PeerLine],
+    join_index: Mapping[PeerId, int],
 ) -> Plan:
     """Return the plan with keepers as members, as far as there is room for them and all know each
     other's keys."""
     newest = max(join_index[member.peer] for member in plan.members)
     known = sorted(peer for peer, line in keepers.items() if line.acked_index >= newest)
-    named = tuple(known[: max(0, limits.CELL_PEERS_MAX - len(plan.members))])
+    named = tuple(known[: max(0, plan.cells * _cell_peers(terms) - len(plan.members))])
     added = tuple(Member(peer, keepers[peer].hello.boot, 0) for peer in named)
     return msgspec.structs.replace(plan, members=plan.members + added, keepers=named)
 
@@ -316,6 +342,7 @@ def make_plan(
     unfit: AbstractSet[PeerId] = frozenset(),
     detours: Detours = DIRECT,
     stale: tuple[int, ...] = (),
+    num_cells: int = 1,
 ) -> Plan:
     """The PLAN of one op. Contributors own slices, but for the unfit, and for those behind a relay
     where that is faster; receivers only follow.
@@ -340,10 +367,11 @@ def make_plan(
     order = list(weights)
     told = [r.samples for r in given] if terms.counts_samples or stale else []
     checkpoint_due = op % terms.checkpoint_rounds == 0 or op >= terms.rounds
+    cells = dealt(members, num_cells, seed_of(previous_outcome, op))
     slices = (
         gathered_slices(order, num_values)
         if is_whole
-        else _cut(terms, num_values, contributors, slicing, unfit, detours)
+        else _cut(terms, num_values, contributors, slicing, unfit, detours, cells)
     )
     return Plan(
         op=op,
@@ -376,6 +404,7 @@ def make_plan(
         stale=stale,
         staleness=terms.staleness if stale else "",
         max_stale=terms.max_stale if stale else 0,
+        cells=num_cells,
     )
 
 
@@ -392,7 +421,8 @@ def _chunk_values(terms: RunTerms, slices: Sequence[SliceSpec]) -> int:
     """Values per chunk of a mean: those of the run file, fewer where slices are short."""
     longest = max(spec.stop - spec.start for spec in slices)
     wanted = max(limits.CHUNK_VALUES_LEAST, longest / limits.CHUNKS_LEAST)
-    return min(terms.chunk_values, math.ceil(wanted / terms.block) * terms.block)
+    most = min(terms.chunk_values, limits.SUM_VALUES_MAX // terms.block * terms.block)
+    return min(most, math.ceil(wanted / terms.block) * terms.block)
 
 
 def _cut(
@@ -402,6 +432,7 @@ def _cut(
     slicing: Slicing,
     unfit: AbstractSet[PeerId],
     detours: Detours,
+    cells: Cells,
 ) -> tuple[SliceSpec, ...]:
     """Slices of a mean op and their owners, by rates and ways.
 
@@ -415,9 +446,41 @@ def _cut(
         lines, vector_bytes, equal=equal, unfit=unfit, detours=detours,
         least_owners=math.ceil(len(lines) / 2) if terms.rule else 1,
     )  # fmt: skip
+    if cells.count > 1:
+        return _in_cells(terms, num_values, dict(zip(sorted(contributors), shares)), cells)
     bounds = cut(num_values, terms.block, shares)
     return tuple(
         SliceSpec(start, stop, peer)
         for peer, (start, stop) in zip(sorted(contributors), bounds, strict=True)
         if stop > start
     )
+
+
+def _in_cells(
+    terms: RunTerms, num_values: int, shares: Mapping[PeerId, float], cells: Cells
+) -> tuple[SliceSpec, ...]:
+    """Slices of an op in cells: ranges, each cut into a piece per cell.
+
+    All cells have the same ranges: the fastest of each cell own the first one, and so on. So a
+    range is as long as its owners' shares are in the middle.
+    """
+    ranked: list[list[PeerId]] = []
+    for cell in range(cells.count):
+        own = [peer for peer in shares if cells.cell_of(peer) == cell]
+        able = [peer for peer in own if shares[peer] > 0] or own
+        ranked.append(sorted(able, key=lambda peer: (-shares[peer], peer)))
+    num_blocks = num_values // terms.block
+    num_ranges = min(*map(len, ranked), num_blocks // cells.count)
+    parts = [sum(shares[row[rank]] for row in ranked) for rank in range(num_ranges)]
+    total = sum(parts)
+    # Each piece has a block; the others follow the shares.
+    spare = num_values - num_ranges * cells.count * terms.block
+    longer = cut(spare, terms.block, [part / total if total else 1 / num_ranges for part in parts])
+    slices, position = list[SliceSpec](), 0
+    for rank, (start, stop) in enumerate(longer):
+        length = stop - start + cells.count * terms.block
+        for cell, bounds in enumerate(cut(length, terms.block, [1 / cells.count] * cells.count)):
+            owner = ranked[cell][rank]
+            slices.append(SliceSpec(position + bounds[0], position + bounds[1], owner))
+        position += length
+    return tuple(slices)

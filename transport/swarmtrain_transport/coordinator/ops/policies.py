@@ -86,21 +86,25 @@ def freeze_mean(at: Moment) -> Freeze | Reassign | Skip | None:
     is_settled = able <= signed and faults.is_settled(at, able, rows)
     if not is_settled and at.now_s < min(due_s, grace_s(at, at.reports.given(rows))):
         return None
-    owners = {index: view.owners[index] for index in rows}
     before = {peer: words.against(peer) for peer in words.lacked}
-    left, accusers = able & signed, dict[PeerId, Mapping[PeerId, str]]()
-    while True:
-        verdict = matrix_rule(left, rows, owners, words.needed, before)
-        out, left = left - verdict.contributors, set(verdict.contributors)
-        if verdict.reassign is not None:
-            absent = left - rows[verdict.reassign]
-            decision = dispute(at, verdict.reassign, absent)
-            if decision is not None:
-                return decision
-            out, left = out | absent, left - absent
-        accusers |= {peer: faults.accusers(at, peer, rows) for peer in out}
-        if verdict.reassign is None:
-            break
+    left, accusers = set[PeerId](), dict[PeerId, Mapping[PeerId, str]]()
+    for cell in range(view.cells.count):  # each has its own owners and contributors
+        own = {index: row for index, row in rows.items() if index % view.cells.count == cell}
+        owners = {index: view.owners[index] for index in own}
+        near = set(view.cells.among(able & signed, cell))
+        while True:
+            verdict = matrix_rule(near, own, owners, words.needed, before)
+            out, near = near - verdict.contributors, set(verdict.contributors)
+            if verdict.reassign is not None:
+                absent = near - own[verdict.reassign]
+                decision = dispute(at, verdict.reassign, absent)
+                if decision is not None:
+                    return decision
+                out, near = out | absent, near - absent
+            accusers |= {peer: faults.accusers(at, peer, own) for peer in out}
+            if verdict.reassign is None:
+                break
+        left |= near
     # To leave out a peer that has died since it gave all would gain nothing, and make void what
     # owners have summed and pushed already. Only the slice that it owned is made again, without it.
     contributors = left | at.reports.given(rows)

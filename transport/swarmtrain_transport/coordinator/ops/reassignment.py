@@ -43,22 +43,23 @@ def slice_freeze(at: Moment) -> SliceFreeze | Reassign | Skip | None:
     """T7: the contributors of a reassigned slice, from what its new owner has; who is missing there
     is left out on the word of as many as at FREEZE."""
     plan, frozen = at.view.plan, set(at.view.frozen or ())
-    for index, contributors in enumerate(at.view.slice_sets):
+    for index, contributors in enumerate(at.view.given_sets):
         if contributors is not None:
             continue
-        absent = at.waiting_for - at.reports.row(index)
+        absent = at.reports.missing(index, at.waiting_for)
         if at.now_s < at.timers.repair_s(index) and not faults.is_settled(at, absent, [index]):
             continue
         is_enough = all(_is_enough(at, peer, index) for peer in absent)
-        if absent and (_is_most(at, absent) or not is_enough):
+        if absent and (_is_most(at, index, absent) or not is_enough):
             decision = dispute(at, index, absent)
             if decision is not None:
                 return decision
         named = tuple(sorted(frozen & at.reports.row(index)))
-        if len(named) < plan.min_contributors:
+        least = _least_given(at, index)
+        if len(named) < least:
             # Those who could not bring it here may bring it elsewhere.
             skip = Skip(plan.op, f"too few contributors of slice {index} are left")
-            if len(named) + len(absent) < plan.min_contributors:
+            if len(named) + len(absent) < least:
                 return skip
             return dispute(at, index, absent) or skip
         lacked = {peer: at.reports.word(peer, index) for peer in sorted(absent)}
@@ -72,11 +73,21 @@ def dispute(at: Moment, index: int, gaps: AbstractSet[PeerId]) -> Reassign | Non
     if not at.timers.has_time(at.now_s):
         return None
     lacked = {peer: at.reports.word(peer, index) for peer in sorted(gaps)}
-    return _reassign(at, index, UNREACHABLE if _is_most(at, gaps) else AT_ODDS, lacked)
+    return _reassign(at, index, UNREACHABLE if _is_most(at, index, gaps) else AT_ODDS, lacked)
 
 
-def _is_most(at: Moment, gaps: AbstractSet[PeerId]) -> bool:
-    return 2 * len(gaps) > len(at.contributors & at.live)
+def _least_given(at: Moment, index: int) -> int:
+    """Return how many must give to a slice's owner, beside those of the other cells."""
+    view, others = at.view, 0
+    for piece in view.cells.pieces(index):
+        given = view.given_sets[piece]
+        if piece != index:
+            others += len(view.cells.among(view.frozen or (), piece) if given is None else given)
+    return max(0, view.plan.min_contributors - others)
+
+
+def _is_most(at: Moment, index: int, gaps: AbstractSet[PeerId]) -> bool:
+    return 2 * len(gaps) > len(at.view.cells.among(at.contributors & at.live, index))
 
 
 def _is_enough(at: Moment, peer: PeerId, index: int) -> bool:
@@ -119,7 +130,7 @@ def _reassign(
         fewest = view.owners.count(peer), last
         return words[peer], view.unfit.get(peer, 0), far.get(peer, 0), *fewest
 
-    candidates = at.live - tried - set(view.plan.keepers)
+    candidates = set(view.cells.among(at.live - tried - set(view.plan.keepers), index))
     attempt = view.attempts[index] + 1
     if not candidates or attempt > limits.ATTEMPTS_MAX:
         return None

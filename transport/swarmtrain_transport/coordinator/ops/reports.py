@@ -51,7 +51,8 @@ def check_signed(view: OpView, peer: PeerId, message: Report, verify: Verify) ->
         RemoteFault: reason ``signature``; or ``roots``, there is not one hash per slice.
     """
     if isinstance(message, Roots):
-        if len(message.slice_roots) != len(view.plan.slices) or not are_hashes(message.slice_roots):
+        count = len(view.plan.slices) // view.cells.count
+        if len(message.slice_roots) != count or not are_hashes(message.slice_roots):
             raise RemoteFault("roots", f"{len(message.slice_roots)} slice roots, or not of hashes")
         payload = contribution_payload(view.plan_hash, root_over(message.slice_roots))
     elif isinstance(message, SliceDone):
@@ -102,6 +103,10 @@ class Reports:
         self.held_s: dict[SliceTry, dict[PeerId, float]] = {}
         self.lost: set[PeerId] = set()
         self.changes = 0
+        self._gives_to: dict[PeerId, list[int]] = {}
+        for transfer in self.transfers:
+            for giver in transfer.givers:
+                self._gives_to.setdefault(giver, []).append(transfer.index)
         self._is_summed = not all(transfer.is_verbatim for transfer in self.transfers)
         self._foreseen: dict[SliceTry, dict[PeerId, tuple[int, bytes]]] = {}
         self._claims: dict[SliceTry, dict[PeerId, bytes]] = {}
@@ -198,27 +203,32 @@ class Reports:
         self._table(slice_try).report(message.scalars)
         self.got.setdefault(slice_try, set())
         claims = self._claims.setdefault(slice_try, {})
-        for peer in message.complete.keys() & self.view.weights.keys():
+        givers = set(self.transfers[message.slice_index].givers)
+        for peer in message.complete.keys() & givers:
             if claims.setdefault(peer, message.complete[peer]) == message.complete[peer]:
                 self._compare(peer, slice_try, now_s)
         refusals = self._refusals.setdefault(slice_try, {})
         for peer, reason in message.refused.items():
-            if peer in self.view.weights:
+            if peer in givers:
                 refusals.setdefault(peer, REFUSED + shown(reason, 32))
 
     def _compare(self, peer: PeerId, slice_try: SliceTry, now_s: float) -> None:
         signed, row = self.signed.get(peer), self.got[slice_try]
         if peer in row or signed is None:
             return
-        if signed.slice_roots[slice_try[0]] != self._claims[slice_try][peer]:
+        if self._signed_root(signed, slice_try[0]) != self._claims[slice_try][peer]:
             return
         if not self._is_measured(peer, signed, slice_try):
             return
         row.add(peer)
         self.last_s[peer] = self.came_s.setdefault(slice_try, {})[peer] = now_s
-        rows = self.rows()
-        if sum(peer in one for one in rows) >= most_of(len(rows)):
+        owed = self._gives_to[peer]
+        if sum(peer in self.row(index) for index in owed) >= most_of(len(owed)):
             self.given_s.setdefault(peer, now_s)
+
+    def _signed_root(self, signed: Roots, index: int) -> bytes:
+        """Return what a contributor has signed for the owner of a slice."""
+        return signed.slice_roots[self.view.cells.range_of(index)]
 
     def _table(self, slice_try: SliceTry) -> Table:
         plan = self.view.plan
@@ -347,9 +357,13 @@ class Reports:
         """Return the contributors that are complete at a slice, under its current attempt."""
         return self.got.get((index, self.view.attempts[index]), set())
 
-    def rows(self) -> list[set[PeerId]]:
-        """Return the complete contributors per slice."""
-        return [self.row(transfer.index) for transfer in self.transfers]
+    def gives_to(self, peer: PeerId) -> list[int]:
+        """Return the slices to whose owners a contributor gives its parts."""
+        return self._gives_to.get(peer, [])
+
+    def missing(self, index: int, among: AbstractSet[PeerId]) -> set[PeerId]:
+        """Return those of some peers that are to give to a slice's owner and are not complete."""
+        return among & set(self.transfers[index].givers) - self.row(index)
 
     def given(self, indexes: Collection[int]) -> set[PeerId]:
         """Return those who have given all that they had to give to these slices, alive or not."""
@@ -370,7 +384,7 @@ class Reports:
         claim, signed = self._claims.get(slice_try, {}).get(peer), self.signed.get(peer)
         if claim is None or signed is None:
             return ABSENT
-        if signed.slice_roots[index] != claim:
+        if self._signed_root(signed, index) != claim:
             return ROOTS
         if not self.view.plan.scalars:
             return ABSENT
@@ -393,13 +407,13 @@ class Reports:
         """
         if peer not in self.contributors(self.view.boots.keys()):
             return False
-        named, rows = self.view.slice_sets, self.rows()
+        named = self.view.given_sets
         waiting = {
-            owner
-            for index, owner in enumerate(self.view.owners)
+            self.view.owners[index]
+            for index in self.gives_to(peer)
             if named[index] is None
             and not self.has_come(peer, index)
-            and 2 * len(rows[index]) > len(self.view.weights)
+            and 2 * len(self.row(index)) > len(self.transfers[index].givers)
         }
         return len((waiting & witnesses) - {peer}) >= self.view.words.needed(peer)
 
@@ -433,16 +447,17 @@ class Reports:
         return published if self._is_over_signed(index, published) else None
 
     def _is_over_signed(self, index: int, published: SliceDone) -> bool:
-        """Return True if the owner says that it has summed what its contributors have signed.
+        """Return True if the owner says that it has summed what those who give to it have signed.
 
         After a restart a dead contributor's word is missing; what it signed stood in FREEZE's way
         then, so it is not asked for again.
         """
-        key = (index, self.view.slice_sets[index] or tuple(self.view.weights))
+        given = self.view.given_sets[index]
+        key = (index, self.view.givers(index) if given is None else given)
         if key not in self._inputs:
             if not self.signed.keys() >= set(key[1]):
                 return True
-            named = {peer: self.signed[peer].slice_roots[index] for peer in key[1]}
+            named = {peer: self._signed_root(self.signed[peer], index) for peer in key[1]}
             self._inputs[key] = inputs_of(named)
         return self._inputs[key] == published.inputs
 

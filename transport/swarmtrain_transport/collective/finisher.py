@@ -1,0 +1,130 @@
+"""Owner's side of an op in cells: the mean of one slice, made of the sums of all cells (rule 8).
+
+Sums are exact, so it does not matter which comes first, and a mean over all planned contributors is
+made before FREEZE as without cells (T3). A sum is named by the set of contributors that it is over;
+when the ledger decides another set for a cell, that cell's sum is awaited once more.
+"""
+
+from swarmtrain_transport.arithmetic import Arithmetic, Buffer
+from swarmtrain_transport.blocks.retention import Kept, Retention
+from swarmtrain_transport.errors import RemoteFault
+from swarmtrain_transport.ledger.fold import OpView, chunk_range, num_chunks, set_id, window_of
+from swarmtrain_transport.links.link import PeerId
+
+NO_SUM = set_id(())
+"""Names the sum of a cell that nobody contributes in: it need not be sent."""
+
+
+class Finisher:
+    """One attempt at the mean of one slice.
+
+    Args:
+        view: the ledger's view of the op.
+        slice_index: index of the slice.
+        attempt: number of the attempt at it.
+        arithmetic: exact chunk arithmetic.
+        retention: keeps the sums.
+
+    Attributes:
+        result: encoded chunks that are made, by number; all of the set `name`.
+        name: names the contributors whose mean it is.
+    """
+
+    def __init__(
+        self,
+        view: OpView,
+        slice_index: int,
+        attempt: int,
+        arithmetic: Arithmetic,
+        retention: Retention,
+    ) -> None:
+        self.slice_index, self.attempt = slice_index, attempt
+        self.result: dict[int, bytes] = {}
+        self.name: int | None = None
+        self._view, self._arithmetic, self._retention = view, arithmetic, retention
+        self._window = window_of(view.plan)
+        self._num_chunks = num_chunks(view.plan, slice_index)
+        self._sums: dict[tuple[int, int], tuple[int, Kept]] = {}
+
+    @property
+    def is_whole(self) -> bool:
+        """True if all of the mean is made."""
+        return len(self.result) == self._num_chunks
+
+    @property
+    def given(self) -> tuple[PeerId, ...] | None:
+        """Contributors of our own cell whose parts are in the mean."""
+        name, index = self._view.given_set_id(self.slice_index), self.slice_index
+        decided = self._view.given_sets[index]
+        return decided if decided is not None or name is None else self._view.givers(index)
+
+    def take(self, cell: int, chunk: int, name: int, data: Buffer) -> bool:
+        """Take a cell's sum of one chunk; return True if it is new.
+
+        Raises:
+            RemoteFault: it is none that the cell's legal parts can have; it is not used.
+        """
+        if not 0 <= chunk < self._num_chunks:
+            raise RemoteFault("member", f"sum of chunk {chunk} is not planned")
+        known = self._sums.get((cell, chunk))
+        if known is not None and known[0] == name:
+            return False
+        place = self._view.cells.owned(cell, self.slice_index)
+        weight = sum(self._view.weights[peer] for peer in self._view.givers(place))
+        self._arithmetic.check_sum(data, self._values(chunk), self._window, weight)
+        if known is not None:
+            known[1].release()
+        self._sums[cell, chunk] = name, self._retention.keep(data)
+        return True
+
+    def missing(self, cell: int) -> tuple[bool, ...]:
+        """Tell for each chunk if the cell's sum that now counts is here; () if none is awaited."""
+        name = self._expected(cell)
+        if name in (None, NO_SUM) or self.is_whole:
+            return ()
+        held = tuple(self._name(cell, chunk) == name for chunk in range(self._num_chunks))
+        return () if all(held) else held
+
+    def make(self) -> list[tuple[int, bytes]]:
+        """Make what can be made now; return the new chunks of the mean, by number."""
+        name = self._view.result_set_id(self.slice_index)
+        if name != self.name:
+            self.name, self.result = name, {}
+        if name is None or self.is_whole:
+            return []
+        cells = [(cell, self._expected(cell)) for cell in range(self._view.cells.count)]
+        awaited = [one for one in cells if one[1] != NO_SUM]
+        made = []
+        for chunk in range(self._num_chunks):
+            if chunk in self.result or any(self._name(c, chunk) != named for c, named in awaited):
+                continue
+            sums = [self._sums[cell, chunk][1].read() for cell, _ in awaited]
+            data = self._arithmetic.finish_sums(
+                sums, self._values(chunk), self._window, self._weight
+            )
+            self.result[chunk] = data
+            made.append((chunk, data))
+        return made
+
+    def release(self) -> None:
+        """The op has an outcome, or the slice another owner."""
+        for _, kept in self._sums.values():
+            kept.release()
+        self._sums = {}
+
+    @property
+    def _weight(self) -> int:
+        named = self._view.slice_sets[self.slice_index]
+        return sum(self._view.weights[p] for p in (self._view.weights if named is None else named))
+
+    def _expected(self, cell: int) -> int | None:
+        """Names the set whose sum a cell is to give, None while that is open."""
+        return self._view.given_set_id(self._view.cells.owned(cell, self.slice_index))
+
+    def _name(self, cell: int, chunk: int) -> int:
+        known = self._sums.get((cell, chunk))
+        return NO_SUM if known is None else known[0]
+
+    def _values(self, chunk: int) -> int:
+        start, stop = chunk_range(self._view.plan, self.slice_index, chunk)
+        return stop - start
