@@ -176,6 +176,7 @@ def world_of(
     handicaps: Mapping[int, Handicap] | None = None,
     are_experts: bool = False,
     guarded: bool = False,
+    cells: int = 1,
 ) -> World:
     """The world of a seed, with its weather, not yet started.
 
@@ -198,6 +199,7 @@ def world_of(
         handicaps: defects of peers from their start, by number.
         are_experts: groups are experts, each with peers of its own.
         guarded: the loss leaps now and then, and the run has a guard.
+        cells: cells of an op in which all these peers take part.
     """
     fragments = training.fragments or fragments
     digest = hashlib.sha256((_MIXED % seed).encode()).digest()
@@ -241,6 +243,7 @@ def world_of(
         routers=routers,
         handicaps=handicaps or {},
         guarded=guarded,
+        cells=cells,
     )
     beside = (*beside, *WAYS) if routers else beside
     world.scene.weather = DrawnWeather(world.swarm, world.invariants, rng, kinds, beside)

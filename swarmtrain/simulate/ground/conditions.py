@@ -97,6 +97,7 @@ class Conditions:
         extension: rounds that are added. Peers of a finished run have left then, and come back.
         routers: peers are behind routers, and do not plainly reach each other.
         guarded: the loss leaps now and then, and the run has a guard.
+        cells: cells of an op in which all peers of the start take part.
     """
 
     num_peers: int = 3
@@ -129,6 +130,7 @@ class Conditions:
     extension: Extension | None = None
     routers: bool = False
     guarded: bool = False
+    cells: int = 1
 
     @property
     def last_round(self) -> int:
@@ -300,4 +302,5 @@ class Conditions:
             vectors=1 if self.strategy_name in ("gossip", "decentralized_adam") else PAIR_VECTORS,
             graph=self._graph,
             guard=GUARD if self.guarded else NO_GUARD,
+            cell_peers=-(-self.num_peers // self.cells) if self.cells > 1 else 0,
         )
