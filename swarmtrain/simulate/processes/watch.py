@@ -1,6 +1,6 @@
 """The production arithmetic with somebody who looks on: I4 and I5 of protocol.md part 2."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 import numpy as np
 import numpy.typing as npt
@@ -70,7 +70,7 @@ class WatchedArithmetic:
         self.check, self.check_result = checks.check, checks.check_result
         self.products = self._inner.products
         self.values, self.square = self._inner.values, self._inner.square
-        self.gauges = self._inner.gauges
+        self.gauges, self.check_sum = self._inner.gauges, self._inner.check_sum
         self.forges_results = False
         self.sums_wrongly = False
 
@@ -84,6 +84,18 @@ class WatchedArithmetic:
         """A zero sum that is watched."""
         inner = self._inner.accumulator(num_values, window, scalars, centre)
         return _WatchedSum(inner, num_values, window, self)
+
+    def finish_sums(
+        self, sums: Sequence[Buffer], num_values: int, window: Window, weight: int
+    ) -> bytes:
+        """Add the sums of cells; what is wrong here is as wrong as without cells."""
+        return self.told(self._inner.finish_sums(sums, num_values, window, weight), num_values)
+
+    def told(self, result: bytes, num_values: int) -> bytes:
+        """Return what this peer says that the result is."""
+        if self.sums_wrongly:
+            return _wrong(result, num_values)
+        return NAN_SCALE + result[2:] if self.forges_results else result
 
 
 class _WatchedSum:
@@ -113,16 +125,22 @@ class _WatchedSum:
         self._inner.add(part, weight)
 
     def finish(self, total_weight: int) -> bytes:
+        """See the production arithmetic."""
+        self._look()
+        return self._watch.told(self._inner.finish(total_weight), self._num_values)
+
+    def sum(self) -> bytes:
+        """See the production arithmetic."""
+        self._look()
+        return self._inner.sum()
+
+    def _look(self) -> None:
         """I5: a sum is a multiple of 2^(e_min - 7), and no larger than float64 holds exactly; a
         rule has no sum."""
         if self._is_sum:
             total: npt.NDArray[np.float64] = self._inner.total.numpy() / self._unit
             if not (np.abs(total).max() <= _EXACT and np.array_equal(total, np.rint(total))):
                 self._watch.report("I5", "a sum is not exact")
-        result = self._inner.finish(total_weight)
-        if self._watch.sums_wrongly:
-            return _wrong(result, self._num_values)
-        return NAN_SCALE + result[2:] if self._watch.forges_results else result
 
 
 def _wrong(result: bytes, num_values: int) -> bytes:

@@ -63,6 +63,8 @@ def draw(view: OpView) -> Drawn | None:
     commit = view.outcome
     if not isinstance(commit, Commit) or not view.plan.exact or not commit.signatures:
         return None
+    if view.cells.count > 1:
+        return None
     lots = [int.from_bytes(view.outcome_hash[at : at + 8], "little") for at in (0, 8, 16)]
     index = lots[0] % len(commit.slices)
     owner = view.owners[index]
