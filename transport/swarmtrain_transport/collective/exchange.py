@@ -246,7 +246,10 @@ class Exchange:
                 if now_s >= self._heard_s.get((index, peer), 0.0) + limits.NUDGE_S:
                     actions.append(self._ranges(reducer, peer))
         for finisher in self._finishers.values():
-            actions += self._ask_for_sums(finisher)
+            asked = self._ask_for_sums(finisher)
+            if asked and finisher.lacks:
+                actions.append(self._got(self._reducers[finisher.slice_index]))
+            actions += asked
         if self.sender is not None and self.giving is Giving.ENCODING:
             actions += self._encode_more(self.sender)
         actions += self._told(self._taker.ask_again() + self._taker.reports(again=False))
@@ -405,9 +408,11 @@ class Exchange:
 
     def _got(self, reducer: Reducer, *, again: bool = False) -> PeerAction:
         self._refusals_told[reducer.slice_index] = len(reducer.refused)
+        finisher = self._finishers.get(reducer.slice_index)
         return SendControl(
             Got(self.view.plan_id, reducer.slice_index, reducer.attempt, reducer.received,
-                dict(reducer.refused), reducer.measured(again=again))
+                dict(reducer.refused), reducer.measured(again=again),
+                finisher.lacks if finisher is not None else ())
         )  # fmt: skip
 
     def _finish_owned(self) -> list[PeerAction]:

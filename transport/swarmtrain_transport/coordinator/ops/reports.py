@@ -85,6 +85,7 @@ class Reports:
         holders: members that hold a chunk, by (slice, attempt, chunk).
         held_s: time from which a member holds all of a slice's result, per try.
         lost: planned processes that are gone for good.
+        lacks: cells whose sums an owner says that it lacks, per try.
         changes: grows with every report that says something new.
     """
 
@@ -102,6 +103,7 @@ class Reports:
         self.holders: dict[tuple[int, int, int], set[PeerId]] = {}
         self.held_s: dict[SliceTry, dict[PeerId, float]] = {}
         self.lost: set[PeerId] = set()
+        self.lacks: dict[SliceTry, frozenset[int]] = {}
         self.changes = 0
         self._gives_to: dict[PeerId, list[int]] = {}
         for transfer in self.transfers:
@@ -201,6 +203,7 @@ class Reports:
         self.changes += 1
         slice_try = (message.slice_index, message.attempt)
         self._table(slice_try).report(message.scalars)
+        self.lacks[slice_try] = frozenset(message.lacks) & set(range(self.view.cells.count))
         self.got.setdefault(slice_try, set())
         claims = self._claims.setdefault(slice_try, {})
         givers = set(self.transfers[message.slice_index].givers)
