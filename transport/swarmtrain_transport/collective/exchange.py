@@ -424,7 +424,7 @@ class Exchange:
                 continue
             if index in self._finishers:
                 reducer.finish(contributors)
-                actions += self._pass_on(reducer, range(len(reducer.result)))
+                actions += self._pass_on(reducer, range(len(reducer.places)))
                 continue
             result = reducer.finish(contributors, gauges=self._local.gauged is None)
             if reducer.seen and self._local.gauged is None:
@@ -516,10 +516,10 @@ class Exchange:
 
     def _hearers(self, index: int) -> list[PeerId]:
         """Peers to whom the owner of a slice pushes it: its cell, and an owner in each other."""
-        view, others = self.view, set(self._others)
+        view = self.view
         relays = {view.owners[piece] for piece in view.cells.pieces(index)}
-        near = {peer for peer in others if view.cells.cell_of(peer) == view.cells.cell_of(self._me)}
-        return [peer for peer in self._others if peer in near | relays]
+        near = view.cells.near(self._me, self._others)
+        return [peer for peer in self._others if peer in relays.union(near)]
 
     def _relay(self, peer: PeerId, frame: Frame) -> list[PeerAction]:
         """Pass what another cell's owner has pushed on to our own cell, if that is ours to do."""
@@ -534,8 +534,7 @@ class Exchange:
         if not view.may_count(index, frame.attempt, frame.set_id):
             return []
         self._relayed.add(key)
-        near = [one for one in self._others if view.cells.cell_of(one) == cell]
-        return [SendFrame(one, frame) for one in near]
+        return [SendFrame(one, frame) for one in view.cells.near(self._me, self._others)]
 
     def _ask_for_sums(self, finisher: Finisher) -> list[PeerAction]:
         """Ask the owners in other cells for sums that should have come."""
