@@ -26,7 +26,8 @@ def parts_of(peers: int, window: Window, kinds: int = 24) -> list[bytes]:
     for number in range(kinds):
         span = window.e_max - window.e_min
         low = (0, span, number % (span + 1))[number % 3]
-        values = rng.uniform(-1, 1, VALUES) * 2.0 ** (window.e_min + 6 + low)
+        bits = 6 if window.codec == "int8" else 2
+        values = rng.uniform(-1, 1, VALUES) * 2.0 ** (window.e_min + bits + low)
         contribution = TensorContribution(torch.from_numpy(values).float())
         found.append(contribution.encode(0, VALUES, window))
     return [found[number % kinds] for number in range(peers)]
