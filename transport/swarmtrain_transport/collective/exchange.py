@@ -1,9 +1,9 @@
 """A peer's side of one op, from PLAN to its outcome, whatever the op's kind.
 
 Each slice is a transfer (`transfers`), and a peer has up to four parts in an op: its `Sender` gives
-parts to the owners of slices, a `Reducer` makes the result of a slice that is ours, in cells with a
-`Finisher`, a `Publisher` gives away a slice that is all our own, and the `Taker` takes results. None
-of them knows kinds.
+parts to the owners of slices, a `Reducer` makes the result of a slice that is ours (in cells with a
+`Finisher`), a `Publisher` gives away a slice that is all our own, and the `Taker` takes results.
+None of them knows kinds.
 
 The machine follows the ledger's view of the op (which the participant folds) and turns frames,
 hashes and the passing of time into frames and reports. It never decides what is in the result.
@@ -279,8 +279,10 @@ class Exchange:
         """The op has an outcome; what is still missing of it is catch-up's business."""
         self.giving = entered(Giving.CLOSED, self.giving, _NEXT)
         self._taker.close()
-        for made in (*self._reducers.values(), *self._finishers.values()):
-            made.release()
+        for reducer in self._reducers.values():
+            reducer.release()
+        for finisher in self._finishers.values():
+            finisher.release()
         if self.sender is not None:
             self.sender.release()
         self._publisher = None
@@ -500,18 +502,20 @@ class Exchange:
     def _finish_more(self, finisher: Finisher) -> list[PeerAction]:
         """Make, keep and push what all cells have given; publish it once it is whole."""
         made, actions = finisher.make(), list[PeerAction]()
-        reducer, given = self._reducers[finisher.slice_index], finisher.given
-        is_known = given is not None and set(given) <= reducer.received.keys()
-        if finisher.name is not None and finisher.is_whole and given is not None and is_known:
-            if reducer.done is None or reducer.done.set_id != finisher.name:
-                chunks = tuple(finisher.result[chunk] for chunk in sorted(finisher.result))
+        reducer, given, name = self._reducers[finisher.slice_index], finisher.given, finisher.name
+        is_due = reducer.done is None or reducer.done.set_id != name
+        if is_due and finisher.is_whole and given is not None and name is not None:
+            if (
+                set(given) <= reducer.received.keys()
+            ):  # what has come of our own cell is signed, too
+                chunks = [finisher.result[chunk] for chunk in sorted(finisher.result)]
                 op = self.view.plan.op
                 digests = tuple(self._blobs.keep_result(op, chunk) for chunk in chunks)
-                actions += self._publish(reducer, finisher.name, digests, reducer.inputs(given))
-        if finisher.name == self.view.all_planned_id:
+                actions += self._publish(reducer, name, digests, reducer.inputs(given))
+        if name is not None and name == self.view.all_planned_id:
             to = self._hearers(finisher.slice_index)
             for chunk, data in made:
-                actions += self._push(reducer, finisher.name, chunk, data, to)
+                actions += self._push(reducer, name, chunk, data, to)
         return actions
 
     def _hearers(self, index: int) -> list[PeerId]:

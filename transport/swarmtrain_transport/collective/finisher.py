@@ -89,7 +89,9 @@ class Finisher:
     def lacks(self) -> tuple[int, ...]:
         """Cells whose sums should be here, as it is decided what is in them, and are not."""
         given, cells = self._view.given_sets, self._view.cells
-        decided = [c for c in range(cells.count) if given[cells.owned(c, self.slice_index)] is not None]
+        decided = [
+            c for c in range(cells.count) if given[cells.owned(c, self.slice_index)] is not None
+        ]
         return tuple(cell for cell in decided if self.missing(cell))
 
     def make(self) -> list[tuple[int, bytes]]:

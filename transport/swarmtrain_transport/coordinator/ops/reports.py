@@ -366,7 +366,7 @@ class Reports:
 
     def missing(self, index: int, among: AbstractSet[PeerId]) -> set[PeerId]:
         """Return those of some peers that are to give to a slice's owner and are not complete."""
-        return among & set(self.transfers[index].givers) - self.row(index)
+        return set(self.transfers[index].givers) & among - self.row(index)
 
     def given(self, indexes: Collection[int]) -> set[PeerId]:
         """Return those who have given all that they had to give to these slices, alive or not."""
