@@ -504,14 +504,17 @@ class Exchange:
         made, actions = finisher.make(), list[PeerAction]()
         reducer, given, name = self._reducers[finisher.slice_index], finisher.given, finisher.name
         is_due = reducer.done is None or reducer.done.set_id != name
-        if is_due and finisher.is_whole and given is not None and name is not None:
-            if (
-                set(given) <= reducer.received.keys()
-            ):  # what has come of our own cell is signed, too
-                chunks = [finisher.result[chunk] for chunk in sorted(finisher.result)]
-                op = self.view.plan.op
-                digests = tuple(self._blobs.keep_result(op, chunk) for chunk in chunks)
-                actions += self._publish(reducer, name, digests, reducer.inputs(given))
+        if (
+            is_due
+            and finisher.is_whole
+            and given is not None
+            and name is not None
+            and (set(given) <= reducer.received.keys())
+        ):
+            chunks = [finisher.result[chunk] for chunk in sorted(finisher.result)]
+            op = self.view.plan.op
+            digests = tuple(self._blobs.keep_result(op, chunk) for chunk in chunks)
+            actions += self._publish(reducer, name, digests, reducer.inputs(given))
         if name is not None and name == self.view.all_planned_id:
             to = self._hearers(finisher.slice_index)
             for chunk, data in made:
