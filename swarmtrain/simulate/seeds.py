@@ -15,7 +15,7 @@ from typing import Any, TypeVar
 import torch
 
 from swarmtrain.simulate.faults.plan import Strike
-from swarmtrain.simulate.faults.troubles import BESIDE, WAYS
+from swarmtrain.simulate.faults.troubles import BESIDE, CELLS, WAYS
 from swarmtrain.simulate.faults.weather import DrawnWeather, RepeatedWeather
 from swarmtrain.simulate.ground import narrow
 from swarmtrain.simulate.ground.conditions import Conditions, Extension
@@ -246,6 +246,7 @@ def world_of(
         cells=cells,
     )
     beside = (*beside, *WAYS) if routers else beside
+    beside = (*beside, *CELLS) if cells > 1 else beside
     world.scene.weather = DrawnWeather(world.swarm, world.invariants, rng, kinds, beside)
     return world
 

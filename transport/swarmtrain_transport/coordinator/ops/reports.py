@@ -367,7 +367,7 @@ class Reports:
     def missing(self, index: int, among: AbstractSet[PeerId]) -> set[PeerId]:
         """Return those of some peers that are to give to a slice's owner and are not complete."""
         row, givers = self.row(index), self._givers[index]
-        return set() if len(row) == len(givers) else among & givers - row
+        return set() if len(row) == len(givers) else {*among} & givers - row
 
     def given(self, indexes: Collection[int]) -> set[PeerId]:
         """Return those who have given all that they had to give to these slices, alive or not."""
