@@ -8,6 +8,7 @@ sent.
 - C3: a result goes to its owner's cell, and to those who own the same range in the others, who pass
   it on to theirs: nobody sends to everybody.
 - C4: all pieces of a range have the same contributors.
+- C5: what an owner passes on is, to the bit, the sum of what those have given whom it names.
 
 The deal is made again here, from the PLAN's members and the outcome before it alone.
 """
@@ -15,8 +16,12 @@ The deal is made again here, from the PLAN's members and the outcome before it a
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 
+import numpy as np
+
 from swarmtrain.simulate.checks.decided import Decided
+from swarmtrain.simulate.checks.sums import NamedSums
 from swarmtrain.simulate.ground.scene import Scene
+from swarmtrain_transport.ledger.fold import chunk_range, set_id
 from swarmtrain_transport.links.link import PeerId
 from swarmtrain_transport.wire.frames import Frame, FrameKind
 from swarmtrain_transport.wire.records import Commit, Freeze, Plan, Reassign, SliceFreeze
@@ -33,15 +38,25 @@ class _Op:
         plan: PLAN of the op.
         of: cell of each member.
         owners: every owner that each slice has had, by attempt.
+        sets: sets that an owner may sum, by name.
+        sums: sums made again, by slice, chunk and name.
     """
 
     plan: Plan
     of: Mapping[PeerId, int]
     owners: list[list[PeerId]] = field(default_factory=list)
+    sets: dict[int, tuple[PeerId, ...]] = field(default_factory=dict)
+    sums: dict[tuple[int, int, int], bytes] = field(default_factory=dict)
 
     def cell_of(self, index: int) -> int:
         """Return the cell in which a slice is owned."""
         return index % self.plan.cells
+
+    def name(self, peers: Iterable[PeerId]) -> None:
+        """Note the cells' sets of some contributors."""
+        for cell in range(self.plan.cells):
+            named = tuple(sorted(peer for peer in peers if self.of.get(peer) == cell))
+            self.sets[set_id(named)] = named
 
     def near(self, cell: int, index: int) -> list[PeerId]:
         """Return every owner that a slice's range has had in a cell."""
@@ -54,10 +69,11 @@ class CellChecks:
     Args:
         scene: where violations are told.
         decided: decisions of the group that were logged.
+        sums: what peers have given.
     """
 
-    def __init__(self, scene: Scene, decided: Decided) -> None:
-        self._scene, self._decided = scene, decided
+    def __init__(self, scene: Scene, decided: Decided, sums: NamedSums) -> None:
+        self._scene, self._decided, self._sums = scene, decided, sums
         self._ops: dict[int, _Op] = {}
 
     # ---- the ledger
@@ -73,6 +89,7 @@ class CellChecks:
             self._violated("C1", f"op {plan.op}: a range has no piece for each cell")
             return
         op.owners = [[spec.owner] for spec in plan.slices]
+        op.name([member.peer for member in plan.members if member.weight])
         for index, spec in enumerate(plan.slices):
             self._check_cell(op, index, [spec.owner], "is owned by")
 
@@ -82,10 +99,16 @@ class CellChecks:
             op.owners[body.slice_index].append(body.owner)
             self._check_cell(op, body.slice_index, [body.owner], "goes to")
 
+    def froze(self, freeze: Freeze) -> None:
+        """Each owner sums those of its cell."""
+        for op in self._named(freeze.op):
+            op.name(freeze.contributors)
+
     def slice_frozen(self, body: SliceFreeze) -> None:
         """C1 of the set that a new owner sums."""
         for op in self._named(body.op):
             self._check_cell(op, body.slice_index, body.contributors, "sums")
+            op.sets[set_id(body.contributors)] = body.contributors
 
     def committed(self, commit: Commit, frozen: Freeze) -> None:
         """C4, and what was not made again is of all of FREEZE."""
@@ -140,11 +163,27 @@ class CellChecks:
             is_right = (is_near and (is_owner or peer in near)) or relays
         else:
             return
+        if frame.kind is FrameKind.SUM and frame.body != self._sum(op, frame):
+            name = self._scene.name_of(peer)
+            self._violated("C5", f"op {op.plan.op}: {name} passes on another sum for {index}")
         if not is_right:
             names = self._scene.name_of(peer), self._scene.name_of(target)
             what = f"{frame.kind.name} of slice {index}.{frame.attempt}"
             name = "C3" if frame.kind is FrameKind.RESULT else "C2"
             self._violated(name, f"op {op.plan.op}: {names[0]} sends {names[1]} {what}")
+
+    def _sum(self, op: _Op, frame: Frame) -> bytes:
+        """Make a sum again; nothing if there is no such set."""
+        key = frame.slice_index, frame.chunk, frame.set_id
+        named = op.sets.get(frame.set_id)
+        if key not in op.sums and named is not None:
+            plan = op.plan
+            start, stop = chunk_range(plan, frame.slice_index, frame.chunk)
+            weights = {member.peer: member.weight for member in plan.members}
+            parts = [(self._sums.decoded(plan.op, peer, plan), weights[peer]) for peer in named]
+            total = sum(part[start:stop].numpy() * weight for part, weight in parts)
+            op.sums[key] = np.asarray(total, dtype="<f8").tobytes()
+        return op.sums.get(key, b"")
 
     def _violated(self, invariant: str, story: str) -> None:
         self._decided.violated(invariant, story)

@@ -60,9 +60,9 @@ class GroupChecks:
     ) -> None:  # fmt: skip
         self.decided, self.demands = decided, demands
         self.lies = Lies(swarm, decided, demands)
-        self.cells = CellChecks(swarm.scene, decided)
         self.work = TrainingChecks(swarm, decided, demands, self.lies, healed)
         self.rules = Rules(swarm, decided, demands, self.work.sums)
+        self.cells = CellChecks(swarm.scene, decided, self.work.sums)
         self.limit_s = float("inf")
         self._limits: dict[int, float] = {}
         self._swarm, self._scene = swarm, swarm.scene
@@ -114,6 +114,7 @@ class GroupChecks:
             kind = "the same" if same else "other"
             self._violated("I6", f"second FREEZE of op {freeze.op} with {kind} contributors")
         self.decided.frozen[freeze.op] = freeze
+        self.cells.froze(freeze)
         self._check_fair(freeze.op, set(self.decided.weights(freeze.op)) - set(freeze.contributors))
 
     def _over(self, outcome: Commit | Skip) -> None:

@@ -112,13 +112,14 @@ class Hostile:
             body = bytes(rng.randrange(600))
             frames += (Frame(FrameKind.AHEAD, tag, chunk=chunk, set_id=op, body=body),)
         if exchange is not None and exchange.view.cells.count > 1 and rng.random() < 0.5:
-            return self._sum(sender.peer_id, exchange.view, tag)
+            return self._sum(sender.peer_id, target.peer_id, exchange.view, tag)
         return rng.choice(frames)
 
-    def _sum(self, sender: PeerId, view: OpView, tag: int) -> Frame:
+    def _sum(self, sender: PeerId, target: PeerId, view: OpView, tag: int) -> Frame:
         """A cell's sum, or the wish for one, of who does not own that range."""
         rng = self._rng
-        index = rng.choice((rng.randrange(len(view.owners)), rng.randrange(1 << 16)))
+        own = [index for index, owner in enumerate(view.owners) if owner == target]
+        index = rng.choice((*own, *own, rng.randrange(len(view.owners)), rng.randrange(1 << 16)))
         is_known = index < len(view.owners)
         pieces = view.cells.pieces(index) if is_known else range(0)
         is_owner = any(view.owners[piece] == sender for piece in pieces)
