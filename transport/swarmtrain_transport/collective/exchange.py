@@ -246,7 +246,10 @@ class Exchange:
                 if now_s >= self._heard_s.get((index, peer), 0.0) + limits.NUDGE_S:
                     actions.append(self._ranges(reducer, peer))
         for finisher in self._finishers.values():
-            actions += self._ask_for_sums(finisher)
+            asked = self._ask_for_sums(finisher)
+            if asked and finisher.lacks:
+                actions.append(self._got(self._reducers[finisher.slice_index]))
+            actions += asked
         if self.sender is not None and self.giving is Giving.ENCODING:
             actions += self._encode_more(self.sender)
         actions += self._told(self._taker.ask_again() + self._taker.reports(again=False))
@@ -405,9 +408,11 @@ class Exchange:
 
     def _got(self, reducer: Reducer, *, again: bool = False) -> PeerAction:
         self._refusals_told[reducer.slice_index] = len(reducer.refused)
+        finisher = self._finishers.get(reducer.slice_index)
         return SendControl(
             Got(self.view.plan_id, reducer.slice_index, reducer.attempt, reducer.received,
-                dict(reducer.refused), reducer.measured(again=again))
+                dict(reducer.refused), reducer.measured(again=again),
+                finisher.lacks if finisher is not None else ())
         )  # fmt: skip
 
     def _finish_owned(self) -> list[PeerAction]:
@@ -419,7 +424,7 @@ class Exchange:
                 continue
             if index in self._finishers:
                 reducer.finish(contributors)
-                actions += self._pass_on(reducer, range(len(reducer.result)))
+                actions += self._pass_on(reducer, range(len(reducer.places)))
                 continue
             result = reducer.finish(contributors, gauges=self._local.gauged is None)
             if reducer.seen and self._local.gauged is None:
@@ -511,10 +516,10 @@ class Exchange:
 
     def _hearers(self, index: int) -> list[PeerId]:
         """Peers to whom the owner of a slice pushes it: its cell, and an owner in each other."""
-        view, others = self.view, set(self._others)
+        view = self.view
         relays = {view.owners[piece] for piece in view.cells.pieces(index)}
-        near = {peer for peer in others if view.cells.cell_of(peer) == view.cells.cell_of(self._me)}
-        return [peer for peer in self._others if peer in near | relays]
+        near = view.cells.near(self._me, self._others)
+        return [peer for peer in self._others if peer in relays.union(near)]
 
     def _relay(self, peer: PeerId, frame: Frame) -> list[PeerAction]:
         """Pass what another cell's owner has pushed on to our own cell, if that is ours to do."""
@@ -529,8 +534,7 @@ class Exchange:
         if not view.may_count(index, frame.attempt, frame.set_id):
             return []
         self._relayed.add(key)
-        near = [one for one in self._others if view.cells.cell_of(one) == cell]
-        return [SendFrame(one, frame) for one in near]
+        return [SendFrame(one, frame) for one in view.cells.near(self._me, self._others)]
 
     def _ask_for_sums(self, finisher: Finisher) -> list[PeerAction]:
         """Ask the owners in other cells for sums that should have come."""

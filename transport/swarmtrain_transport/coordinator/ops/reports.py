@@ -85,6 +85,7 @@ class Reports:
         holders: members that hold a chunk, by (slice, attempt, chunk).
         held_s: time from which a member holds all of a slice's result, per try.
         lost: planned processes that are gone for good.
+        lacks: cells whose sums an owner says that it lacks, per try.
         changes: grows with every report that says something new.
         lacking: slice that COMMIT waited for when it was last asked.
     """
@@ -103,6 +104,7 @@ class Reports:
         self.holders: dict[tuple[int, int, int], set[PeerId]] = {}
         self.held_s: dict[SliceTry, dict[PeerId, float]] = {}
         self.lost: set[PeerId] = set()
+        self.lacks: dict[SliceTry, frozenset[int]] = {}
         self.changes = 0
         self.lacking = 0
         self._givers = [frozenset(transfer.givers) for transfer in self.transfers]
@@ -204,6 +206,7 @@ class Reports:
         self.changes += 1
         slice_try = (message.slice_index, message.attempt)
         self._table(slice_try).report(message.scalars)
+        self.lacks[slice_try] = frozenset(message.lacks) & set(range(self.view.cells.count))
         self.got.setdefault(slice_try, set())
         claims = self._claims.setdefault(slice_try, {})
         givers = self._givers[message.slice_index]
