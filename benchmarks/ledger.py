@@ -1,6 +1,7 @@
 """Size of the ledger, how fast a newcomer has read it, and the memory that it takes.
 
     python benchmarks/ledger.py [--peers 64] [--rounds 2000] [--json]
+    python benchmarks/ledger.py --peers 512 --op [--json]
 
 Production machines: Rendezvous and its SQLite store in this process; a Participant with its state
 directory in another, there from the first record on; and a newcomer in a third one, when the rounds
@@ -8,6 +9,10 @@ are over. Its bytes and seconds are those until it knows every decision; the old
 follow in the background, are not in them. What so many peers would report of an undisturbed mean is
 made up here, with true signatures; nothing is trained and nothing travels. Linux only: it reads
 memory from /proc.
+
+With --op only the bytes of one undisturbed op are counted that a peer is sent: of ledger (records,
+and sheets where the op has cells), and beside it of HASHES, which every peer needs to check what it
+gets. It is the mean of three ops after a first one, for the peer that was sent most.
 """
 
 import argparse
@@ -19,7 +24,7 @@ import resource
 import sys
 import tempfile
 import time
-from collections import deque
+from collections import Counter, deque
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from multiprocessing.connection import Connection
@@ -34,7 +39,7 @@ from swarmtrain_transport.coordinator.ops.planning import RunTerms
 from swarmtrain_transport.coordinator.rendezvous import Rendezvous
 from swarmtrain_transport.credentials.identity import Identity, verify
 from swarmtrain_transport.kinds import MEAN
-from swarmtrain_transport.ledger.fold import OpView, set_id, slice_root
+from swarmtrain_transport.ledger.fold import OpView, num_chunks, set_id, slice_root
 from swarmtrain_transport.ledger.signed_roots import (
     contribution_payload,
     inputs_of,
@@ -50,6 +55,9 @@ BLOCK = 64
 SLICE_VALUES = 64 * BLOCK
 ROUND_S = 10.0
 """Seconds of a virtual round: inner steps and exchange."""
+
+_LOOKS = 3
+"""Times that a crowd's coordinator has to look until an op is planned."""
 
 _NEWCOMER, _WITNESS = 1 << 16, (1 << 16) + 1
 """Numbers beyond those of the peers that exchange."""
@@ -154,23 +162,30 @@ class Follower:
 # ---- the coordinator, and what its peers would say
 
 
+Said = m.Roots | m.Got | m.SliceDone | m.Have
+
+
 class Run:
     """A coordinator with its store, and so many peers that report an undisturbed mean.
 
     Args:
         num_peers: contributors, and owners of a slice each.
-        directory: for the store and the followers' state.
+        directory: for the store and the followers' state; None keeps no record.
         rounds: of the run.
     """
 
-    def __init__(self, num_peers: int, directory: Path, rounds: int) -> None:
+    def __init__(self, num_peers: int, directory: Path | None, rounds: int) -> None:
         self.now_s = 0.0
         self.ledger_bytes = 0
         self.followers: dict[PeerId, Follower] = {}
+        self.sent: Counter[tuple[PeerId, str]] = Counter()
+        """Bytes that each peer was sent, by the kind of the messages."""
+        self.hashes_bytes = 0
+        self._weighed: tuple[m.CoordinatorMessage | None, int] = None, 0
         self._directory = directory
         self._identities = {i.peer_id: i for i in map(identity_of, range(num_peers))}
         self._terms = terms_of(num_peers, rounds)
-        self._store = Store.open(directory / "coordinator")
+        self._store = None if directory is None else Store.open(directory / "coordinator")
         key = identity_of(-1)
         self.machine = Rendezvous(
             self._terms,
@@ -178,7 +193,7 @@ class Run:
             (),
             key.sign,
             verify,
-            self._store.term,
+            self._store.term if self._store else 1,
             0.0,
             archive=self._store,
         )
@@ -193,6 +208,9 @@ class Run:
         num_values = num_peers * SLICE_VALUES
         self.say(first, m.Offer(state_root_of(0), num_values, bytes(32)))
         self.acknowledge()
+        for _ in range(_LOOKS):
+            if self.machine.view.first.genesis is None:
+                self._look()
 
     def say(self, peer: PeerId, *messages: m.PeerMessage) -> None:
         """Have the coordinator hear this."""
@@ -202,13 +220,19 @@ class Run:
     def _heed(self, actions: Sequence[do.CoordinatorAction]) -> None:
         for action in actions:
             if isinstance(action, do.Append):
-                self._store.append(action.record)
+                if self._store is not None:
+                    self._store.append(action.record)
                 self.ledger_bytes += len(action.record.to_bytes())
             elif isinstance(action, do.SendToPeer) and action.peer in self.followers:
                 self.followers[action.peer].put(action.message)
+            elif isinstance(action, do.SendToPeer):
+                if self._weighed[0] is not action.message:
+                    self._weighed = action.message, len(m.encode(action.message))
+                self.sent[action.peer, type(action.message).__name__] += self._weighed[1]
 
     def add_follower(self, number: int) -> Follower:
         """Let in a peer that takes no part but follows the ledger."""
+        assert self._directory is not None
         follower = Follower(number, self._directory / f"peer-{number}")
         self.followers[follower.peer] = follower
         hello: Any = follower.hello
@@ -232,11 +256,14 @@ class Run:
         op = self.machine.view.first.last_op + 1
         for peer in self._identities:
             self.say(peer, m.Ready(op, 8192, op - 1, state_root_of(op - 1)))
+        for _ in range(_LOOKS):
+            if self.machine.view.first.in_progress is None:
+                self._look()
         view = self.machine.view.first.in_progress
         if view is None:
             raise RuntimeError(f"op {op} was not planned")
         self._exchange(view)
-        if self.machine.view.first.commit_at(op) != op:
+        if op not in self.machine.view.first.commits:
             raise RuntimeError(f"op {op} was not committed")
         for peer in self._identities:
             self.say(peer, m.Applied(op, state_root_of(op)))
@@ -246,41 +273,63 @@ class Run:
         for follower in self.followers.values():
             self.relay(follower)
 
+    def _look(self) -> None:
+        """Let the time pass in which the coordinator of a crowd tells news, and looks at what has
+        come."""
+        self.now_s += limits.CROWD_RECORDS_S
+        self.acknowledge()
+        self._heed(self.machine.tick(self.now_s))
+
     def _exchange(self, view: OpView) -> None:
         peers = tuple(self._identities)
-        places = range(len(view.owners))
+        ranges = range(len(view.owners) // view.cells.count)
         roots = {
-            peer: tuple(hashlib.sha256(view.plan_hash + peer + bytes([i])).digest() for i in places)
+            peer: tuple(hashlib.sha256(view.plan_hash + peer + bytes([i])).digest() for i in ranges)
             for peer in peers
         }
+        signed: list[tuple[PeerId, Said]] = []
         for peer, mine in roots.items():
             payload = contribution_payload(view.plan_hash, root_over(mine))
-            self.say(peer, m.Roots(view.plan_id, mine, self._identities[peer].sign(payload)))
-        complete = [{peer: roots[peer][index] for peer in peers} for index in places]
-        got = [m.Got(view.plan_id, index, 0, complete[index]) for index in places]
+            word = m.Roots(view.plan_id, mine, self._identities[peer].sign(payload))
+            signed.append((peer, word))
+        self._report(signed)
+        complete = [
+            {peer: roots[peer][view.cells.range_of(index)] for peer in view.givers(index)}
+            for index in range(len(view.owners))
+        ]
+        got = [m.Got(view.plan_id, index, 0, one) for index, one in enumerate(complete)]
         self._report(list(zip(view.owners, got, strict=True)))
         name = set_id(tuple(sorted(peers)))
+        done: list[tuple[PeerId, Said]] = []
         for index, owner in enumerate(view.owners):
-            hashes = (hashlib.sha256(view.plan_hash + bytes([index])).digest(),)
+            digest = hashlib.sha256(view.plan_hash + index.to_bytes(2, "little")).digest()
+            hashes = (digest,) * num_chunks(view.plan, index)
             inputs = inputs_of(complete[index])
             payload = result_payload(view.plan_hash, index, 0, slice_root(hashes), inputs)
             signature = self._identities[owner].sign(payload)
-            self.say(owner, m.SliceDone(view.plan_id, index, 0, name, hashes, inputs, signature))
-        have = [m.Have(view.plan_id, index, 0, name, (True,)) for index in places]
+            word = m.SliceDone(view.plan_id, index, 0, name, hashes, inputs, signature)
+            done.append((owner, word))
+        self._report(done)
+        have = [
+            m.Have(view.plan_id, index, 0, name, (True,) * num_chunks(view.plan, index))
+            for index in range(len(view.owners))
+        ]
         self._report([(peer, message) for peer in peers for message in have])
 
-    def _report(self, reports: Sequence[tuple[PeerId, m.Got | m.Have]]) -> None:
+    def _report(self, reports: Sequence[tuple[PeerId, Said]]) -> None:
         """Have the op take all of these in, and ask what follows only with the last: 64 peers say
-        4 096 times what they hold."""
+        4 096 times what they hold. HASHES that follow are counted, as everybody is sent all."""
         operation = self.machine.first.operation
         for peer, message in reports[:-1]:
             if operation is not None:
-                operation.reports.hear(peer, message, self.now_s)
+                news = operation.reports.hear(peer, message, self.now_s)
+                self.hashes_bytes += 0 if news is None else len(m.encode(news))
         self.say(*reports[-1])
 
     def close(self) -> None:
         """End all that belongs to it."""
-        self._store.close()
+        if self._store is not None:
+            self._store.close()
 
 
 def terms_of(num_peers: int, rounds: int) -> RunTerms:
@@ -333,16 +382,45 @@ def measure(num_peers: int, rounds: int, directory: Path) -> dict[str, float]:
     return row
 
 
+def measure_op(num_peers: int, ops: int = 3) -> dict[str, float]:
+    """Run a few ops and count what a peer is sent of each."""
+    run = Run(num_peers, None, ops + 1)
+    run.round()
+    run.sent.clear()
+    run.hashes_bytes = 0
+    before = run.ledger_bytes
+    for _ in range(ops):
+        run.round()
+    view = run.machine.view.first.op
+    assert view is not None
+    ledger = Counter[PeerId]()
+    for (peer, kind), num_bytes in run.sent.items():
+        ledger[peer] += num_bytes if kind in ("Records", "Sheet") else 0
+    row = {
+        "cells": view.cells.count,
+        "ledger_bytes_sent": round(max(ledger.values()) / ops),
+        "hashes_bytes_sent": round(run.hashes_bytes / ops),
+        "ledger_bytes_kept": round((run.ledger_bytes - before) / ops),
+    }
+    run.close()
+    return row
+
+
 def main() -> int:
     """Measure and print."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=_Plain)
     parser.add_argument("--peers", type=int, default=limits.CELL_PEERS_MAX)
     parser.add_argument("--rounds", type=int, default=2000)
+    parser.add_argument("--op", action="store_true", help="bytes of one op that a peer is sent")
     parser.add_argument("--json", action="store_true", help="one JSON object on stdout")
     options = parser.parse_args()
     with tempfile.TemporaryDirectory() as place:
-        row = measure(options.peers, options.rounds, Path(place))
-    told = {"peers": options.peers, "rounds": options.rounds, **row}
+        if options.op:
+            told: dict[str, float] = {"peers": options.peers}
+            told |= measure_op(options.peers)
+        else:
+            told = {"peers": options.peers, "rounds": options.rounds}
+            told |= measure(options.peers, options.rounds, Path(place))
     if options.json:
         print(json.dumps(told))
     else:

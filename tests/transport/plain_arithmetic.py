@@ -42,11 +42,7 @@ class PlainSum:
         times = weight * (int(self._scalars.pop(0)) if self._scalars else 1)
         self._sums = [a + times * b for a, b in zip(self._sums, decode_part(part), strict=True)]
 
-    def add_sum(self, total: Buffer, weight: int) -> None:
-        given = struct.unpack(f"<{len(self._sums)}q", bytes(total))
-        self._sums = [a + b for a, b in zip(self._sums, given, strict=True)]
-
-    def total_bytes(self) -> bytes:
+    def sum(self) -> bytes:
         return struct.pack(f"<{len(self._sums)}q", *self._sums)
 
     def finish(self, total_weight: int) -> bytes:
@@ -75,9 +71,15 @@ class PlainArithmetic:
         if bytes(chunk[-8:]) == bytes(8):
             raise RemoteFault("scale", "nobody's weight is in it")
 
-    def check_sum(self, total: Buffer, num_values: int, window: Window) -> None:
-        if len(total) != 8 * num_values:
-            raise RemoteFault("length", f"a sum of {len(total)} bytes")
+    def check_sum(self, data: Buffer, num_values: int, window: Window, weight: int) -> None:
+        if len(data) != 8 * num_values:
+            raise RemoteFault("length", f"a sum of {len(data)} bytes")
+
+    def finish_sums(
+        self, sums: Sequence[Buffer], num_values: int, window: Window, weight: int
+    ) -> bytes:
+        rows = [struct.unpack(f"<{num_values}q", bytes(one)) for one in sums]
+        return struct.pack(f"<{num_values}qq", *map(sum, zip(*rows, strict=True)), weight)
 
     def accumulator(
         self,

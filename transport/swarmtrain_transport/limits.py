@@ -363,6 +363,10 @@ RUN_PEERS_MAX = 4096
 CELLS_MAX = RUN_PEERS_MAX // CELL_PEERS_MAX
 """Cells of an op: as many as a full run has."""
 
+SHEET_BYTES_MAX = 64 << 10
+"""Largest sheet of a cell: roots and signatures of CELL_PEERS_MAX contributors are 7 KiB, the
+signatures of its slices 4 KiB."""
+
 SUM_VALUES_MAX = FRAME_BYTES_MAX // 16
 """Values in one chunk of a mean that is summed in cells: a float64 each take half a frame."""
 

@@ -7,7 +7,7 @@ import msgspec
 
 from swarmtrain_transport.errors import RemoteFault
 from swarmtrain_transport.wire.messages import Records
-from swarmtrain_transport.wire.records import BodyReader, Record, outline_of, record_from_bytes
+from swarmtrain_transport.wire.records import BodyReader, outline_of
 
 NameOf = Callable[[bytes], str]
 
@@ -18,15 +18,19 @@ def told(message: object, name_of: NameOf, reader: BodyReader | None = None) -> 
     """A control message on one line; `reader` reads what the same peer is told."""
     if isinstance(message, Records):
         reader = reader or BodyReader()
-        lines = [_body(reader, record_from_bytes(raw), name_of) for raw in message.records]
+        lines = [_body(reader, raw, name_of) for raw in message.records]
         return f"records {message.first_index}..: {', '.join(lines)}"
     return _struct(message, name_of) if isinstance(message, msgspec.Struct) else str(message)
 
 
-def _body(reader: BodyReader, record: Record, name_of: NameOf) -> str:
+def _body(reader: BodyReader, raw: bytes, name_of: NameOf) -> str:
+    try:
+        record = reader.record(raw)
+    except RemoteFault:  # it is short by a PLAN that was told before this connection
+        return "PLAN"
     try:
         return _struct(reader.read(record), name_of)
-    except RemoteFault:  # its PLAN was told before this connection
+    except RemoteFault:  # its PLAN was told before
         outline = outline_of(record)
         return f"{outline.kind}({outline.op})"
 

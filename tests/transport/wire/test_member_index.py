@@ -3,6 +3,7 @@
 from typing import Any
 
 import msgpack
+import msgspec
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -26,6 +27,7 @@ from swarmtrain_transport.wire.records import (
     pack_struct,
     tag_of,
 )
+from tests.transport.cells_rig import next_in_cells
 from tests.transport.rig import (
     STRANGER,
     A,
@@ -40,6 +42,7 @@ from tests.transport.rig import (
 )
 
 KEYS = [bytes([number]) * 32 for number in range(70)]
+MANY = [number.to_bytes(2, "big") * 16 for number in range(1, 4097)]
 
 
 def read_back(value: Any, places: MemberIndex) -> Any:
@@ -78,6 +81,25 @@ def test_a_member_is_three_bytes_and_any_number_of_them_ten() -> None:
         assert len(msgpack.packb(places.shorten(KEYS[:count]))) == 10
     assert places.shorten([KEYS[1], KEYS[0]]) == [places.shorten(KEYS[1]), places.shorten(KEYS[0])]
     assert places.shorten([KEYS[1], KEYS[1]]) == [places.shorten(KEYS[1])] * 2
+
+
+def test_a_place_has_two_bytes_where_one_does_not_name_all() -> None:
+    for count, num_bytes in ((256, 3), (257, 4), (512, 4), (4096, 4)):
+        places = MemberIndex.among(MANY[:count])
+        for key in (MANY[0], MANY[count - 1]):
+            assert len(msgpack.packb(places.shorten(key))) == num_bytes
+            assert read_back(key, places) == key
+        named = MANY[0:count:3]
+        assert len(msgpack.packb(places.shorten(named))) <= 4 + count // 8 + 1
+        assert list(read_back(named, places)) == named
+
+
+@pytest.mark.parametrize("ext", [b"\x00", b"\x01\x02", b"\x00\x00\x00", b"\xff\xff"])
+def test_of_512_a_place_of_one_byte_or_beyond_them_is_refused(ext: bytes) -> None:
+    with pytest.raises(RemoteFault):
+        MemberIndex.among(MANY[:512]).lengthen(msgpack.ExtType(1, ext))
+    with pytest.raises(RemoteFault):
+        MemberIndex.among(MANY[:512]).lengthen(msgpack.ExtType(2, bytes(64) + b"\x01"))
 
 
 @pytest.mark.parametrize(
@@ -172,3 +194,23 @@ def test_an_op_of_64_is_short() -> None:
     chain.add(Commit(1, commit.plan_hash, commit.contributors, commit.slices, bytes(32),
                      (bytes(64),) * 64))  # fmt: skip
     assert sum(len(record.to_bytes()) for record in chain.records[before:]) < 19_000
+
+
+def test_a_commit_in_cells_names_contributors_once_and_an_op_of_512_is_short() -> None:
+    peers = MANY[:512]
+    chain = begun_chain(peers, 512 * 8)
+    plan = next_in_cells(chain, peers, 8)
+    before = len(chain.records)
+    chain.add(plan)
+    chain.add(Freeze(1, tuple(peers), {}, sheets=(bytes(32),) * 8))
+    view = chain.view.first.op
+    assert view is not None
+    commit = msgspec.structs.replace(commit_of(view), sheets=(bytes(32),) * 8)
+    fewer = msgspec.structs.replace(commit.slices[0], contributors=tuple(peers[:9]))
+    other = msgspec.structs.replace(commit, slices=(fewer, *commit.slices[1:]))
+    for one in (commit, other):
+        record = chain.next_record(one)
+        assert chain.ledger.reader.look(record) == one
+    chain.add(commit)
+    sizes = [len(record.to_bytes()) for record in chain.records[before:]]
+    assert sizes[0] < 40_000 and sizes[1] < 800 and sizes[2] < 20_000

@@ -32,6 +32,7 @@ from swarmtrain_transport.coordinator.ops.planning import (
     next_plan,
 )
 from swarmtrain_transport.coordinator.ops.reports import Report, check_signed
+from swarmtrain_transport.coordinator.ops.sheets import sheets_for
 from swarmtrain_transport.coordinator.ops.slicing import Detours, Slicing
 from swarmtrain_transport.coordinator.ops.timers import Pace
 from swarmtrain_transport.coordinator.stages.group_keepers import GroupKeepers
@@ -39,7 +40,7 @@ from swarmtrain_transport.kinds import CLOCKS, PAIRS_AT_ONCE
 from swarmtrain_transport.ledger.fold import GroupView, OpDecision
 from swarmtrain_transport.ledger.waits import Waits, add
 from swarmtrain_transport.links.link import PeerId
-from swarmtrain_transport.wire.messages import Applied, Offer, Ready
+from swarmtrain_transport.wire.messages import Applied, Offer, Ready, Sheet
 from swarmtrain_transport.wire.records import Commit, Freeze, Plan, Reassign, Skip, Verify
 
 
@@ -93,6 +94,7 @@ class GroupCoordinator:
         self._looked_s, self._is_look_due = -math.inf, False
         self.concerned = set[PeerId]()
         self.unheard: set[tuple[PeerId, PeerId]] = set()
+        self._sheets: list[tuple[PeerId, Sheet]] = []
         self._take_up(now_s)
 
     @property
@@ -197,6 +199,13 @@ class GroupCoordinator:
             for other, line in {**lines, **self.keepers.lines}.items():
                 if line.connected and operation.reports.concerns(other, news):
                     self._writer.send(other, news)
+
+    def send_sheets(self) -> None:
+        """Send the sheets of what was decided, after the records that name them."""
+        for peer, sheet in self._sheets:
+            if peer in self.group_peers.here and self.group_peers.here[peer].line.connected:
+                self._writer.send(peer, sheet)
+        self._sheets.clear()
 
     def names(self, peer: PeerId) -> bool:
         """Return True if a peer is in an op under way."""
@@ -328,6 +337,7 @@ class GroupCoordinator:
         if isinstance(decision, Reassign):
             self.chronicle.moved(decision, operation.view.owners)
         self._writer.append(decision)
+        self._sheets += sheets_for(operation.reports, decision)
         self.concerned |= operation.view.boots.keys()
         self.chronicle.decided(decision, now_s)
         if isinstance(decision, Freeze):

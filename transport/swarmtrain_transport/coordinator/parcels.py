@@ -3,6 +3,8 @@
 Every peer is sent every record, and most of them lack the same ones. So the ledger is cut into
 parcels at places that do not depend on who asks: whoever lacks more than one is sent the same
 messages as the others, up to the first cut and after the last.
+
+The newest records of ops in cells are sent in short (`short_records`): they are long, and go to all.
 """
 
 from bisect import bisect_right
@@ -12,10 +14,14 @@ from dataclasses import dataclass
 from swarmtrain_transport import limits
 from swarmtrain_transport.ledger.chain import Ledger, size_of
 from swarmtrain_transport.wire.messages import Image, Records
-from swarmtrain_transport.wire.records import Record
+from swarmtrain_transport.wire.records import Plan, Record, body_of, outline_of, tag_of
+from swarmtrain_transport.wire.short_records import NONE, Before, shortened
 
 _KEPT_BYTES = 4 << 20
 """Messages at hand: those after the newest SNAPSHOT, and those to where peers were told last."""
+
+_SHORT_KEPT = 32
+"""Newest records that go in short: as many as whoever is up to date lacks, and a few more."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,6 +47,10 @@ class Parcels:
         self._made: dict[tuple[int, int], Parcel] = {}
         self._made_bytes = 0
         self._images: tuple[int, tuple[Image, ...]] = (-1, ())
+        self._plans: dict[int, tuple[Before, bool]] = {}
+        """The newest PLAN of each group, and True if it has cells."""
+        self._short: dict[int, Before] = {}
+        """Records that go in short, by index, each with the PLAN that it is short by."""
 
     def added(self, record: Record) -> None:
         """The ledger has grown by a record."""
@@ -49,6 +59,27 @@ class Parcels:
             self._cuts.append(record.index)
             self._open_bytes = 0
         self._open_bytes += size
+        self._note(record)
+
+    def _note(self, record: Record) -> None:
+        """Find out if a record goes in short."""
+        kind, group, op = outline_of(record)
+        if op < 0:
+            return
+        before, is_in_cells = self._plans.get(group, (NONE, False))
+        if kind == tag_of(Plan):
+            plan = body_of(record)
+            is_in_cells = isinstance(plan, Plan) and plan.cells > 1
+            self._plans[group] = Before(group, op, record.body), is_in_cells
+        if is_in_cells:
+            self._short[record.index] = before if kind == tag_of(Plan) else NONE
+            if len(self._short) > _SHORT_KEPT:
+                del self._short[next(iter(self._short))]
+
+    def _bytes_of(self, record: Record) -> bytes:
+        before = self._short.get(record.index)
+        data = record.to_bytes()
+        return data if before is None else shortened(data, record.index, before)
 
     def since(self, first: int) -> Iterator[Parcel]:
         """Yield all records from this one on."""
@@ -63,7 +94,7 @@ class Parcels:
         known = self._made.pop((first, stop), None)
         if known is None:
             records = tuple(self._ledger.since(first, stop))
-            message = Records(first, tuple(record.to_bytes() for record in records))
+            message = Records(first, tuple(map(self._bytes_of, records)))
             known = Parcel(message, stop - 1, sum(map(size_of, records)))
             self._made_bytes += known.num_bytes
         self._made[first, stop] = known

@@ -697,6 +697,7 @@ class Rendezvous:
                 self._tell(peer, line)
         for group in self.groups.values():
             group.concerned.clear()
+            group.send_sheets()
 
     def _tell(self, peer: PeerId, line: PeerLine) -> None:
         """Send a peer what it lacks of the ledger, and before it where it can dial the others."""

@@ -19,6 +19,7 @@ from swarmtrain_transport.ledger.cells import Cells
 from swarmtrain_transport.ledger.inner_products import check_totals, vectors
 from swarmtrain_transport.ledger.lineage import Lineage
 from swarmtrain_transport.ledger.sample_weights import SampleCount
+from swarmtrain_transport.ledger.signed_roots import are_hashes
 from swarmtrain_transport.ledger.standing import Conduct, Standing, Words
 from swarmtrain_transport.ledger.transfers import content_name, is_kept
 from swarmtrain_transport.ledger.turns import are_apart
@@ -117,7 +118,8 @@ class OpView:
             they are not decided yet.
         slice_sets: contributors per slice, of all cells, None where they are not decided yet.
         outcome: COMMIT or SKIP; `outcome_hash` is the hash of that record.
-        roots: roots that the contributors have signed, from FREEZE.
+        roots: roots that the contributors have signed, from FREEZE; in cells they are in its sheets.
+        sheets: hashes of FREEZE's sheets, one per cell.
         scalars: whole vectors' numbers that the rule needs, from FREEZE.
         words: accused peers and their accusers.
         bodies: bodies of the op's records, PLAN first, as they are in the ledger.
@@ -142,6 +144,7 @@ class OpView:
     outcome: Commit | Skip | None = None
     outcome_hash: bytes = b""
     roots: dict[PeerId, SignedRoot] = field(default_factory=dict)
+    sheets: tuple[bytes, ...] = ()
     scalars: bytes = b""
     unfit: Mapping[PeerId, int] = field(default_factory=dict)
     bodies: list[bytes] = field(default_factory=list)
@@ -211,6 +214,12 @@ class OpView:
         is_first = not any(self.attempts[piece] for piece in self.cells.pieces(slice_index))
         return self.all_planned_id if self.frozen is None and is_first else None
 
+    @property
+    def all_sheets(self) -> tuple[bytes, ...]:
+        """Hashes of the sheets of FREEZE, and then of COMMIT."""
+        of_commit = self.outcome.sheets if isinstance(self.outcome, Commit) else ()
+        return self.sheets + of_commit
+
     def takes(self, peer: PeerId) -> bool:
         """Return True if the peer's part is in a slice of the result, as far as that is decided."""
         return any(peer in (named or ()) for named in self.slice_sets)
@@ -254,19 +263,28 @@ class OpView:
         is_whole = self.plan.kind in WHOLE
         if is_whole and body.roots.keys() != set(body.contributors):
             raise RemoteFault("order", "FREEZE does not say what each contributor has published")
+        self._check_sheets(body)
         check_totals(self.plan.scalars, vectors(body.contributors, self.plan.centre), body.scalars)
         self.frozen = tuple(sorted(body.contributors))
         self.excluded = dict(body.excluded)
         self.roots, self.scalars = dict(body.roots), body.scalars
+        self.sheets = body.sheets
         for index, attempt in enumerate(self.attempts):
             if attempt == 0:
                 own = tuple(peer for peer in self.frozen if peer == self.owners[index])
                 self.given_sets[index] = own if is_whole else self.cells.among(self.frozen, index)
         self._join_sets()
 
+    def _check_sheets(self, body: Freeze | Commit) -> None:
+        """A sheet for each cell, or none where there is one cell, or nobody can audit."""
+        count = self.cells.count if self.cells.count > 1 else 0
+        if len(body.sheets) not in (0, count) or not are_hashes(body.sheets):
+            raise RemoteFault("order", f"{len(body.sheets)} sheets for {self.cells.count} cells")
+
     def _check_commit(self, body: Commit) -> None:
         """COMMIT repeats what FREEZE and SFREEZE have decided, so that it can be read alone; where
         contributions stay whole it names those of FREEZE's whose contributions are held."""
+        self._check_sheets(body)
         sets = list(zip(self.attempts, self.slice_sets, strict=True))
         said = [(outcome.attempt, outcome.contributors) for outcome in body.slices]
         is_decided = body.contributors == self.frozen and said == sets

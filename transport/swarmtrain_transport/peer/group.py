@@ -18,6 +18,7 @@ from swarmtrain_transport.collective.ahead import Ahead
 from swarmtrain_transport.collective.auditing import AUDIT_FRAMES, Auditing
 from swarmtrain_transport.collective.exchange import Exchange
 from swarmtrain_transport.collective.local_stats import LocalStats
+from swarmtrain_transport.hashing import content_hash
 from swarmtrain_transport.kinds import PAIR
 from swarmtrain_transport.ledger.fold import GroupView, LedgerView, OfGroup
 from swarmtrain_transport.ledger.pairing import expected_partner
@@ -27,7 +28,7 @@ from swarmtrain_transport.peer.local_peer import Card
 from swarmtrain_transport.peer.progression import Progression
 from swarmtrain_transport.peer.state_finder import StateFinder
 from swarmtrain_transport.wire.frames import Frame, FrameKind
-from swarmtrain_transport.wire.messages import Applied, Hashes
+from swarmtrain_transport.wire.messages import Applied, Hashes, Sheet
 from swarmtrain_transport.wire.records import (
     Attest,
     Commit,
@@ -259,6 +260,16 @@ class GroupPeer(GroupPart):
         """Forget later ops: they were cancelled, and would take the place of those to come."""
         self.blobs.rewound(op)
         return [do.Rewound(op, self.view.group)]
+
+    def sheet(self, message: Sheet) -> None:
+        """Keep and serve a sheet of our cell, if the ledger names it; another one is nobody's."""
+        exchange = self.exchange_in(message.op)
+        view = self.view.commits.get(message.op) if exchange is None else exchange.view
+        digest = content_hash(message.data)
+        if view is None or digest not in view.all_sheets:
+            self._stats.ignored["sheet"] += 1
+        else:
+            self.blobs.keep_result(message.op, message.data, digest)
 
     def avoid(self, until_s: float) -> None:
         """Ask last, until then, to whom no connection can be made, and who is heard by a relay."""

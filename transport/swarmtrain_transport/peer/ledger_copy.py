@@ -34,6 +34,7 @@ from swarmtrain_transport.wire.records import (
     Verify,
     record_from_bytes,
 )
+from swarmtrain_transport.wire.short_records import is_short, short_from_bytes
 
 _LOOKED_AT = 64
 """Records of the past that are folded in one go."""
@@ -146,7 +147,9 @@ class LedgerCopy:
         Raises:
             RemoteFault: it is not the next link, contradicts the ledger, or plans what is illegal.
         """
-        record = record_from_bytes(raw)
+        if is_short(raw) and short_from_bytes(raw).index <= self.ledger.head_index:
+            return None  # the PLAN that it needs may be forgotten
+        record = self.ledger.reader.record(raw)
         if record.index <= self.ledger.head_index:
             return None
         body = self.ledger.append(record, self._judge)

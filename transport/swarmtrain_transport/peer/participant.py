@@ -353,6 +353,9 @@ class Participant:
             case say.Hashes():
                 for part in self._parts:
                     actions += part.hashes(message, now_s)
+            case say.Sheet():
+                if (meant := self.groups.get(message.group)) is not None:
+                    meant.sheet(message)
             case say.Accused():
                 if (accused := self.groups.get(message.group)) is not None:
                     accused.audits.accused(message)

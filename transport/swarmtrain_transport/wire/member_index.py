@@ -2,8 +2,8 @@
 
 A key would be named dozens of times in the records of an op. So a member's key is MessagePack
 extension 1 in a body, its place in the newest PLAN before (in a PLAN, among its own members) as one
-byte, and a sorted list of members is extension 2, a bitmap of places. Other keys stay as they are:
-any body can be written, and is read back as it was.
+byte, or as two where there are more than 256 members, and a sorted list of members is extension 2, a
+bitmap of places. Other keys stay as they are: any body can be written, and is read back as it was.
 """
 
 from collections.abc import Mapping, Sequence
@@ -14,11 +14,16 @@ from typing import Any
 
 import msgpack
 
+from swarmtrain_transport import limits
 from swarmtrain_transport.errors import RemoteFault
 
 _MEMBER, _MEMBERS = 1, 2
 
-_PLACES_MAX = 256
+_BYTE_PLACES = 256
+"""Members that one byte names."""
+
+EXT_BYTES_MAX = limits.RUN_PEERS_MAX // 8
+"""Bytes of a place, or of a bitmap of as many as there may be."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,15 +40,21 @@ class MemberIndex:
 
     @classmethod
     def among(cls, keys: Sequence[bytes]) -> "MemberIndex":
-        """Places of these, as many as one byte names."""
-        known = tuple(keys[:_PLACES_MAX])
+        """Places of these, as far as a bitmap reaches."""
+        known = tuple(keys[: limits.RUN_PEERS_MAX])
         return cls(known, {key: place for place, key in enumerate(known)})
+
+    @property
+    def _place_bytes(self) -> int:
+        return 1 if len(self.keys) <= _BYTE_PLACES else 2
 
     def shorten(self, value: Any) -> Any:
         """Put places in the place of keys, all the way down."""
         if isinstance(value, bytes):
             place = self.of.get(value)
-            return value if place is None else msgpack.ExtType(_MEMBER, bytes([place]))
+            if place is None:
+                return value
+            return msgpack.ExtType(_MEMBER, place.to_bytes(self._place_bytes, "little"))
         if isinstance(value, list | tuple):
             bitmap = self._bitmap(value)
             return bitmap if bitmap is not None else [self.shorten(one) for one in value]
@@ -75,12 +86,12 @@ class MemberIndex:
         return value
 
     def _named(self, code: int, data: bytes) -> bytes | tuple[bytes, ...]:
-        if code == _MEMBER and len(data) == 1 and data[0] < len(self.keys):
-            return self.keys[data[0]]
-        bits = int.from_bytes(data, "little")
-        if code != _MEMBERS or len(data) > _PLACES_MAX // 8 or bits >> len(self.keys):
+        number = int.from_bytes(data, "little")
+        if code == _MEMBER and len(data) == self._place_bytes and number < len(self.keys):
+            return self.keys[number]
+        if code != _MEMBERS or len(data) > EXT_BYTES_MAX or number >> len(self.keys):
             raise RemoteFault("record", "a place in PLAN that no member has")
-        return _sorted_members(self.keys, bits)
+        return _sorted_members(self.keys, number)
 
 
 @lru_cache(256)

@@ -476,6 +476,15 @@ class Hashes(Message, frozen=True, tag="hashes"):
     chunk_hashes: tuple[bytes, ...]
 
 
+class Sheet(Message, frozen=True, tag="sheet", omit_defaults=True):
+    """The sheet of the peer's cell that a FREEZE or COMMIT of `op` names by its hash (`sheets`),
+    after that record. It counts for nothing unless its hash is there."""
+
+    op: int
+    data: bytes
+    group: int = FIRST_GROUP
+
+
 class Accused(Message, frozen=True, tag="accused", omit_defaults=True):
     """The drawn auditor of `op` says that it holds this proof; whoever can, checks it."""
 
@@ -602,7 +611,7 @@ PeerMessage = (
     | LeaseRequest | PipelineReport | Places | Met | Carrying | Carried | Leaving | Leave
 )  # fmt: skip
 CoordinatorMessage = (
-    Challenge | Welcome | Tell | Keep | Records | Image | Hashes | Accused | LeaseGrant | Waiting
+    Challenge | Welcome | Tell | Keep | Records | Image | Hashes | Sheet | Accused | LeaseGrant | Waiting
     | StandsBy | Unreached | Tried | Listens | Meet | Part | Carry | Finished | Released
     | PipelineOrder | Refused
 )  # fmt: skip

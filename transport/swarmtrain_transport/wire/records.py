@@ -14,8 +14,9 @@ import msgspec
 
 from swarmtrain_transport.errors import RemoteFault
 from swarmtrain_transport.kinds import MEAN, PAIR_VECTORS
-from swarmtrain_transport.wire.member_index import NO_MEMBERS, MemberIndex
+from swarmtrain_transport.wire.member_index import EXT_BYTES_MAX, NO_MEMBERS, MemberIndex
 from swarmtrain_transport.wire.messages import FIRST_GROUP, kinds_of, written
+from swarmtrain_transport.wire.short_records import is_short, short_from_bytes
 from swarmtrain_transport.wire.text_place import TextPlace
 from swarmtrain_transport.wire.unpacking import unpack_limited
 
@@ -26,9 +27,6 @@ _RECORDS_AT_HAND = 256
 
 _PLANS_KEPT = 4
 """Newest PLANs of a group by which later records name its members: ops of it may overlap."""
-
-_EXT_BYTES_MAX = 32
-"""A place, or a bitmap of 256 of them."""
 
 
 class Body(msgspec.Struct, frozen=True, forbid_unknown_fields=True, tag_field="k"):
@@ -244,6 +242,7 @@ class Freeze(Body, frozen=True, tag="FREEZE", omit_defaults=True):
     owners or ``withdrew:REASON`` of the peer itself; `times` the evidence; `accusers` the owners on
     whose word it is left out, where that is so. `roots` is what the contributors have signed (where
     they stay whole, the root of what each has published), `scalars` what PLAN's rule needs of them.
+    In cells `roots` are in the `sheets` of the cells, which are named here by their hashes.
     """
 
     op: int
@@ -254,6 +253,7 @@ class Freeze(Body, frozen=True, tag="FREEZE", omit_defaults=True):
     scalars: bytes = b""
     accusers: dict[bytes, tuple[bytes, ...]] = {}
     group: int = FIRST_GROUP
+    sheets: tuple[bytes, ...] = ()
 
 
 class SliceFreeze(Body, frozen=True, tag="SFREEZE", omit_defaults=True):
@@ -279,7 +279,8 @@ class SliceOutcome(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_
 class Commit(Body, frozen=True, tag="COMMIT", omit_defaults=True):
     """The op's result, named by hashes. `contributors` is FREEZE's; a slice may have fewer.
 
-    `signatures` are the owners', one per slice, over what signed.result_payload names. Where
+    `signatures` are the owners', one per slice, over what signed.result_payload names; in cells they
+    are in the `sheets` of the cells, which are named here by their hashes. Where
     contributions stay whole `contributors` are those of FREEZE's whose contributions are held (of a
     pair op, whose pairs have exchanged); the others' slices have no contributor, root or signature.
     `behind` are contributors who live and for whom it has waited in vain: they have not said that
@@ -300,6 +301,7 @@ class Commit(Body, frozen=True, tag="COMMIT", omit_defaults=True):
     group: int = FIRST_GROUP
     waited: dict[bytes, int] = {}
     took: int = 0
+    sheets: tuple[bytes, ...] = ()
 
 
 class Skip(Body, frozen=True, tag="SKIP", omit_defaults=True):
@@ -534,6 +536,8 @@ def make_record(
         places = MemberIndex.among([member.peer for member in body.members])
         raw = places.shorten(raw) | {"members": raw["members"]}
     elif isinstance(body, _OF_AN_OP) and reader is not None:
+        if isinstance(body, Commit) and body.sheets:
+            raw["slices"] = _without(body.contributors, raw["slices"])
         raw = _places_in(reader.plan_of(body.group, body.op)).shorten(raw)
     unsigned = Record(index, prev_hash, term, msgpack.packb(raw), b"")
     return msgspec.structs.replace(unsigned, signature=sign(unsigned.hash))
@@ -575,6 +579,18 @@ class BodyReader:
     def plan_of(self, group: int, op: int) -> bytes:
         """Body of an op's PLAN record, b"" if it is none of the newest."""
         return self._plans.get(group, {}).get(op, b"")
+
+    def record(self, raw: bytes) -> Record:
+        """The record that was sent in these bytes, which may be short.
+
+        Raises:
+            RemoteFault: as `record_from_bytes`; or reason ``record``, it is short by a PLAN that is
+                none of the newest before it.
+        """
+        if is_short(raw):
+            short = short_from_bytes(raw)
+            raw = short.lengthened(self.plan_of(short.group, short.op))
+        return record_from_bytes(raw)
 
     def look(self, record: Record) -> AnyBody:
         """The typed body of the next record. Raises as `body_of`."""
@@ -627,7 +643,7 @@ def outline_of(record: Record) -> Outline:
 
 @lru_cache(_RECORDS_AT_HAND)
 def _outline_from(data: bytes) -> Outline:
-    raw = unpack_limited(data, ext_bytes_max=_EXT_BYTES_MAX)
+    raw = unpack_limited(data, ext_bytes_max=EXT_BYTES_MAX)
     if not isinstance(raw, dict) or not isinstance(tag := raw.get("k"), str) or tag not in _KINDS:
         raise RemoteFault("record", "a body of no known kind")
     group, op = raw.get("group", FIRST_GROUP), raw.get("op", -1)
@@ -639,10 +655,28 @@ def _outline_from(data: bytes) -> Outline:
 @lru_cache(_RECORDS_AT_HAND)
 def _body_from(data: bytes, plan: bytes) -> AnyBody:
     kind = _KINDS[_outline_from(data).kind]
-    raw = unpack_limited(data, ext_bytes_max=_EXT_BYTES_MAX)
+    raw = unpack_limited(data, ext_bytes_max=EXT_BYTES_MAX)
     if issubclass(kind, _OF_AN_OP):
         raw = _places_in(data if kind is Plan else plan).lengthen(raw)
+    if kind is Commit:
+        raw["slices"] = _with(raw.get("contributors"), raw.get("slices"))
     return _convert(raw, kind)
+
+
+def _without(contributors: Sequence[bytes], slices: Sequence[Any]) -> list[Any]:
+    """Outcomes of slices in cells, which are hundreds: None for the contributors of the whole op."""
+    return [[one[0], None if one[1] == contributors else one[1], *one[2:]] for one in slices]
+
+
+def _with(contributors: Any, slices: Any) -> Any:
+    """The same with them again."""
+    if not isinstance(slices, list):
+        return slices
+    short = [isinstance(one, list) and len(one) > 1 and one[1] is None for one in slices]
+    return [
+        [one[0], contributors, *one[2:]] if is_short else one
+        for one, is_short in zip(slices, short, strict=True)
+    ]
 
 
 @lru_cache(16)
@@ -650,7 +684,7 @@ def _places_in(plan: bytes) -> MemberIndex:
     """The members of a PLAN's body, none where there is none."""
     if not plan:
         return NO_MEMBERS
-    raw = unpack_limited(plan, ext_bytes_max=_EXT_BYTES_MAX)
+    raw = unpack_limited(plan, ext_bytes_max=EXT_BYTES_MAX)
     members = _convert(raw.get("members"), tuple[Member, ...])
     return MemberIndex.among([member.peer for member in members])
 

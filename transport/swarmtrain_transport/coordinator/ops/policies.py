@@ -23,6 +23,8 @@ from swarmtrain_transport.coordinator.ops import faults
 from swarmtrain_transport.coordinator.ops.faults import Moment
 from swarmtrain_transport.coordinator.ops.lateness import grace_s, results_grace_s
 from swarmtrain_transport.coordinator.ops.reassignment import dispute
+from swarmtrain_transport.coordinator.ops.sheets import commit_sheets, freeze_sheets
+from swarmtrain_transport.hashing import content_hash
 from swarmtrain_transport.kinds import GATHER, MEAN, PAIR
 from swarmtrain_transport.ledger.exclusion_rule import matrix_rule
 from swarmtrain_transport.ledger.fold import OpView, result_root, slice_root
@@ -292,9 +294,10 @@ def _freeze_of(at: Moment, contributors: AbstractSet[PeerId], accusers: Words = 
         named,
         {peer: faults.exclusion(at, peer, said) for peer, said in words.items()},
         {peer: faults.times(at, peer) for peer in words},
-        at.reports.roots_of(named),
+        at.reports.roots_of(named) if at.view.cells.count == 1 else {},
         scalars=at.reports.totals(named),
         accusers={p: tuple(said)[: limits.VOICES] for p, said in words.items() if said},
+        sheets=tuple(map(content_hash, freeze_sheets(at.reports, named))),
     )
 
 
@@ -307,6 +310,7 @@ def _commit_of(
     """COMMIT of these contributors; some others were waited for in vain.
 
     Where contributions stay whole, FREEZE has their roots; else each slice's owner has signed it.
+    In cells signatures are in sheets.
     """
     view = at.view
     outcomes, signatures = [], []
@@ -328,9 +332,10 @@ def _commit_of(
         tuple(peer for peer in view.frozen or () if peer in kept),
         tuple(outcomes),
         b"",
-        tuple(signatures),
+        tuple(signatures) if view.cells.count == 1 else (),
         behind=tuple(sorted(behind)),
         late=tuple(sorted(late)),
+        sheets=tuple(map(content_hash, commit_sheets(at.reports, signatures))),
     )
     return msgspec.structs.replace(commit, result_root=result_root(commit))
 
