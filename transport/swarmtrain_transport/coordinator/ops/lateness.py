@@ -184,5 +184,7 @@ def _grace_s(at: Moment, came_s: Sequence[float]) -> float:
 
 def next_s(at: Moment) -> float:
     """Return when somebody is not waited for any longer; infinity if that is not known."""
+    if not at.unawaited:
+        return math.inf  # asked at every report, and to look at all slices takes long
     given = at.reports.given(range(len(at.view.owners)))
     return results_grace_s(at) if at.view.frozen is not None else grace_s(at, given)

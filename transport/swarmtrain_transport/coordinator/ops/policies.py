@@ -84,7 +84,8 @@ def freeze_mean(at: Moment) -> Freeze | Reassign | Skip | None:
     due_s = max([at.timers.scatter_s, *map(at.timers.repair_s, repaired)])
     signed, able = at.reports.signed.keys(), at.contributors
     is_settled = able <= signed and faults.is_settled(at, able, rows)
-    if not is_settled and at.now_s < min(due_s, grace_s(at, at.reports.given(rows))):
+    given = at.reports.given(rows) if at.unawaited else NONE
+    if not is_settled and at.now_s < min(due_s, grace_s(at, given)):
         return None
     owners = {index: view.owners[index] for index in rows}
     before = {peer: words.against(peer) for peer in words.lacked}

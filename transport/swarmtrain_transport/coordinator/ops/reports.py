@@ -353,12 +353,12 @@ class Reports:
 
     def given(self, indexes: Collection[int]) -> set[PeerId]:
         """Return those who have given all that they had to give to these slices, alive or not."""
-        places: dict[PeerId, list[int]] = {}
+        givers, lacking = set[PeerId](), set[PeerId]()
         for index in indexes:
-            for giver in self.transfers[index].givers:
-                places.setdefault(giver, []).append(index)
-        whole = {peer for peer, own in places.items() if all(peer in self.row(i) for i in own)}
-        return whole - self.withdrawn.keys()
+            of_slice = self.transfers[index].givers
+            givers.update(of_slice)
+            lacking |= set(of_slice) - self.row(index)
+        return givers - lacking - self.withdrawn.keys()
 
     def word(self, peer: PeerId, index: int) -> str:
         """Return the owner's word on a contribution that is not complete at its slice
