@@ -51,6 +51,7 @@ from door import attack, cpu_s, resident_mb
 
 from swarmtrain.config import settings
 from swarmtrain.coordinator.service import run_terms, serve
+from swarmtrain.peer.network.patience import pause_s
 from swarmtrain_transport import limits
 from swarmtrain_transport.actions import SendToPeer
 from swarmtrain_transport.coordinator.members.meetings import Means
@@ -115,9 +116,6 @@ RAMP_PER_S = 150.0
 
 SETTLE_S = 40.0
 """Between the last arrival and the begin of the measurement: a round is over by then."""
-
-TRIES_S = 2.0
-
 
 # ---- one connection
 
@@ -299,7 +297,7 @@ class Peer:
         self.head, self.holds_from, self.now_index = -1, 0, -1
         self.op, self.begun_s = -1, 0.0
         self.came_s = self.probe_s = 0.0
-        self.told, self.steps = 0, 0
+        self.told, self.steps, self.failed = 0, 0, 0
         self._image = 0
 
     def dial(self, now_s: float) -> None:
@@ -315,8 +313,9 @@ class Peer:
         crowd.forget(self)
         if self.came_s:
             crowd.here -= 1
+        self.failed = 1 if self.came_s else self.failed + 1
         self.came_s = 0.0
-        crowd.after(random.uniform(0.5, 1.5) * TRIES_S, lambda: self.dial(time.monotonic()))
+        crowd.after(pause_s(self.failed, crowd.rng), lambda: self.dial(time.monotonic()))
 
     def say(self, message: Message) -> None:
         """Send a message, if the connection stands."""
@@ -532,6 +531,7 @@ class Crowd:
         self.offers = order["first"] == 0 and not order["joins"]
         self.newest = -1
         self.here = 0
+        self.rng = random.Random()
         self.peers: dict[bytes, Peer] = {}
         self.counts: Counter[str] = Counter()
         self.probes: list[tuple[float, float]] = []

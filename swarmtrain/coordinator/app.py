@@ -142,6 +142,7 @@ class CoordinatorApp:
         self._checkup = Checkup(door, shell.now_s, lambda *who: shell.machine.near(*who))
         self._mapped = MappedPorts(self._dialler, shell.now_s)
         self._repeats = Repeats(logger, shell.now_s)
+        self._turnstile = asyncio.Lock()
         shell.machine.reads(texts.progress)
         self.is_ready = False
         """Answer /readyz: True if peers may come."""
@@ -260,7 +261,11 @@ class CoordinatorApp:
             if not isinstance(knock, Knock):
                 raise RemoteFault("hello", "the first message must be Knock")
             await self._slow_down(request, knock, nonce)
-            return self._let_in(request, knock, nonce)
+            # To let one in takes milliseconds, as its record goes to the disk: one in a turn of the
+            # loop, or a crowd that comes would keep the members waiting.
+            async with self._turnstile:
+                await asyncio.sleep(0)
+                return self._let_in(request, knock, nonce)
         except RemoteFault as fault:
             refusal = Refused("SWT-E501", cleaned(str(fault)))
         except DoorClosed as closed:

@@ -45,6 +45,12 @@ STRANGERS_MAX = 128
 """Connections before the door at once, twice the peers of a full run that all come back. TLS takes
 0.1 MB of each."""
 
+HOUSEHOLD = 4
+GRACE_S = 5.0
+"""Where the place is full, a stranger is not pushed out for so long, unless more than so many of
+its network stand here: a crowd that comes faster than it is let in would push out everybody just
+before its turn, and all would come again. That takes TLS most of a core."""
+
 STRANGERS_PER_NETWORK = 64
 """Connections from one network among those: a whole run behind one router, and half of the place
 for others."""
@@ -140,13 +146,15 @@ class Doorstep(Generic[S]):
     """Keeps the connections that stand before the door, and limits how fast they come. A flood from
     one network takes the place of its own, not of others: whoever is of the most numerous has to
     go, the one that has had the longest time first. A flood from very many networks is let through
-    at a pace; who was let in before, and who has not come lately, has a pace of its own."""
+    at a pace; who was let in before, and who has not come lately, has a pace of its own. Where the
+    place is full of those who have just come, newcomers are sent away, but for those of networks
+    that somebody was let in from: they push out others."""
 
     def __init__(self) -> None:
         self._new = _Pace(NEWCOMERS_PER_S, NEWCOMERS_AT_ONCE)
         self._again = _Pace(NEWCOMERS_PER_S, NEWCOMERS_AT_ONCE)
         self._trusted: OrderedDict[str, None] = OrderedDict()
-        self._standing: dict[S, str] = {}
+        self._standing: dict[S, tuple[str, float]] = {}
         self._numbers: Counter[str] = Counter()
         self._arrivals: OrderedDict[str, tuple[float, float]] = OrderedDict()
 
@@ -175,21 +183,21 @@ class Doorstep(Generic[S]):
         self._arrivals.move_to_end(network)
         if len(self._arrivals) > ADDRESSES_MAX:
             self._arrivals.popitem(last=False)
-        self._standing[stranger] = network
+        self._standing[stranger] = network, now_s
         self._numbers[network] += 1
+        loser = None
         if self._numbers[network] > STRANGERS_PER_NETWORK:
-            return self._dismiss(network)
-        if len(self._standing) > STRANGERS_MAX:
-            most = max(self._numbers.values())
-            return self._dismiss(
-                next(each for each in self._standing.values() if self._numbers[each] == most)
-            )
-        return None
+            loser = self._oldest(lambda where: where == network)
+        elif len(self._standing) > STRANGERS_MAX:
+            loser = self._superfluous(stranger, now_s)
+        if loser is not None:
+            self.leave(loser, was_let_in=False)
+        return loser
 
     def leave(self, stranger: S, *, was_let_in: bool) -> None:
         """The stranger went; one that was let in has never counted. Twice is allowed."""
-        network = self._standing.pop(stranger, None)
-        if network is None:
+        network, _ = self._standing.pop(stranger, ("", 0.0))
+        if not network:
             return
         self._numbers[network] -= 1
         if not self._numbers[network]:
@@ -203,10 +211,20 @@ class Doorstep(Generic[S]):
             recent, since_s = self._arrivals[network]
             self._arrivals[network] = (max(0.0, recent - 1.0), since_s)
 
-    def _dismiss(self, network: str) -> S:
-        oldest = next(each for each, where in self._standing.items() if where == network)
-        self.leave(oldest, was_let_in=False)
-        return oldest
+    def _superfluous(self, newcomer: S, now_s: float) -> S:
+        """Return who has to go where the place is full."""
+        most = max(self._numbers.values())
+        if most > HOUSEHOLD:
+            return self._oldest(lambda where: self._numbers[where] == most)
+        oldest = next(iter(self._standing))
+        if now_s >= self._standing[oldest][1] + GRACE_S:
+            return oldest
+        if self._standing[newcomer][0] not in self._trusted:
+            return newcomer
+        return next((e for e, (w, _) in self._standing.items() if w not in self._trusted), newcomer)
+
+    def _oldest(self, is_of: Callable[[str], bool]) -> S:
+        return next(each for each, (where, _) in self._standing.items() if is_of(where))
 
 
 class Door:

@@ -331,6 +331,7 @@ class Porch:
                 await readable(stream)
 
     def _welcomed(self, line: Line, member: PeerId) -> None:
+        self._doorstep.leave(line, was_let_in=True)  # at once: nobody pushes it out any more
         lines = self._members.setdefault(member, deque())
         lines.append(line)
         for surplus in tuple(lines)[:-MEMBER_CONNECTIONS_MAX]:
