@@ -298,9 +298,11 @@ class CoordinatorApp:
     def _let_in(self, request: web.Request, knock: Knock, nonce: bytes) -> tuple[PeerId, Outlet]:
         """Judge and tell the machine without awaiting, so that no two take an invite's last use."""
         remote = request.remote or ""
-        admitted = self._door.judge(knock, nonce, remote, self._shell.now_s())
         transport = request.transport
-        own = transport.get_extra_info("sockname") if transport is not None else None
+        if transport is None or transport.is_closing():
+            raise ConnectionError("it has left, or had to, while it waited")
+        admitted = self._door.judge(knock, nonce, remote, self._shell.now_s())
+        own = transport.get_extra_info("sockname")
         if self._shell.is_elsewhere(admitted.peer, admitted.hello.boot):
             raise DoorClosed("SWT-E408", "Another process with this peer's key is in the run.")
         try:
@@ -310,7 +312,7 @@ class CoordinatorApp:
             raise
         hello = msgspec.structs.replace(admitted.hello, host=host)
         _welcome(request, admitted.peer)
-        outlet = Outlet(transport.abort if transport is not None else lambda: None)
+        outlet = Outlet(transport.abort)
         self._shell.connect(admitted.peer, outlet, hello, admitted.invite_id, remote)
         place = Place(hello.boot, hello.host, hello.port)
         tell = partial(self._tried, admitted.peer, outlet, place)
