@@ -41,6 +41,7 @@ import subprocess
 import sys
 import tempfile
 import time
+from bisect import bisect_left, insort
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
@@ -240,6 +241,8 @@ class Copy:
         self.raw: dict[int, bytes] = {}
         self.news: dict[int, AnyBody] = {}
         self.hashes: dict[int, bytes] = {}
+        self.newest = -1
+        self._told: list[int] = []
         self._reader = BodyReader()
 
     def take(self, index: int, raw: bytes) -> None:
@@ -249,10 +252,18 @@ class Copy:
         self.raw[index] = raw
         record = record_from_bytes(raw)
         body = self._reader.read(record)
+        self.newest = max(self.newest, index)
         if isinstance(body, Plan | Freeze | Commit | Skip | Attest):
             self.news[index] = body
+            insort(self._told, index)
         if isinstance(body, Plan):
             self.hashes[body.op] = record.hash
+
+
+    def has_news(self, first: int, last: int) -> bool:
+        """Return False if all of these records are known, and none says anything to a peer."""
+        at = bisect_left(self._told, first)
+        return last > self.newest or (at < len(self._told) and self._told[at] <= last)
 
 
 def root_after(op: int) -> bytes:
@@ -266,6 +277,7 @@ class Parts:
     def __init__(self, plan: Plan, plan_hash: bytes) -> None:
         self.plan, self.plan_hash = plan, plan_hash
         self.plan_id = int.from_bytes(plan_hash[:8], "little")
+        self.members = {member.peer for member in plan.members}
         self.givers = [member.peer for member in plan.members if member.weight]
         self.frozen: tuple[bytes, ...] = ()
         self._roots = {peer: self._drawn(peer) for peer in self.givers}
@@ -420,10 +432,16 @@ class Peer:
         if self.steps % PROBE_EVERY == life % PROBE_EVERY and self.came_s:
             self.probe_s = time.monotonic()
             self._send(b"probe", 9)
-        pause_s = crowd.progress_s * (random.random() if self.steps == 1 else 1.0)
+        is_busy = any(self.identity.peer_id in parts.members for parts in crowd.under_way())
+        pause_s = limits.PROGRESS_S if is_busy else crowd.progress_s
+        pause_s *= random.random() if self.steps == 1 else 1.0
         crowd.after(pause_s, lambda: self._report(life))
 
     def _read(self, first: int, records: Sequence[bytes], now_s: float) -> None:
+        last = first + len(records) - 1
+        if not self.crowd.copy.has_news(max(first, self.head + 1), last):
+            self.head = max(self.head, last)
+            records = ()
         for index, raw in enumerate(records, first):
             if index <= self.head:
                 continue
@@ -446,6 +464,9 @@ class Peer:
         if isinstance(body, Plan):
             parts = crowd.parts_of(body)
             crowd.heard(body.op, now_s)
+            if self.identity.peer_id in parts.members:
+                self.told += 1
+                self._report(self.told)
             if self.identity.peer_id in parts.givers:
                 self._give(parts)
         elif isinstance(body, Freeze) and body.op in crowd.parts:
@@ -649,6 +670,10 @@ class Crowd:
             self.parts[plan.op] = known = Parts(plan, plan_hash)
             self.parts.pop(plan.op - 4, None)
         return known
+
+    def under_way(self) -> Iterator[Parts]:
+        """Ops without an outcome yet."""
+        return (parts for op, parts in self.parts.items() if op not in self._outcomes)
 
     def heard(self, op: int, now_s: float) -> None:
         """A peer has read a PLAN."""

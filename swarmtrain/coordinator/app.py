@@ -261,6 +261,8 @@ class CoordinatorApp:
             if not isinstance(knock, Knock):
                 raise RemoteFault("hello", "the first message must be Knock")
             await self._slow_down(request, knock, nonce)
+            if (line := line_of(request.transport)) is not None:
+                line.expect()
             # To let one in takes milliseconds, as its record goes to the disk: one in a turn of the
             # loop, or a crowd that comes would keep the members waiting.
             async with self._turnstile:
@@ -300,6 +302,7 @@ class CoordinatorApp:
         remote = request.remote or ""
         transport = request.transport
         if transport is None or transport.is_closing():
+            self._door.forget(knock.peer_id)
             raise ConnectionError("it has left, or had to, while it waited")
         admitted = self._door.judge(knock, nonce, remote, self._shell.now_s())
         own = transport.get_extra_info("sockname")

@@ -11,6 +11,7 @@ from swarmtrain.coordinator.door.admission import (
     ADDRESSES_MAX,
     ARRIVALS_AT_ONCE,
     ARRIVALS_PER_S,
+    EXPECTED_MAX,
     FAILED_KNOCKS_MAX,
     FAILED_WINDOW_S,
     GRACE_S,
@@ -312,6 +313,23 @@ def test_where_all_have_just_come_newcomers_are_sent_away_or_nobody_would_ever_c
     assert not any(crowd.come(f"198.51.100.{number // HOUSEHOLD}") for number in range(128))
     assert crowd.come("203.0.113.1", now_s=GRACE_S - 1.0) == [crowd.came]
     assert crowd.come("203.0.113.1", now_s=GRACE_S) == [1], "it has had its time"
+    assert len(crowd.step) == STRANGERS_MAX
+
+
+def test_who_waits_for_its_turn_only_is_not_pushed_out() -> None:
+    crowd = Crowd()
+    assert not any(crowd.come(f"198.51.100.{number}") for number in range(STRANGERS_MAX))
+    for stranger in range(1, EXPECTED_MAX + 10):
+        crowd.step.expect(stranger)
+        crowd.step.expect(stranger)
+    assert not any(crowd.come(f"203.0.113.{number}") for number in range(EXPECTED_MAX))
+    assert len(crowd.step) == len([*crowd.step]) == STRANGERS_MAX + EXPECTED_MAX
+    assert crowd.come("192.0.2.1", now_s=GRACE_S) == [EXPECTED_MAX + 1]
+    crowd.step.expect(EXPECTED_MAX + 2)  # there is no more room
+    assert crowd.come("192.0.2.2", now_s=GRACE_S) == [EXPECTED_MAX + 2]
+    for stranger in range(1, EXPECTED_MAX + 1):
+        crowd.step.leave(stranger, was_let_in=True)
+        crowd.step.leave(stranger, was_let_in=True)
     assert len(crowd.step) == STRANGERS_MAX
 
 

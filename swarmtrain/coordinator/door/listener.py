@@ -69,6 +69,7 @@ class Line(asyncio.Protocol):
     Args:
         stream: connection as it was accepted.
         server: the HTTP server's side.
+        expected: called when it has shown that it may become a member's, and waits for its turn.
         welcomed: called when it has become a member's.
         ended: called when it was a member's, and is gone.
 
@@ -84,6 +85,7 @@ class Line(asyncio.Protocol):
         self,
         stream: socket.socket,
         server: asyncio.Protocol,
+        expected: Callable[["Line"], None],
         welcomed: Callable[["Line", PeerId], None],
         ended: Callable[["Line", PeerId], None],
     ) -> None:
@@ -92,7 +94,7 @@ class Line(asyncio.Protocol):
         self.is_wordless = self.is_viewer = False
         self.stream = stream
         self._server = server
-        self._welcomed, self._ended = welcomed, ended
+        self._expected, self._welcomed, self._ended = expected, welcomed, ended
         self._transport: asyncio.Transport | None = None
         self._num_bytes = 0
         self._allowed_bytes = STRANGER_BYTES_MAX
@@ -103,6 +105,10 @@ class Line(asyncio.Protocol):
             self.member = member
             self.settled.set()
             self._welcomed(self, member)
+
+    def expect(self) -> None:
+        """Let it wait for its turn: it has shown that it may come in."""
+        self._expected(self)
 
     def allow(self, num_bytes: int) -> None:
         """Let a stranger send so many bytes more than others."""
@@ -269,7 +275,9 @@ class Porch:
                 await asyncio.sleep(0)  # accepting what waits does not await by itself
 
     def _receive(self, stream: socket.socket, address: str) -> None:
-        line = Line(stream, self._serve(), self._welcomed, self._ended)
+        line = Line(
+            stream, self._serve(), self._doorstep.expect, self._welcomed, self._ended
+        )
         loser = self._doorstep.enter(line, address, self._loop.time())
         if loser is line:
             stream.close()

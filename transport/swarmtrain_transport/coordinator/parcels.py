@@ -38,6 +38,9 @@ class Parcels:
         self._ledger = ledger
         self._cuts: list[int] = []
         self._open_bytes = 0
+        self._newest: list[bytes] = []
+        self._newest_bytes = 0
+        """The newest records as they travel: in a crowd each peer lacks others of them."""
         self._made: dict[tuple[int, int], Parcel] = {}
         self._made_bytes = 0
         self._images: tuple[int, tuple[Image, ...]] = (-1, ())
@@ -49,6 +52,11 @@ class Parcels:
             self._cuts.append(record.index)
             self._open_bytes = 0
         self._open_bytes += size
+        self._newest.append(data := record.to_bytes())
+        self._newest_bytes += len(data)
+        if self._newest_bytes > limits.LEDGER_MEMORY_BYTES:
+            self._newest = self._newest[len(self._newest) // 2 :]
+            self._newest_bytes = sum(map(len, self._newest))
 
     def since(self, first: int) -> Iterator[Parcel]:
         """Yield all records from this one on."""
@@ -62,14 +70,19 @@ class Parcels:
     def _parcel(self, first: int, stop: int) -> Parcel:
         known = self._made.pop((first, stop), None)
         if known is None:
-            records = tuple(self._ledger.since(first, stop))
-            message = Records(first, tuple(record.to_bytes() for record in records))
-            known = Parcel(message, stop - 1, sum(map(size_of, records)))
+            records = self._bytes_of(first, stop)
+            known = Parcel(Records(first, records), stop - 1, sum(map(len, records)))
             self._made_bytes += known.num_bytes
         self._made[first, stop] = known
         while self._made_bytes > _KEPT_BYTES:
             self._made_bytes -= self._made.pop(next(iter(self._made))).num_bytes
         return known
+
+    def _bytes_of(self, first: int, stop: int) -> tuple[bytes, ...]:
+        at = first - (len(self._ledger) - len(self._newest))
+        if at >= 0:
+            return tuple(self._newest[at : at + stop - first])
+        return tuple(record.to_bytes() for record in self._ledger.since(first, stop))
 
     def image(self, index: int, image: bytes, begins: tuple[bytes, bytes]) -> tuple[Image, ...]:
         """Return the pieces of a SNAPSHOT's image; the first brings the two records that it begins
