@@ -142,7 +142,7 @@ class CoordinatorApp:
         self._checkup = Checkup(door, shell.now_s, lambda *who: shell.machine.near(*who))
         self._mapped = MappedPorts(self._dialler, shell.now_s)
         self._repeats = Repeats(logger, shell.now_s)
-        self._turnstile = asyncio.Lock()
+        self._turnstile, self._has_turned = asyncio.Lock(), False
         shell.machine.reads(texts.progress)
         self.is_ready = False
         """Answer /readyz: True if peers may come."""
@@ -261,13 +261,7 @@ class CoordinatorApp:
             if not isinstance(knock, Knock):
                 raise RemoteFault("hello", "the first message must be Knock")
             await self._slow_down(request, knock, nonce)
-            if (line := line_of(request.transport)) is not None:
-                line.expect()
-            # To let one in takes milliseconds, as its record goes to the disk: one in a turn of the
-            # loop, or a crowd that comes would keep the members waiting.
-            async with self._turnstile:
-                await asyncio.sleep(0)
-                return self._let_in(request, knock, nonce)
+            return await self._in_turn(request, knock, nonce)
         except RemoteFault as fault:
             refusal = Refused("SWT-E501", cleaned(str(fault)))
         except DoorClosed as closed:
@@ -283,6 +277,25 @@ class CoordinatorApp:
             await socket.send_bytes(encode(refusal))
         await socket.close()
         return None
+
+    async def _in_turn(
+        self, request: web.Request, knock: Knock, nonce: bytes
+    ) -> tuple[PeerId, Outlet]:
+        """Let in one in a turn of the loop. That takes milliseconds, as its record goes to the
+        disk: a crowd that comes would keep the members waiting."""
+        line = line_of(request.transport)
+        if line is not None and not line.expect():
+            self._door.forget(knock.peer_id)
+            raise ConnectionError("too many wait for their turn")
+        async with self._turnstile:
+            while self._has_turned:
+                await asyncio.sleep(0)
+            self._has_turned = True
+            asyncio.get_running_loop().call_soon(self._turn)
+            return self._let_in(request, knock, nonce)
+
+    def _turn(self) -> None:
+        self._has_turned = False
 
     async def _slow_down(self, request: web.Request, knock: Knock, nonce: bytes) -> None:
         """Let a key that comes again and again wait, or for longer than that come back later."""

@@ -316,18 +316,20 @@ def test_where_all_have_just_come_newcomers_are_sent_away_or_nobody_would_ever_c
     assert len(crowd.step) == STRANGERS_MAX
 
 
-def test_who_waits_for_its_turn_only_is_not_pushed_out() -> None:
+def test_who_waits_for_its_turn_is_not_pushed_out_and_not_too_many_wait() -> None:
     crowd = Crowd()
-    assert not any(crowd.come(f"198.51.100.{number}") for number in range(STRANGERS_MAX))
-    for stranger in range(1, EXPECTED_MAX + 10):
-        crowd.step.expect(stranger)
-        crowd.step.expect(stranger)
-    assert not any(crowd.come(f"203.0.113.{number}") for number in range(EXPECTED_MAX))
-    assert len(crowd.step) == len([*crowd.step]) == STRANGERS_MAX + EXPECTED_MAX
-    assert crowd.come("192.0.2.1", now_s=GRACE_S) == [EXPECTED_MAX + 1]
-    crowd.step.expect(EXPECTED_MAX + 2)  # there is no more room
-    assert crowd.come("192.0.2.2", now_s=GRACE_S) == [EXPECTED_MAX + 2]
-    for stranger in range(1, EXPECTED_MAX + 1):
+    for number in range(EXPECTED_MAX - 1):
+        assert not crowd.come(f"198.51.100.{number}", now_s=number / 10)
+        assert crowd.step.expect(crowd.came) and crowd.step.expect(crowd.came)
+    first = crowd.came + 1
+    for number in range(STRANGERS_MAX + 10):
+        gone = crowd.come(f"203.0.113.{number}", now_s=100.0 + number)
+        assert gone == ([first + number - STRANGERS_MAX] if number >= STRANGERS_MAX else [])
+    assert len(crowd.step) == len([*crowd.step]) == STRANGERS_MAX + EXPECTED_MAX - 1
+    assert not crowd.step.expect(first), "it had to go"
+    assert crowd.step.expect(crowd.came) and not crowd.step.expect(crowd.came - 1)
+    assert crowd.come("192.0.2.1", now_s=1000.0) == [crowd.came], "it is sent away before TLS"
+    for stranger in range(1, EXPECTED_MAX):
         crowd.step.leave(stranger, was_let_in=True)
         crowd.step.leave(stranger, was_let_in=True)
     assert len(crowd.step) == STRANGERS_MAX

@@ -436,6 +436,7 @@ def test_those_who_come_together_are_let_in_one_in_a_turn(
             loop.call_soon(count)
 
         async with serving(tmp_path) as rig:
+
             def let_in(*knock: Any) -> tuple[bytes, Outlet]:
                 turns.append(turn)
                 return bytes(32), Outlet(lambda: None)

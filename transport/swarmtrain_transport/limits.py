@@ -530,7 +530,7 @@ CROWD_LOOK_S = 0.25
 an op of a crowd takes many times as long."""
 
 CROWD_DECIDE_S = 0.05
-"""Interval at which it looks what follows from the reports of an op: the 64 members of one say 8 192
+"""Interval at which it looks what follows from an op's reports: the 64 members of one say 8 192
 things within seconds, and each look at all that they have said takes 0.2 ms."""
 
 CROWD_REACH_S = 1.0

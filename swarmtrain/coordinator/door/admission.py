@@ -179,6 +179,8 @@ class Doorstep(Generic[S]):
             comes too fast, or nobody. Only the newcomer is forgotten at once; `leave` follows for
             others.
         """
+        if len(self._expected) >= EXPECTED_MAX:
+            return stranger  # before it costs anything: it would only wait
         network = network_of(address)
         recent, since_s = self._arrivals.get(network, (0.0, now_s))
         recent = max(0.0, recent - (now_s - since_s) * ARRIVALS_PER_S) + 1.0
@@ -215,10 +217,11 @@ class Doorstep(Generic[S]):
             recent, since_s = self._arrivals[network]
             self._arrivals[network] = (max(0.0, recent - 1.0), since_s)
 
-    def expect(self, stranger: S) -> None:
-        """Let it wait for its turn to come in, if not too many do."""
+    def expect(self, stranger: S) -> bool:
+        """Let it wait for its turn to come in; False if it is gone, or too many do."""
         if len(self._expected) < EXPECTED_MAX and (network := self._leave_step(stranger)):
             self._expected[stranger] = network
+        return stranger in self._expected
 
     def _leave_step(self, stranger: S) -> str:
         """Count a stranger no more; the answer is its network, "" if it was not counted."""
@@ -373,13 +376,15 @@ class Door:
             raise DoorClosed("SWT-E315", "The organiser has withdrawn this invite.")
         if row.has_expired(self._wall_clock()):
             raise DoorClosed("SWT-E314", "This invite has expired. Ask for a new one.")
-        for other in [one for one in self._promised if self._store.is_admitted(one)]:
-            del self._promised[other]  # its JOIN has counted the use
-        others = [other for other, by in self._promised.items() if by == row.invite_id]
-        if row.is_used_up(sum(other != peer for other in others)):
-            raise DoorClosed(
-                "SWT-E311", f"All {row.uses_max} uses of this invite are taken. Ask for a new one."
-            )
+        if row.uses_max:
+            for other in [one for one in self._promised if self._store.is_admitted(one)]:
+                del self._promised[other]  # its JOIN has counted the use
+            others = [other for other, by in self._promised.items() if by == row.invite_id]
+            if row.is_used_up(sum(other != peer for other in others)):
+                raise DoorClosed(
+                    "SWT-E311",
+                    f"All {row.uses_max} uses of this invite are taken. Ask for a new one.",
+                )
         return row.invite_id
 
 

@@ -85,7 +85,7 @@ class Line(asyncio.Protocol):
         self,
         stream: socket.socket,
         server: asyncio.Protocol,
-        expected: Callable[["Line"], None],
+        expected: Callable[["Line"], bool],
         welcomed: Callable[["Line", PeerId], None],
         ended: Callable[["Line", PeerId], None],
     ) -> None:
@@ -106,9 +106,9 @@ class Line(asyncio.Protocol):
             self.settled.set()
             self._welcomed(self, member)
 
-    def expect(self) -> None:
-        """Let it wait for its turn: it has shown that it may come in."""
-        self._expected(self)
+    def expect(self) -> bool:
+        """Let it wait for its turn, as it has shown that it may come in; False if too many do."""
+        return self._expected(self)
 
     def allow(self, num_bytes: int) -> None:
         """Let a stranger send so many bytes more than others."""
@@ -275,9 +275,7 @@ class Porch:
                 await asyncio.sleep(0)  # accepting what waits does not await by itself
 
     def _receive(self, stream: socket.socket, address: str) -> None:
-        line = Line(
-            stream, self._serve(), self._doorstep.expect, self._welcomed, self._ended
-        )
+        line = Line(stream, self._serve(), self._doorstep.expect, self._welcomed, self._ended)
         loser = self._doorstep.enter(line, address, self._loop.time())
         if loser is line:
             stream.close()
