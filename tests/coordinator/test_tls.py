@@ -65,7 +65,7 @@ async def joined(
     ours = tls.secured(stream, keys.server_context())
     await tls.shake_hands(ours)
     told = Told()
-    transport = TlsTransport(ours, told, close_s)
+    transport = TlsTransport(ours, told, bytearray(tls.RECORD_BYTES), close_s)
     reader, writer = await coming
     try:
         yield transport, told, reader, writer

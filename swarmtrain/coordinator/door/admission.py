@@ -45,11 +45,12 @@ STRANGERS_MAX = 128
 """Connections before the door at once, twice the peers of a full run that all come back. TLS takes
 0.1 MB of each."""
 
-HOUSEHOLD = 4
 GRACE_S = 2.0
-"""Where the place is full, a stranger is not pushed out for so long, unless more than so many of
-its network stand here: a crowd that comes faster than TLS begins would push out everybody just
+"""Time for which a stranger is not pushed out where the place is full, unless more than HOUSEHOLD
+of its network stand here: a crowd that comes faster than TLS begins would push out everybody just
 before it stands, and all would come again."""
+
+HOUSEHOLD = 4
 
 EXPECTED_MAX = 128
 """Strangers beside those who have shown that they may come in, and wait for their turn: each JOIN

@@ -20,7 +20,13 @@ from aiohttp.http_exceptions import HttpProcessingError
 
 from swarmtrain.console.repeats import Repeats
 from swarmtrain.coordinator.door.admission import Doorstep
-from swarmtrain.coordinator.door.tls import TlsTransport, readable, secured, shake_hands
+from swarmtrain.coordinator.door.tls import (
+    RECORD_BYTES,
+    TlsTransport,
+    readable,
+    secured,
+    shake_hands,
+)
 from swarmtrain.foundation.control_lane import CLOSE_TIMEOUT_S
 from swarmtrain_transport import limits
 from swarmtrain_transport.errors import RemoteFault
@@ -74,7 +80,7 @@ class Line(asyncio.Protocol):
         ended: called when it was a member's, and is gone.
 
     Attributes:
-        stream: its socket, which is another one once TLS begins.
+        stream: socket, which is another one once TLS begins.
         member: member whose connection it is, None before it has proved that.
         settled: set when it is a member's, or gone.
         is_wordless: True once it was ended for bytes of a member that became no message.
@@ -211,6 +217,7 @@ class Porch:
         self._context = context
         self._loop = asyncio.get_running_loop()
         self._doorstep: Doorstep[Line] = Doorstep()
+        self._heard = bytearray(RECORD_BYTES)
         self._listeners: list[socket.socket] = []
         self._accepting: list[asyncio.Task[None]] = []
         self._ushering: set[asyncio.Task[None]] = set()
@@ -298,7 +305,7 @@ class Porch:
                 line.stream = shaken = secured(stream, self._context)
                 async with asyncio.timeout(HANDSHAKE_S):
                     await shake_hands(shaken)
-                TlsTransport(shaken, line, CLOSE_TIMEOUT_S)
+                TlsTransport(shaken, line, self._heard, CLOSE_TIMEOUT_S)
                 has_tls = True
                 await line.settled.wait()
         except (OSError, RemoteFault) as exc:  # it left, spoke no TLS, or took too long

@@ -21,11 +21,8 @@ READS_PER_TURN = 4
 """Records of one connection that are read before the loop looks at the others."""
 
 HIGH_BYTES = 64 << 10
-"""What waits to be written before the protocol is asked to pause, and a quarter of it before it
-goes on: a peer's queue of messages is a better place, as it shares them with other peers' queues.
-"""
-
-_heard = bytearray(RECORD_BYTES)
+"""Bytes that wait to be written before the protocol is asked to pause, and a quarter of them before
+it goes on: a peer's queue of messages is a better place, as it shares them with other peers'."""
 
 
 def secured(stream: socket.socket, context: ssl.SSLContext) -> ssl.SSLSocket:
@@ -75,12 +72,16 @@ class TlsTransport(asyncio.Transport):
     Args:
         stream: the connection.
         protocol: hears of it.
+        heard: room for what is read, one record of TLS; all connections of a loop may share it.
         close_s: longest time that `close` takes: what waits is sent, and the other side closes.
     """
 
-    def __init__(self, stream: ssl.SSLSocket, protocol: asyncio.Protocol, close_s: float) -> None:
+    def __init__(
+        self, stream: ssl.SSLSocket, protocol: asyncio.Protocol, heard: bytearray, close_s: float
+    ) -> None:
         super().__init__()
         self._stream, self._protocol, self._close_s = stream, protocol, close_s
+        self._heard = heard
         self._names = stream.getpeername(), stream.getsockname()
         self._loop = asyncio.get_running_loop()
         self._waiting: deque[memoryview] = deque()
@@ -146,7 +147,7 @@ class TlsTransport(asyncio.Transport):
     def _read(self) -> None:
         for _ in range(READS_PER_TURN):
             try:
-                count = self._stream.recv_into(_heard)
+                count = self._stream.recv_into(self._heard)
             except (ssl.SSLWantReadError, ssl.SSLWantWriteError):
                 return
             except OSError as exc:
@@ -157,14 +158,14 @@ class TlsTransport(asyncio.Transport):
                 self._protocol.eof_received()
                 self.close()
                 return
-            self._protocol.data_received(bytes(memoryview(_heard)[:count]))
+            self._protocol.data_received(bytes(memoryview(self._heard)[:count]))
             if not self.is_reading():
                 return
 
     def _discard(self) -> None:
         """Read what nobody wants to know any more, until it ends."""
         try:
-            while socket.socket.recv_into(self._stream, _heard):
+            while socket.socket.recv_into(self._stream, self._heard):
                 pass
         except (BlockingIOError, InterruptedError):
             return
