@@ -67,9 +67,9 @@ class CellChecks:
     """Judges one group's ops that have cells.
 
     Args:
-        scene: where violations are told.
+        scene: world, which is told of violations.
         decided: decisions of the group that were logged.
-        sums: what peers have given.
+        sums: parts that peers have given.
     """
 
     def __init__(self, scene: Scene, decided: Decided, sums: NamedSums) -> None:

@@ -669,7 +669,7 @@ def _without(contributors: Sequence[bytes], slices: Sequence[Any]) -> list[Any]:
 
 
 def _with(contributors: Any, slices: Any) -> Any:
-    """The same with them again."""
+    """Put the contributors of the op back in the place of None."""
     if not isinstance(slices, list):
         return slices
     short = [isinstance(one, list) and len(one) > 1 and one[1] is None for one in slices]
