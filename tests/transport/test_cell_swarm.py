@@ -7,7 +7,7 @@ from swarmtrain_transport.errors import RemoteFault
 from swarmtrain_transport.hashing import content_hash
 from swarmtrain_transport.ledger.fold import OpView
 from swarmtrain_transport.ledger.signed_roots import contribution_payload
-from swarmtrain_transport.wire.messages import Sheet, decode_from_coordinator
+from swarmtrain_transport.wire.messages import Records, Sheet, decode_from_coordinator
 from swarmtrain_transport.wire.records import Commit, Freeze, Skip, bodies_of
 from swarmtrain_transport.wire.sheets import roots_in, signatures_in
 from tests.transport.cells_rig import next_in_cells, peers_of
