@@ -29,6 +29,7 @@ from swarmtrain_optimizers.robust.base import Needs, RobustRule
 from swarmtrain_optimizers.robust.rows import products_with
 from swarmtrain_optimizers.strategies.base import Given, Values
 from swarmtrain_optimizers.subnormals import flush_tiny_
+from swarmtrain_optimizers.vectors import fresh
 from swarmtrain_transport import limits
 from swarmtrain_transport.arithmetic import Buffer, ContributionRefused, Window
 from swarmtrain_transport.errors import LocalFault, RemoteFault
@@ -532,6 +533,6 @@ def decode_result(result: OpResult, out: Tensor | None = None) -> Tensor:
     Raises:
         RemoteFault: as `mean_of`.
     """
-    mean = torch.empty(result.num_values, dtype=torch.float32) if out is None else out
+    mean = fresh(result.num_values) if out is None else out
     mean_of(result).write_to(mean)
     return mean
