@@ -4,7 +4,7 @@ Every peer is sent every record, and most of them lack the same ones. So the led
 parcels at places that do not depend on who asks: whoever lacks more than one is sent the same
 messages as the others, up to the first cut and after the last.
 
-The newest records of ops in cells are sent in short (`short_records`): they are long, and go to all.
+The newest records of ops in cells go in short (`short_records`): they are long, and all get them.
 """
 
 from bisect import bisect_right

@@ -118,7 +118,7 @@ class OpView:
             they are not decided yet.
         slice_sets: contributors per slice, of all cells, None where they are not decided yet.
         outcome: COMMIT or SKIP; `outcome_hash` is the hash of that record.
-        roots: roots that the contributors have signed, from FREEZE; in cells they are in its sheets.
+        roots: roots that the contributors have signed, from FREEZE; in cells its sheets have them.
         sheets: hashes of FREEZE's sheets, one per cell.
         scalars: whole vectors' numbers that the rule needs, from FREEZE.
         words: accused peers and their accusers.

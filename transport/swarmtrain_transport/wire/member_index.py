@@ -2,8 +2,9 @@
 
 A key would be named dozens of times in the records of an op. So a member's key is MessagePack
 extension 1 in a body, its place in the newest PLAN before (in a PLAN, among its own members) as one
-byte, or as two where there are more than 256 members, and a sorted list of members is extension 2, a
-bitmap of places. Other keys stay as they are: any body can be written, and is read back as it was.
+byte, or as two where there are more than 256 members, and a sorted list of members is extension 2,
+a bitmap of places. Other keys stay as they are: any body can be written, and is read back as it
+was.
 """
 
 from collections.abc import Mapping, Sequence

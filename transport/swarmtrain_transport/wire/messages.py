@@ -610,8 +610,8 @@ PeerMessage = (
     | LeaseRequest | PipelineReport | Places | Met | Carrying | Carried | Leaving | Leave
 )  # fmt: skip
 CoordinatorMessage = (
-    Challenge | Welcome | Tell | Keep | Records | Image | Hashes | Sheet | Accused | LeaseGrant | Waiting
-    | StandsBy | Unreached | Tried | Listens | Meet | Part | Carry | Finished | Released
+    Challenge | Welcome | Tell | Keep | Records | Image | Hashes | Sheet | Accused | LeaseGrant
+    | Waiting | StandsBy | Unreached | Tried | Listens | Meet | Part | Carry | Finished | Released
     | PipelineOrder | Refused
 )  # fmt: skip
 

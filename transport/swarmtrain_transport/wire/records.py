@@ -279,8 +279,8 @@ class SliceOutcome(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_
 class Commit(Body, frozen=True, tag="COMMIT", omit_defaults=True):
     """The op's result, named by hashes. `contributors` is FREEZE's; a slice may have fewer.
 
-    `signatures` are the owners', one per slice, over what signed.result_payload names; in cells they
-    are in the `sheets` of the cells, which are named here by their hashes. Where
+    `signatures` are the owners', one per slice, over what signed.result_payload names; in cells
+    they are in the `sheets` of the cells, which are named here by their hashes. Where
     contributions stay whole `contributors` are those of FREEZE's whose contributions are held (of a
     pair op, whose pairs have exchanged); the others' slices have no contributor, root or signature.
     `behind` are contributors who live and for whom it has waited in vain: they have not said that
@@ -664,7 +664,7 @@ def _body_from(data: bytes, plan: bytes) -> AnyBody:
 
 
 def _without(contributors: Sequence[bytes], slices: Sequence[Any]) -> list[Any]:
-    """Outcomes of slices in cells, which are hundreds: None for the contributors of the whole op."""
+    """Outcomes of slices in cells, hundreds of them: None for the contributors of the op."""
     return [[one[0], None if one[1] == contributors else one[1], *one[2:]] for one in slices]
 
 
