@@ -29,7 +29,10 @@ class Kind(StrEnum):
 def simulate(
     context: typer.Context,
     seeds: Annotated[int, typer.Option(min=1, help="How many worlds.")] = 100,
-    peers: Annotated[int, typer.Option(min=1, max=16, help="Peers of each at its start.")] = 4,
+    peers: Annotated[int, typer.Option(min=1, max=512, help="Peers of each at its start.")] = 4,
+    cells: Annotated[
+        int, typer.Option(min=1, max=64, help="Cells in which they sum; 1: all sum together.")
+    ] = 1,
     ops: Annotated[int, typer.Option(min=1, max=10_000, help="Commits of each.")] = 10,
     fragments: Annotated[
         int, typer.Option(min=1, max=16, help="Parts of the vector that rounds move in turn.")
@@ -105,6 +108,9 @@ def simulate(
         raise typer.BadParameter("a trace is of one world: name it with --seed")
     if kind is Kind.PAIR and peers < 2:
         raise typer.BadParameter("nobody is a pair alone: --kind pair needs two --peers")
+    if cells > 1:
+        is_mean = kind is Kind.MEAN and not (experts or pipelines or stages)
+        _check_cells(cells, peers, is_mean=is_mean)
     chosen = range(first_seed, first_seed + seeds) if seed is None else range(seed, seed + 1)
     budget_s = math.inf if budget is None else budget
     if pipelines or stages:
@@ -122,7 +128,7 @@ def simulate(
 
     drawn_with = {
         "fragments": fragments, "kind": kind.value, "text_pieces": text, "extended": extended,
-        "routers": routers, "guarded": guarded,
+        "routers": routers, "guarded": guarded, "cells": cells,
     } | ({"groups": groups} if groups is not None else {})  # fmt: skip
     if experts:
         drawn_with |= {"groups": experts, "are_experts": True}
@@ -143,6 +149,22 @@ def simulate(
             f"{len(summary.violations)} violations, {summary.seconds} s"
         )
     raise typer.Exit(EXIT_VIOLATED if summary.violations else EXIT_DONE)
+
+
+def _check_cells(cells: int, peers: int, *, is_mean: bool) -> None:
+    """Refuse cells where there are none."""
+    from swarmtrain_transport.coordinator.ops.planning import CELL_LEAST
+
+    if not is_mean:
+        raise typer.BadParameter(
+            "only means of one group have cells: leave out --cells, or --kind, --experts, "
+            "--pipelines and --stages"
+        )
+    if peers < CELL_LEAST * cells:
+        raise typer.BadParameter(
+            f"a cell has {CELL_LEAST} peers at least: --cells {cells} needs --peers "
+            f"{CELL_LEAST * cells} or more"
+        )
 
 
 def _say_next(seeds: range, done: int) -> None:

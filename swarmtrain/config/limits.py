@@ -27,6 +27,7 @@ from swarmtrain.config.settings import (
     facts_here,
 )
 from swarmtrain.config.values import loses_for_good, value_problems
+from swarmtrain_optimizers.codec_facts import facts_of
 from swarmtrain_optimizers.strategies.facts import OpKind
 from swarmtrain_transport import limits
 
@@ -241,6 +242,25 @@ def _guard_problems(config: RunConfig) -> Iterator[Problem]:
         )
 
 
+def _crowd_problems(config: RunConfig) -> Iterator[Problem]:
+    """More peers than exchange directly sum in cells, as far as their sums are exact."""
+    if config.admission.peers_max <= limits.CELL_PEERS_MAX or config.facts.kind is OpKind.PAIR:
+        return
+    if config.facts.kind is OpKind.GATHER:
+        what = f'outer.strategy "{config.outer.strategy}", which takes contributions whole'
+    elif config.outer.robust != "none":
+        what = f'outer.robust "{config.outer.robust}"'
+    elif not facts_of(config.exchange.codec).exact:
+        what = f'exchange.codec "{config.exchange.codec}"'
+    else:
+        return
+    yield Problem(
+        "admission.peers_max",
+        f"must be at most {limits.CELL_PEERS_MAX} with {what}, it is {config.admission.peers_max}",
+        "Only exact sums are added up, cell by cell, to the mean of more peers.",
+    )
+
+
 def _relation_problems(config: RunConfig) -> Iterator[Problem]:
     yield from optimizer_problems(config.inner)
     yield from strategy_problems(config)
@@ -275,6 +295,7 @@ def _relation_problems(config: RunConfig) -> Iterator[Problem]:
             f"{exchange.start_peers}",
             "The run would wait for peers that it does not admit.",
         )
+    yield from _crowd_problems(config)
     if exchange.deadline_cap_s < exchange.deadline_floor_s:
         yield Problem(
             "exchange.deadline_cap_s",

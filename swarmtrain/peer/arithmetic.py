@@ -227,11 +227,15 @@ class CodecArithmetic:
         """
         if len(data) != 8 * num_values:
             raise RemoteFault("length", f"a sum of {len(data)} bytes for {num_values} values")
-        units = np.ldexp(np.frombuffer(data, dtype="<f8"), 7 - window.e_min)
-        # A scale is below 2^(e_max + 1), a value of a part at most 127 of it.
-        most = float(weight) * 2.0 ** (window.e_max - window.e_min + limits.PRODUCT_BITS)
-        if not (np.abs(units) <= min(most, 2.0**limits.EXACT_BITS)).all():
-            raise RemoteFault("sum", "a cell's sum that its parts cannot have, or that is no number")
+        values = np.frombuffer(data, dtype="<f8")
+        # A scale is below 2^(e_max + 1), a part's value at most 128 of it; and a sum has 53 bits.
+        by_parts = weight * 2.0 ** (window.e_max + 8)
+        most = min(by_parts, 2.0 ** (limits.EXACT_BITS + window.e_min - 7))
+        if not (np.abs(values) <= most).all():
+            raise RemoteFault(
+                "sum", "a cell's sum that its parts cannot have, or that is no number"
+            )
+        units = np.ldexp(values, 7 - window.e_min)
         if (np.trunc(units) != units).any():
             raise RemoteFault("sum", "a cell's sum that is no sum of whole units")
 

@@ -15,7 +15,7 @@ from typing import Any, TypeVar
 import torch
 
 from swarmtrain.simulate.faults.plan import Strike
-from swarmtrain.simulate.faults.troubles import BESIDE, WAYS
+from swarmtrain.simulate.faults.troubles import BESIDE, CELLS, WAYS
 from swarmtrain.simulate.faults.weather import DrawnWeather, RepeatedWeather
 from swarmtrain.simulate.ground import narrow
 from swarmtrain.simulate.ground.conditions import Conditions, Extension
@@ -211,13 +211,16 @@ def world_of(
     is_kept = groups > 1 and not are_experts and (is_kept or digest[30] % _KEPT_EVERY == 0)
     is_narrow = digest[11] % _NARROW_EVERY == _NARROW_EVERY // 2 - 1
     chunk_values = narrow.CHUNK_VALUES if is_narrow else CHUNK_VALUES
+    slice_values = SLICE_VALUES
+    if peers > limits.CELL_PEERS_MAX:  # so many peers have short slices
+        chunk_values = slice_values = 2 * BLOCK
     world = World(
         peers,
         rounds=ops,
         seed=rng.getrandbits(63),
         trace=trace,
         chunk_values=chunk_values,
-        slice_chunks=SLICE_VALUES // chunk_values,
+        slice_chunks=slice_values // chunk_values,
         block=BLOCK,
         min_contributors=min(peers, rng.choice((1, 1, 2, max(1, peers - 1), peers))),
         # Without it topk would drop most of the work, which the books rightly miss.
@@ -246,6 +249,7 @@ def world_of(
         cells=cells,
     )
     beside = (*beside, *WAYS) if routers else beside
+    beside = (*beside, *CELLS) if cells > 1 else beside
     world.scene.weather = DrawnWeather(world.swarm, world.invariants, rng, kinds, beside)
     return world
 

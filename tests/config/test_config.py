@@ -131,6 +131,14 @@ def test_a_run_without_a_name_is_told_what_to_add(tmp_path, text):
         ("exchange", "start_peers = 5000", "exchange.start_peers"),
         ("exchange", "deadline_cap_s = 1.0", "exchange.deadline_cap_s"),
         ("admission", "peers_max = 5000", "admission.peers_max"),
+        (
+            "admission",
+            'peers_max = 65\n[outer]\nrobust = "median"\n[exchange]\nmin_contributors = 3\n'
+            "start_peers = 3",
+            "admission.peers_max",
+        ),
+        ("admission", 'peers_max = 65\n[exchange]\ncodec = "none"', "admission.peers_max"),
+        ("admission", 'peers_max = 65\n[outer]\nstrategy = "sparseloco"', "admission.peers_max"),
         ("checkpoint", "snapshot_rounds = 17", "checkpoint.snapshot_rounds"),
         ("guard", "spike = 1.0", "guard.spike"),
         ("guard", "spike = nan", "guard.spike"),

@@ -1,10 +1,10 @@
 """Broken rules, one at a time: a simulator that does not find them is not testing.
 
 Each mutant of `broken_rules.py`, `blind_audits.py`, `lone_partners.py`, `credulous.py`,
-`membership_mutants.py`, `hoarded_states.py`, `stale_mutants.py`, `way_mutants.py` and
-`unchecked.py` replaces one rule of the production machines by what a looser reading of the protocol
-would do. Random worlds, or those that it names, are clean without the mutant; with it they must
-show a violation, and of the kind that the rule is there to prevent:
+`membership_mutants.py`, `hoarded_states.py`, `stale_mutants.py`, `way_mutants.py`,
+`cell_mutants.py` and `unchecked.py` replaces one rule of the production machines by what a looser
+reading of the protocol would do. Random worlds, or those that it names, are clean without the
+mutant; with it they must show a violation, and of the kind that the rule is there to prevent:
 
     python tests/simulate/mutants.py M1 --seeds 2000 --json
 
@@ -23,6 +23,7 @@ import torch
 from blind_audits import AUDIT_MUTANTS
 from broken_rules import MUTANTS as RULE_MUTANTS
 from broken_rules import Mutant
+from cell_mutants import CELL_MUTANTS
 from credulous import WORD_MUTANTS
 from enumeration import Case, cases, run_case
 from expert_mutants import EXPERT_MUTANTS
@@ -44,6 +45,7 @@ MUTANTS |= (
     | HOARDED_MUTANTS
     | WAY_MUTANTS
     | STALE_MUTANTS
+    | CELL_MUTANTS
 )
 
 _STEP = 37

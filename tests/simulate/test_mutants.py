@@ -4,6 +4,7 @@ import json
 
 import pytest
 from blind_audits import AUDIT_MUTANTS
+from cell_mutants import CELL_MUTANTS
 from credulous import WORD_MUTANTS
 from enumeration import run_case
 from expert_mutants import EXPERT_MUTANTS
@@ -20,6 +21,7 @@ UNSEEN = (
     "M6", "M8", "M12", "P2", "P5", "P6", "P7", "P8", *EXPERT_MUTANTS, *WORD_MUTANTS,
     *AUDIT_MUTANTS, *UNCHECKED_MUTANTS,
     *MEMBERSHIP_MUTANTS, *HOARDED_MUTANTS, *WAY_MUTANTS, *STALE_MUTANTS,
+    *CELL_MUTANTS,
 )  # fmt: skip
 ENUMERATED = [name for name in MUTANTS if name not in UNSEEN]
 """A result is lost only when several die, and two of three can do without one that has forgotten

@@ -368,7 +368,7 @@ SHEET_BYTES_MAX = 64 << 10
 signatures of its slices 4 KiB."""
 
 SUM_VALUES_MAX = FRAME_BYTES_MAX // 16
-"""Values in one chunk of a mean that is summed in cells: a float64 each, and half a frame of room."""
+"""Values in one chunk of a mean that is summed in cells: a float64 each take half a frame."""
 
 ADDRESSES_KEPT = 2 * RUN_PEERS_MAX
 """Addresses of which it is remembered what kind they are: those at which a full run listens, and

@@ -1,6 +1,8 @@
 """Decisions of one group in the ledger of a simulated world, as far as checks ask for them."""
 
+import hashlib
 from collections import Counter
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from swarmtrain.simulate.processes.peer import SimPeer
@@ -29,6 +31,7 @@ class Decided:
         group: number of the group.
         log: all records, where the group is the first.
         outcomes, plans, frozen: outcome, PLAN and FREEZE by op.
+        cells: cell of each member, by op; nothing where there is one.
         plan_s: time when each op was planned.
         op_seconds: seconds from PLAN to outcome, by op.
         new_owners: peers that were given a slice of an op under way after its first owner.
@@ -47,6 +50,7 @@ class Decided:
     outcomes: dict[int, Commit | Skip] = field(default_factory=dict)
     plans: dict[int, Plan] = field(default_factory=dict)
     frozen: dict[int, Freeze] = field(default_factory=dict)
+    cells: dict[int, Mapping[PeerId, int]] = field(default_factory=dict)
     plan_s: dict[int, float] = field(default_factory=dict)
     op_seconds: dict[int, float] = field(default_factory=dict)
     new_owners: set[PeerId] = field(default_factory=set)
@@ -84,6 +88,7 @@ class Decided:
             self.relieved.clear()
             self._owners.clear()
         self.plans[plan.op] = plan
+        self.cells[plan.op] = _dealt(plan)
         self.num_reassigned[plan.op] = 0
         self.plan_s[plan.op] = self.swarm.scene.clock.now_s
 
@@ -170,3 +175,12 @@ class Decided:
     def is_past(self, learner: Learner) -> bool:
         """Return True if a peer acts on what a REWIND that it does not know yet has cancelled."""
         return learner.acts_on_index < self.rewound_index
+
+
+def _dealt(plan: Plan) -> Mapping[PeerId, int]:
+    """Deal the members of a PLAN into its cells: who gives first, each by lot."""
+    if plan.cells == 1:
+        return {}
+    seed = plan.previous_outcome + plan.op.to_bytes(8, "little")
+    lots = {m.peer: (not m.weight, hashlib.sha256(seed + m.peer).digest()) for m in plan.members}
+    return {peer: rank % plan.cells for rank, peer in enumerate(sorted(lots, key=lots.__getitem__))}

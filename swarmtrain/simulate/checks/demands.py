@@ -1,6 +1,7 @@
 """Demands on peers: liveness holds only for those with whom nothing was wrong."""
 
 import math
+from collections import Counter
 from collections.abc import Set as AbstractSet
 
 from swarmtrain.simulate.checks.decided import Decided
@@ -105,7 +106,9 @@ class Demands:
         boots = {peer.peer_id: peer.machine.card.boot for peer in self._swarm.survivors}
         members = seen.plans[op].members
         living = [one for one in members if one.weight and boots.get(one.peer) == one.boot]
-        if not self.promises(seen.plans[op].kind, len(living)):
+        cells = seen.cells[op]
+        least = min(Counter(cells[one.peer] for one in living).values(), default=0) if cells else 0
+        if not self.promises(seen.plans[op].kind, least or len(living)):
             return
         if not self.is_quiet(begun_s):
             return
@@ -135,19 +138,24 @@ class Demands:
         if not self.is_quiet(begun_s):
             return
         self._check_time(skip, seen)
-        if not self.promises(seen.plans[skip.op].kind, len(weights)):
+        cells = seen.cells[skip.op]
+        if not self.promises(seen.plans[skip.op].kind, len(weights) // seen.plans[skip.op].cells):
             return
         planned = seen.planned(skip.op)
         owners = [peer for peer in planned if peer.peer_id in seen.new_owners]
         if not all(self._is_linked(peer, begun_s) for peer in owners):
             return
-        sound = {peer.peer_id for peer in planned if self.is_sound(peer, begun_s)} & named
-        sound -= deeds.keys()
+        sound = {peer.peer_id for peer in planned if self.is_sound(peer, begun_s)} - deeds.keys()
+        has_no_owner = skip.reason.startswith("no owner")
+        may_own = sound - seen.relieved if has_no_owner else sound
+        if {cells[peer] for peer in may_own if cells} < set(cells.values()):
+            return  # in such a cell nobody is left who could own a piece
+        sound &= named
         if len(sound) <= len(deeds):
             return  # who never says that it holds a result is no minority of so few (T8)
         if 2 * len(sound) <= sum(peer.peer_id in named for peer in planned):
             return  # T8: a result is with more than half of them, or is none
-        if skip.reason.startswith("no owner") and sound <= seen.relieved:
+        if has_no_owner and sound <= seen.relieved:
             return  # they were at odds with one who lied, or was deaf, or has died since
         if seen.plans[skip.op].kind == PAIR:
             sound = paired(seen.plans[skip.op], sound)

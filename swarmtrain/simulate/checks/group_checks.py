@@ -8,6 +8,7 @@ that it ends.
 
 from collections.abc import Callable
 
+from swarmtrain.simulate.checks.cell_checks import CellChecks
 from swarmtrain.simulate.checks.decided import Decided
 from swarmtrain.simulate.checks.demands import GRACE_S, Demands
 from swarmtrain.simulate.checks.holding import holds
@@ -49,6 +50,7 @@ class GroupChecks:
         lies: deeds of a hostile owner in the group.
         work: checks of its results and of each peer's work.
         rules: rules of its records.
+        cells: checks of its ops in cells.
         limit_s: time by which the first of its ops under way must have ended.
     """
 
@@ -60,6 +62,7 @@ class GroupChecks:
         self.lies = Lies(swarm, decided, demands)
         self.work = TrainingChecks(swarm, decided, demands, self.lies, healed)
         self.rules = Rules(swarm, decided, demands, self.work.sums)
+        self.cells = CellChecks(swarm.scene, decided, self.work.sums)
         self.limit_s = float("inf")
         self._limits: dict[int, float] = {}
         self._swarm, self._scene = swarm, swarm.scene
@@ -69,17 +72,21 @@ class GroupChecks:
         """A record of the group was appended."""
         if isinstance(body, Plan):
             self._planned(body)
+            self.cells.planned(body, int.from_bytes(record.hash[:8], "little"))
         elif isinstance(body, Freeze):
             self._froze(body)
         elif isinstance(body, Reassign):
             self.decided.reassigned(body)
             self.lies.reassigned(body)
+            self.cells.reassigned(body)
         elif isinstance(body, SliceFreeze):
             freeze = self.decided.frozen.get(body.op)
             if freeze is None or not set(body.contributors) <= set(freeze.contributors):
                 self._violated("I6", f"slice {body.slice_index}: contributors not in FREEZE")
             else:
-                self._check_fair(body.op, set(freeze.contributors) - set(body.contributors))
+                self.cells.slice_frozen(body)
+                given = self.cells.of_cell(body.op, body.slice_index, freeze.contributors)
+                self._check_fair(body.op, given - set(body.contributors))
         elif isinstance(body, Commit | Skip):
             self._over(body)
             if isinstance(body, Commit):
@@ -107,6 +114,7 @@ class GroupChecks:
             kind = "the same" if same else "other"
             self._violated("I6", f"second FREEZE of op {freeze.op} with {kind} contributors")
         self.decided.frozen[freeze.op] = freeze
+        self.cells.froze(freeze)
         self._check_fair(freeze.op, set(self.decided.weights(freeze.op)) - set(freeze.contributors))
 
     def _over(self, outcome: Commit | Skip) -> None:
@@ -124,6 +132,7 @@ class GroupChecks:
     def _committed(self, commit: Commit, plan: Plan) -> None:
         """I6 and I8: enough contributors, enough live holders of every slice."""
         self.rules.committed(commit, plan)
+        self.cells.committed(commit, self.decided.frozen[commit.op])
         sound = self._sound(commit.op)
         live = [peer for peer in sound if peer.peer_id in commit.contributors]
         # The coordinator counts on who has just gone, and COMMIT is decided before it is durable.

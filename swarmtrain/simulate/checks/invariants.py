@@ -25,6 +25,7 @@ from swarmtrain_transport.coordinator.members.departures import REMOVED
 from swarmtrain_transport.errors import RemoteFault
 from swarmtrain_transport.kinds import GATHER, PAIR
 from swarmtrain_transport.links.link import PeerId
+from swarmtrain_transport.wire.frames import Frame
 from swarmtrain_transport.wire.messages import Leased
 from swarmtrain_transport.wire.records import (
     BANNED,
@@ -301,6 +302,11 @@ class Invariants(GroupChecks):
             self._violated("I1", f"peer {peer.number} holds record {record.index} that is not ours")
         for lies in self._all_lies:
             lies.accepted(peer, record)
+
+    def sends(self, peer: PeerId, target: PeerId, frame: Frame) -> None:
+        """A peer sends a frame of an op in cells."""
+        for number in (0, *self.later):
+            (self.later[number] if number else self).cells.sends(peer, target, frame)
 
     def training(self, group: int) -> TrainingChecks:
         """Checks of the training in a group."""

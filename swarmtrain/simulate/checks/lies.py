@@ -11,11 +11,13 @@ where most peers are hostile nothing is promised.
 """
 
 from collections import Counter
+from collections.abc import Set as AbstractSet
 from dataclasses import dataclass
 from functools import partial
 
 from swarmtrain.simulate.checks.decided import Decided
 from swarmtrain.simulate.checks.demands import GRACE_S, Demands
+from swarmtrain.simulate.ground.misbehaviour import MISADDS
 from swarmtrain.simulate.processes.peer import SimPeer
 from swarmtrain.simulate.processes.swarm import Swarm
 from swarmtrain_transport import limits
@@ -45,6 +47,8 @@ class _Ended:
     Attributes:
         plan: PLAN of the op.
         owners: owners of its slices at the end.
+        makers: peers whose sums may be in each slice: its owner, in cells also whoever has owned
+            another piece of its range, or was relieved.
         auditor: peer that the ledger has drawn, b"" for nobody.
         place: slice and chunk that are summed again.
         contributors: peers whose parts are in that slice.
@@ -52,6 +56,7 @@ class _Ended:
 
     plan: Plan
     owners: tuple[PeerId, ...]
+    makers: tuple[AbstractSet[PeerId], ...]
     auditor: PeerId
     place: tuple[int, int]
     contributors: tuple[PeerId, ...]
@@ -89,6 +94,7 @@ class Lies:
         self._decided = decided
         self._demands = demands
         self._under_way: dict[int, tuple[Plan, list[PeerId]]] = {}
+        self._relieved: dict[tuple[int, int], set[PeerId]] = {}
         self._ended: dict[int, _Ended] = {}
         self._wrong: dict[int, set[tuple[int, int]]] = {}
         self._proved: set[int] = set()
@@ -113,23 +119,42 @@ class Lies:
 
     def reassigned(self, body: Reassign) -> None:
         """A slice has another owner."""
-        self._under_way[body.op][1][body.slice_index] = body.owner
+        owners = self._under_way[body.op][1]
+        relieved = self._relieved.setdefault((body.op, body.slice_index), set())
+        relieved.add(owners[body.slice_index])
+        owners[body.slice_index] = body.owner
 
     def committed(self, record: Record, commit: Commit) -> None:
         """An op was committed: its audit is drawn."""
         plan, owners = self._under_way[commit.op]
-        if self._scene.liar is None:
+        if self._scene.liar is None and not self._misadders:
             return
         lots = [int.from_bytes(record.hash[at : at + 8], "little") for at in (0, 8, 16)]
         index = lots[0] % len(commit.slices)
         auditors = [peer for peer in commit.contributors if peer != owners[index]]
+        if plan.cells > 1:
+            auditors = []  # what owners of other cells have summed nobody draws yet
         self._ended[commit.op] = _Ended(
             plan,
             tuple(owners),
+            tuple(self._makers(commit.op, place) for place in range(len(owners))),
             auditors[lots[2] % len(auditors)] if auditors else b"",
             (index, lots[1] % num_chunks(plan, index)),
             commit.slices[index].contributors,
         )
+
+    def _makers(self, op: int, index: int) -> AbstractSet[PeerId]:
+        plan, owners = self._under_way[op]
+        if plan.cells == 1:
+            return {owners[index]}
+        first = index - index % plan.cells
+        pieces = range(first, first + plan.cells)
+        relieved = [self._relieved.get((op, piece), set[PeerId]()) for piece in pieces]
+        return {owners[piece] for piece in pieces}.union(*relieved)
+
+    @property
+    def _misadders(self) -> set[PeerId]:
+        return {peer for peer, deed in self._scene.deeds.items() if deed.kind == MISADDS}
 
     def rewound(self, op: int) -> None:
         """Later ops are cancelled, and their sums with them."""
@@ -164,7 +189,8 @@ class Lies:
         ended = self._ended.get(op)
         if ended is None:
             return wrong
-        told = {place for place in wrong if ended.owners[place[0]] == self._scene.liar}
+        liars = {self._scene.liar} | self._misadders
+        told = {place for place in wrong if liars & ended.makers[place[0]]}
         self._wrong[op] = told
         self.counts["told"] += bool(told)
         self.counts["drawn"] += ended.place in told

@@ -8,9 +8,10 @@ from swarmtrain.simulate.processes.peer import SimPeer
 from swarmtrain.simulate.processes.swarm import Swarm
 from swarmtrain_transport.errors import RemoteFault
 from swarmtrain_transport.kinds import PAIR, WHOLE
-from swarmtrain_transport.ledger.fold import num_chunks, slice_root
+from swarmtrain_transport.ledger.fold import OpView, chunk_range, num_chunks, slice_root
 from swarmtrain_transport.ledger.signed_roots import result_payload
 from swarmtrain_transport.ledger.transfers import NOTHING_SUMMED, content_name
+from swarmtrain_transport.links.link import PeerId
 from swarmtrain_transport.wire.frames import Frame, FrameKind, pack
 from swarmtrain_transport.wire.messages import (
     Accuse,
@@ -77,7 +78,7 @@ class Hostile:
             spoilt = bytearray(header)
             spoilt[rng.randrange(len(spoilt))] ^= 1 << rng.randrange(8)
             # The checksum is over the body alone: fields that fence are looked at by the machines.
-            if spoilt[3] == FrameKind.PART:
+            if spoilt[3] in (FrameKind.PART, FrameKind.SUM):
                 spoilt[28] ^= 0xFF  # the length: never a part that might be taken for a true one
             return bytes(spoilt), bytes(body)
         if way == 2:
@@ -110,7 +111,28 @@ class Hostile:
             op, chunk = target.machine.view.first.last_op + 1, rng.choice((0, 5, 1 << 30))
             body = bytes(rng.randrange(600))
             frames += (Frame(FrameKind.AHEAD, tag, chunk=chunk, set_id=op, body=body),)
+        if exchange is not None and exchange.view.cells.count > 1 and rng.random() < 0.5:
+            return self._sum(sender.peer_id, target.peer_id, exchange.view, tag)
         return rng.choice(frames)
+
+    def _sum(self, sender: PeerId, target: PeerId, view: OpView, tag: int) -> Frame:
+        """A cell's sum, or the wish for one, of who does not own that range."""
+        rng = self._rng
+        own = [index for index, owner in enumerate(view.owners) if owner == target]
+        index = rng.choice((*own, *own, rng.randrange(len(view.owners)), rng.randrange(1 << 16)))
+        is_known = index < len(view.owners)
+        pieces = view.cells.pieces(index) if is_known else range(0)
+        is_owner = any(view.owners[piece] == sender for piece in pieces)
+        attempt = view.attempts[index] if is_known else 0
+        place = rng.choice(pieces) if is_known else 0
+        name = view.given_set_id(place) or rng.getrandbits(64)
+        chunk = rng.choice((0, 0, 1, 1 << 30))
+        if rng.random() < 0.4:
+            body = rng.randbytes(rng.randrange(4))
+            return Frame(FrameKind.SUMS, tag, view.plan_id, index, attempt, 0, name, body)
+        start, stop = chunk_range(view.plan, index, 0) if is_known else (0, 64)
+        body = b"x" if is_owner else bytes(8 * (stop - start))
+        return Frame(FrameKind.SUM, tag, view.plan_id, index, attempt, chunk, name, body)
 
     # ---- the control lane
 

@@ -19,6 +19,7 @@ from swarmtrain.simulate.processes.swarm import Swarm
 from swarmtrain_transport import limits
 from swarmtrain_transport.coordinator.members.departures import Ban, Pardon, Removal
 from swarmtrain_transport.kinds import PAIR, WHOLE
+from swarmtrain_transport.ledger.fold import OpView
 from swarmtrain_transport.links.link import PeerId
 
 _BACKUP_RECORDS_MIN = 8
@@ -52,6 +53,10 @@ BROKEN_WAY, BLOCKED, UNHEARD, DOUBTED = "broken way", "blocked dial", "unheard m
 MOVED, MAPPED, REPLAYED = "moved peer", "mapped port", "replayed token"
 WAYS = (BROKEN_WAY, BLOCKED, UNHEARD, DOUBTED, MOVED, MAPPED, REPLAYED)
 """Kinds that need routers before the peers."""
+
+HOSTILE_SUMS, LOST_SUMS, OWNER_DEATH = "hostile sums", "lost sums", "death of an owner"
+CELLS = (HOSTILE_SUMS, LOST_SUMS, OWNER_DEATH)
+"""Kinds that need means in cells."""
 
 OWNERS_DEEDS = (HOSTILE_OWNER, HOSTILE_WORDS, FORGERY, COLLUSION)
 """Kinds that need owners; where contributions stay whole there are none."""
@@ -122,6 +127,9 @@ class Troubles:
             MOVED: self._move,
             MAPPED: self._map,
             REPLAYED: self._replay,
+            HOSTILE_SUMS: lambda: self._hostile_member(deeds.SUMS),
+            LOST_SUMS: self._lose_sums,
+            OWNER_DEATH: self._owner_death,
         }
 
     @property
@@ -209,6 +217,38 @@ class Troubles:
         token, side = self._rng.choice(ways.taken_tokens)
         coordinator.show(token, side, "2001:db8:2::1", 1)
         return "a token comes a second time"
+
+    # ---- cells
+
+    def _op(self) -> OpView | None:
+        """The first op under way that has cells, as the coordinator knows it."""
+        machine = self._swarm.coordinator.machine
+        operation = machine.first.operation if machine is not None else None
+        return operation.view if operation is not None and operation.view.cells.count > 1 else None
+
+    def _lose_sums(self) -> str | None:
+        """Break the way from an owner to the others of its range."""
+        view = self._op()
+        if view is None:
+            return None
+        index = self._rng.randrange(len(view.owners))
+        source = view.owners[index]
+        for piece in view.cells.pieces(index):
+            if piece != index:
+                self._swarm.network.drop(source, view.owners[piece])
+        self._checks.demands.lost(source)
+        name = self._scene.name_of(source)
+        return f"frames of {name} to the other owners of the range of slice {index} are lost"
+
+    def _owner_death(self) -> str | None:
+        view = self._op()
+        owners = [p for p in self._swarm.survivors if view is not None and p.peer_id in view.owners]
+        victims = [peer for peer in owners if self._can_lose(peer)]
+        if not victims:
+            return None
+        victim = self._rng.choice(victims)
+        self._kill(victim)
+        return f"death of peer {victim.number}, an owner"
 
     # ---- who
 

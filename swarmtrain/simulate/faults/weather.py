@@ -19,6 +19,7 @@ from swarmtrain.simulate.faults.plan import Strike
 from swarmtrain.simulate.faults.troubles import (
     ADDED,
     BESIDE,
+    CELLS,
     CRASH,
     FLIP,
     FORGERY,
@@ -68,6 +69,9 @@ _AMBUSHED = (
     FrameKind.PART, FrameKind.RANGES, FrameKind.RESULT, FrameKind.GET, FrameKind.BLOB,
     FrameKind.PIECE, Got, SliceDone, Have, Applied, Ready, Stranded, Records, Hashes, Welcome,
 )  # fmt: skip
+
+_CHOSEN = (*BESIDE, *WAYS, *CELLS)
+"""Kinds that happen where they are asked for."""
 
 _HOSTILE_EVERY = 5
 """Among so many worlds one has an owner that signs wrong sums, one a member that says of others
@@ -191,7 +195,7 @@ class DrawnWeather(RepeatedWeather):
         checks: checks that are told who is in trouble.
         rng: random numbers of this weather.
         kinds: names of what may happen; everything if it is empty.
-        beside: kinds of `BESIDE` and `WAYS` that happen, too.
+        beside: kinds of `BESIDE`, `WAYS` and `CELLS` that happen, too.
     """
 
     def __init__(
@@ -205,7 +209,7 @@ class DrawnWeather(RepeatedWeather):
         super().__init__(swarm, checks, (), reckless=rng.random() < 0.25)
         conditions = swarm.scene.conditions
         self._draw = rng
-        known = kinds or tuple(name for name in self.kinds if name not in (*BESIDE, *WAYS))
+        known = kinds or tuple(name for name in self.kinds if name not in _CHOSEN)
         names = [name for name in self.kinds if name in known]
         self._beside = beside
         self._draw_beside = random.Random(f"beside {conditions.seed}")
@@ -232,7 +236,10 @@ class DrawnWeather(RepeatedWeather):
         self._lurks = rng.choice((0.0, 0.0, 0.2, 0.5))
         self._ambushes = rng.choice((0.0, 0.3, 0.7))
         is_paired = conditions.kind == PAIR
+        self._ambushed: tuple[object, ...]
         self._ambushed = (*_AMBUSHED, FrameKind.AHEAD) if is_paired else _AMBUSHED
+        if conditions.cells > 1:
+            self._ambushed = (*_AMBUSHED, FrameKind.SUM, FrameKind.SUM, FrameKind.SUMS)
         self._left = 0
         self._plan_next()
 

@@ -11,6 +11,7 @@ from collections.abc import Container, Iterable, Iterator
 from dataclasses import dataclass, replace
 
 import msgspec
+import numpy as np
 
 from swarmtrain_transport import actions as do
 from swarmtrain_transport.ledger.fold import OpView
@@ -34,9 +35,15 @@ FORGES, DIPS, BENDS, SPOILS = "forges", "dips", "bends", "spoils"
 """A contributor sends one owner other bytes than it has signed, or a scale below the window; an
 owner pushes to one peer other bytes than it has published, or publishes what nobody can decode."""
 
+BLURS, SWELLS, VOIDS, CUTS, MISADDS = "blurs", "swells", "voids", "cuts", "misadds"
+HOLDS, STARVES, LAGS = "holds sums", "starves a cell", "lags"
+"""An owner in cells sends others sums that are no whole units, larger than parts can make them, no
+numbers, of another length, or legal and wrong; none, none to the owners of one cell, or late."""
+
 WORDS = (REFUSES, DENIES, OMITS, WITHHOLDS)
 DRAGS = (MUTE, UNSENT, GREEDY)
 LATE = (LATE_READY, LATE_PARTS, LATE_SUMS, LATE_WORD, SUMLESS)
+SUMS = (BLURS, SWELLS, VOIDS, CUTS, MISADDS, HOLDS, STARVES, LAGS)
 FORGERIES = (FORGES, DIPS, BENDS, SPOILS)
 
 _MANTISSA_BITS = 7
@@ -51,6 +58,7 @@ _DELAYED: dict[str, tuple[float, tuple[type[PeerMessage] | FrameKind, ...]]] = {
     LATE_PARTS: (8.0, (FrameKind.PART, Roots)),
     LATE_SUMS: (15.0, (SliceDone, FrameKind.RESULT)),
     LATE_WORD: (15.0, (Have,)),
+    LAGS: (6.0, (FrameKind.SUM,)),
 }
 """Seconds by which messages and frames are delayed: of 5 s for READY, 10 for parts and 18 for
 results, where a deadline is 20 s."""
@@ -89,6 +97,8 @@ class Deed:
                     yield do.SendControl(message)
             elif not isinstance(action, do.SendFrame):
                 yield action
+            elif self._starves(action.frame, op):
+                continue
             elif not _keeps(self.kind, action.frame.kind, is_victim=action.peer == victim):
                 frame = _forged(self.kind, action.frame, op, is_victim=action.peer == victim)
                 yield do.SendFrame(action.peer, frame)
@@ -100,6 +110,14 @@ class Deed:
             return delay_s if action.frame.kind in late else 0.0
         said = type(action.message) if isinstance(action, do.SendControl) else None
         return delay_s if said in late else 0.0
+
+    def _starves(self, frame: Frame, op: OpView | None) -> bool:
+        """Return True if a sum is not sent: to nobody, or to the owners of one cell."""
+        if frame.kind is not FrameKind.SUM or op is None or op.plan_id != frame.plan_id:
+            return False
+        victim = op.plan.op * self.wanders % op.cells.count
+        starved = self.kind == STARVES and frame.slice_index % op.cells.count == victim
+        return starved or self.kind == HOLDS
 
     def _victim(self, op: OpView | None, accomplices: Container[PeerId]) -> PeerId:
         """Choose of whom it says so: the first of the honest in the plan, or another one each
@@ -138,10 +156,27 @@ def _forged(kind: str, frame: Frame, op: OpView | None, *, is_victim: bool) -> F
     if kind == DIPS and frame.kind is FrameKind.PART:
         bits = (127 + op.plan.e_min - _DIP) << _MANTISSA_BITS
         return replace(frame, body=bits.to_bytes(2, "little") + body[2:], digest=b"")
+    if frame.kind is FrameKind.SUM:
+        return replace(frame, body=_other_sum(kind, body, op), digest=b"")
     wanted = {FORGES: FrameKind.PART, BENDS: FrameKind.RESULT}.get(kind)
     if not is_victim or frame.kind is not wanted:
         return frame
     return replace(frame, body=body[:-1] + bytes([body[-1] ^ 1]), digest=b"")
+
+
+def _other_sum(kind: str, body: bytes, op: OpView) -> bytes:
+    """Return what is sent in the place of a cell's sum."""
+    values, unit = np.frombuffer(body, dtype="<f8").copy(), 2.0 ** (op.plan.e_min - 7)
+    is_even, first = op.plan.op % 2 == 0, float(values[0])
+    if kind == CUTS:
+        return body[:-8] if is_even else body + bytes(8)
+    values[0] = {
+        BLURS: first + unit / 2,
+        SWELLS: 2.0**1000 if is_even else unit * 2.0**54,
+        VOIDS: np.nan if is_even else -np.inf,
+        MISADDS: first + unit * 2.0**18,
+    }.get(kind, first)
+    return values.tobytes()
 
 
 def _keeps(kind: str, frame: FrameKind, *, is_victim: bool) -> bool:

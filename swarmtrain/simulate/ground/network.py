@@ -23,7 +23,7 @@ from swarmtrain_transport.wire.frames import Frame, FrameKind, pack
 _PACK_EVERY = 16
 """One frame in so many goes through real bytes."""
 
-_KEPT = (FrameKind.PART, FrameKind.RESULT)
+_KEPT = (FrameKind.PART, FrameKind.SUM, FrameKind.RESULT)
 _KEPT_FRAMES = 64
 """Frames kept of each connection; any of them may come a second time."""
 

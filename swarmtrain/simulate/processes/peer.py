@@ -110,6 +110,9 @@ class PeerWatch(Protocol):
     def accepted(self, peer: "SimPeer", record: Record) -> None:
         """A peer took a record into its ledger."""
 
+    def sends(self, peer: PeerId, target: PeerId, frame: Frame) -> None:
+        """A peer sends a frame of an op in cells."""
+
     def training(self, group: int) -> TrainingWatch:
         """Looks on at the training in a group."""
 
@@ -519,6 +522,8 @@ class SimPeer(Process):
                 return
             self.machine.stats.bytes_out += len(frame.body)
             self._credit.send(action.peer, frame, self.now_s)
+            if self._scene.conditions.cells > 1:
+                self.watch.sends(self.peer_id, action.peer, frame)
             self.link.send(action.peer, self._forged(frame) if self.is_handicapped else frame)
         else:
             self._do_rarely(action)

@@ -132,7 +132,8 @@ class _WatchedSum:
     def sum(self) -> bytes:
         """See the production arithmetic."""
         self._look()
-        return self._inner.sum()
+        total = self._inner.sum()
+        return _wrong_sum(total) if self._watch.sums_wrongly else total
 
     def _look(self) -> None:
         """I5: a sum is a multiple of 2^(e_min - 7), and no larger than float64 holds exactly; a
@@ -149,3 +150,10 @@ def _wrong(result: bytes, num_values: int) -> bytes:
     if place < len(result) - num_values:
         return result  # nothing but zeros and scales
     return result[:place] + b"\x00" + result[place + 1 :]
+
+
+def _wrong_sum(total: bytes) -> bytes:
+    """Another sum that legal parts may have: its largest value becomes nothing."""
+    values = np.frombuffer(total, dtype="<f8").copy()
+    values[np.abs(values).argmax()] = 0.0
+    return values.tobytes()

@@ -1,9 +1,9 @@
 """A peer's side of one op, from PLAN to its outcome, whatever the op's kind.
 
 Each slice is a transfer (`transfers`), and a peer has up to four parts in an op: its `Sender` gives
-parts to the owners of slices, a `Reducer` makes the result of a slice that is ours, in cells with a
-`Finisher`, a `Publisher` gives away a slice that is all our own, and the `Taker` takes results. None
-of them knows kinds.
+parts to the owners of slices, a `Reducer` makes the result of a slice that is ours (in cells with a
+`Finisher`), a `Publisher` gives away a slice that is all our own, and the `Taker` takes results.
+None of them knows kinds.
 
 The machine follows the ledger's view of the op (which the participant folds) and turns frames,
 hashes and the passing of time into frames and reports. It never decides what is in the result.
@@ -246,7 +246,10 @@ class Exchange:
                 if now_s >= self._heard_s.get((index, peer), 0.0) + limits.NUDGE_S:
                     actions.append(self._ranges(reducer, peer))
         for finisher in self._finishers.values():
-            actions += self._ask_for_sums(finisher)
+            asked = self._ask_for_sums(finisher)
+            if asked and finisher.lacks:
+                actions.append(self._got(self._reducers[finisher.slice_index]))
+            actions += asked
         if self.sender is not None and self.giving is Giving.ENCODING:
             actions += self._encode_more(self.sender)
         actions += self._told(self._taker.ask_again() + self._taker.reports(again=False))
@@ -276,8 +279,10 @@ class Exchange:
         """The op has an outcome; what is still missing of it is catch-up's business."""
         self.giving = entered(Giving.CLOSED, self.giving, _NEXT)
         self._taker.close()
-        for made in (*self._reducers.values(), *self._finishers.values()):
-            made.release()
+        for reducer in self._reducers.values():
+            reducer.release()
+        for finisher in self._finishers.values():
+            finisher.release()
         if self.sender is not None:
             self.sender.release()
         self._publisher = None
@@ -405,9 +410,11 @@ class Exchange:
 
     def _got(self, reducer: Reducer, *, again: bool = False) -> PeerAction:
         self._refusals_told[reducer.slice_index] = len(reducer.refused)
+        finisher = self._finishers.get(reducer.slice_index)
         return SendControl(
             Got(self.view.plan_id, reducer.slice_index, reducer.attempt, reducer.received,
-                dict(reducer.refused), reducer.measured(again=again))
+                dict(reducer.refused), reducer.measured(again=again),
+                finisher.lacks if finisher is not None else ())
         )  # fmt: skip
 
     def _finish_owned(self) -> list[PeerAction]:
@@ -419,7 +426,7 @@ class Exchange:
                 continue
             if index in self._finishers:
                 reducer.finish(contributors)
-                actions += self._pass_on(reducer, range(len(reducer.result)))
+                actions += self._pass_on(reducer, range(len(reducer.places)))
                 continue
             result = reducer.finish(contributors, gauges=self._local.gauged is None)
             if reducer.seen and self._local.gauged is None:
@@ -495,26 +502,31 @@ class Exchange:
     def _finish_more(self, finisher: Finisher) -> list[PeerAction]:
         """Make, keep and push what all cells have given; publish it once it is whole."""
         made, actions = finisher.make(), list[PeerAction]()
-        reducer, given = self._reducers[finisher.slice_index], finisher.given
-        is_known = given is not None and set(given) <= reducer.received.keys()
-        if finisher.name is not None and finisher.is_whole and given is not None and is_known:
-            if reducer.done is None or reducer.done.set_id != finisher.name:
-                chunks = tuple(finisher.result[chunk] for chunk in sorted(finisher.result))
-                op = self.view.plan.op
-                digests = tuple(self._blobs.keep_result(op, chunk) for chunk in chunks)
-                actions += self._publish(reducer, finisher.name, digests, reducer.inputs(given))
-        if finisher.name == self.view.all_planned_id:
+        reducer, given, name = self._reducers[finisher.slice_index], finisher.given, finisher.name
+        is_due = reducer.done is None or reducer.done.set_id != name
+        if (
+            is_due
+            and finisher.is_whole
+            and given is not None
+            and name is not None
+            and (set(given) <= reducer.received.keys())
+        ):
+            chunks = [finisher.result[chunk] for chunk in sorted(finisher.result)]
+            op = self.view.plan.op
+            digests = tuple(self._blobs.keep_result(op, chunk) for chunk in chunks)
+            actions += self._publish(reducer, name, digests, reducer.inputs(given))
+        if name is not None and name == self.view.all_planned_id:
             to = self._hearers(finisher.slice_index)
             for chunk, data in made:
-                actions += self._push(reducer, finisher.name, chunk, data, to)
+                actions += self._push(reducer, name, chunk, data, to)
         return actions
 
     def _hearers(self, index: int) -> list[PeerId]:
         """Peers to whom the owner of a slice pushes it: its cell, and an owner in each other."""
-        view, others = self.view, set(self._others)
+        view = self.view
         relays = {view.owners[piece] for piece in view.cells.pieces(index)}
-        near = {peer for peer in others if view.cells.cell_of(peer) == view.cells.cell_of(self._me)}
-        return [peer for peer in self._others if peer in near | relays]
+        near = view.cells.near(self._me, self._others)
+        return [peer for peer in self._others if peer in relays.union(near)]
 
     def _relay(self, peer: PeerId, frame: Frame) -> list[PeerAction]:
         """Pass what another cell's owner has pushed on to our own cell, if that is ours to do."""
@@ -529,8 +541,7 @@ class Exchange:
         if not view.may_count(index, frame.attempt, frame.set_id):
             return []
         self._relayed.add(key)
-        near = [one for one in self._others if view.cells.cell_of(one) == cell]
-        return [SendFrame(one, frame) for one in near]
+        return [SendFrame(one, frame) for one in view.cells.near(self._me, self._others)]
 
     def _ask_for_sums(self, finisher: Finisher) -> list[PeerAction]:
         """Ask the owners in other cells for sums that should have come."""

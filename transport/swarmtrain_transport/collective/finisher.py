@@ -85,6 +85,15 @@ class Finisher:
         held = tuple(self._name(cell, chunk) == name for chunk in range(self._num_chunks))
         return () if all(held) else held
 
+    @property
+    def lacks(self) -> tuple[int, ...]:
+        """Cells whose sums should be here, as it is decided what is in them, and are not."""
+        given, cells = self._view.given_sets, self._view.cells
+        decided = [
+            c for c in range(cells.count) if given[cells.owned(c, self.slice_index)] is not None
+        ]
+        return tuple(cell for cell in decided if self.missing(cell))
+
     def make(self) -> list[tuple[int, bytes]]:
         """Make what can be made now; return the new chunks of the mean, by number."""
         name = self._view.result_set_id(self.slice_index)

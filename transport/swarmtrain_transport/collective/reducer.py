@@ -95,6 +95,7 @@ class Reducer:
         self._digests: dict[PeerId, dict[int, bytes]] = {peer: {} for peer in self._weights}
         self._roots: dict[PeerId, bytes] = {}
         self._early: dict[int, bytes] = {}
+        self._sums: dict[int, Kept] = {}
         self._complete: tuple[PeerId, ...] | None = None
 
     def _values(self, chunk: int) -> int:
@@ -159,19 +160,21 @@ class Reducer:
             return None
         if any(chunk not in parts for parts in self._parts.values()) or self.refused:
             return None
-        self._early[chunk] = self._summed(chunk, tuple(self._parts))
+        data = self._summed(chunk, tuple(self._parts))
+        self._early[chunk] = data if not self._is_partial else b""
+        if self._is_partial:
+            self._sums[chunk] = self._retention.keep(data)
         for parts in self._parts.values():
             parts[chunk].cool()
         if len(self._early) == self._num_chunks:
             self._enter(Reducing.FORESEEN)
-        return self._early[chunk]
+        return data
 
-    def sum_of(self, chunk: int) -> bytes | None:
+    def sum_of(self, chunk: int) -> Buffer | None:
         """Return the sum of one chunk for the owner of its piece, as it counts now; None while it
         is not made."""
-        if self.phase is Reducing.MADE:
-            return self.result[chunk] if self.result else None
-        return self._early.get(chunk)
+        kept = self._sums.get(chunk)
+        return None if kept is None else kept.read()
 
     @property
     def early_chunks(self) -> tuple[bytes, ...]:
@@ -233,15 +236,26 @@ class Reducer:
             raise LocalFault("the frozen set names a contribution that is not here")
         self._enter(Reducing.MADE)
         self._roots = self.received
-        chunks = range(self._num_chunks if contributors else 0)
-        self.result = tuple(self._finished(chunk, contributors) for chunk in chunks)
         self.contributors = contributors
+        if self._is_partial:
+            self._sum_again(contributors)
+        else:
+            chunks = range(self._num_chunks)
+            self.result = tuple(self._finished(chunk, contributors) for chunk in chunks)
         if gauges and len(contributors) > 1 and not self._is_partial:
             self.seen = self._gauged(contributors, self.result)
         self._release_parts()
         self._early, self._digests = {}, {}
         self._complete = None
         return self.result
+
+    def _sum_again(self, contributors: tuple[PeerId, ...]) -> None:
+        """Sum what was not summed over exactly these before; nobody's sum is none."""
+        if len(contributors) < len(self._weights):
+            self._release_sums()
+        for chunk in range(self._num_chunks if contributors else 0):
+            if chunk not in self._sums:
+                self._sums[chunk] = self._retention.keep(self._summed(chunk, contributors))
 
     def _gauged(
         self, contributors: tuple[PeerId, ...], result: tuple[bytes, ...]
@@ -259,6 +273,12 @@ class Reducer:
         """The op has an outcome, or the slice another owner."""
         self._enter(Reducing.RELEASED)
         self._release_parts()
+        self._release_sums()
+
+    def _release_sums(self) -> None:
+        for kept in self._sums.values():
+            kept.release()
+        self._sums = {}
 
     def _release_parts(self) -> None:
         for kept in self._held:

@@ -412,10 +412,8 @@ class Taker:
         if self._me not in takers:
             return []
         first = [view.owners[self._near(index)], view.owners[index]]
-        if view.cells.count > 1:
-            cell = view.cells.cell_of(self._me)
-            takers = tuple(peer for peer in takers if view.cells.cell_of(peer) == cell)
-        return [peer for peer in dict.fromkeys([*first, *takers]) if peer != self._me]
+        near = view.cells.near(self._me, takers)
+        return [peer for peer in dict.fromkeys([*first, *near]) if peer != self._me]
 
     def _report(self, one: _Taken, *, partial: bool = False) -> list[Have]:
         named, missing = one.named, one.missing

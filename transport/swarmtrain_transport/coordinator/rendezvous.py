@@ -496,9 +496,11 @@ class Rendezvous:
         self.first.chronicle.event(self.view.first.last_op + 1, peer, event, reason)
 
     def _fellows(self, peer: PeerId) -> set[PeerId]:
-        """Return those with whom a peer was in its newest op, none if it was in none lately."""
+        """Return those with whom a peer was in a cell of its newest op, none if it was in none
+        lately."""
         ops = [group.view.op for group in self.groups.values()]
-        return {other for op in ops if op and peer in op.boots for other in op.boots}
+        near = [op.cells.near(peer, op.boots) for op in ops if op and peer in op.boots]
+        return {other for peers in near for other in peers}
 
     def status(self, now_s: float) -> CoordinatorStatus:
         """Return the facts that people are shown."""

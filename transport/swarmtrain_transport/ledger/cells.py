@@ -47,6 +47,10 @@ class Cells:
         """Return the cell of a member."""
         return self.of.get(peer, 0)
 
+    def near(self, peer: PeerId, peers: Iterable[PeerId]) -> tuple[PeerId, ...]:
+        """Those of some members that are in the cell of a member, itself among them."""
+        return self.among(peers, self.cell_of(peer))
+
     def among(self, peers: Iterable[PeerId], index: int) -> tuple[PeerId, ...]:
         """Those of some members that are in the cell of a slice, in the order given."""
         if self.count == 1:

@@ -2,9 +2,10 @@
 
 Each slice of a PLAN is one transfer: *givers* contribute to it, a *reducer* makes its result of
 what they give, *takers* get that result. Where a slice can be made again by somebody else it is
-*movable*. A mean: all contributors give, the slice's owner reduces, all members take, and it can
-move; where the op has cells, the contributors of the owner's cell give. A gather: one gives, reduces and is the only one who can, all members take. A pair: likewise,
-but only the partner takes, and one counts only with the other.
+*movable*. A mean: all contributors give, where the op has cells those of the owner's; the slice's
+owner reduces, all members take, and it can move. A gather: one gives, reduces and is the only one
+who can, all members take. A pair: likewise, but only the partner takes, and one counts only with
+the other.
 
 In the latter two contributions stay *whole*: slice j is contributor j's own contribution, its owner
 is j for good, its only attempt is 0, and nothing was summed for it. So a publication is named by

@@ -173,7 +173,7 @@ class Roots(Message, frozen=True, tag="roots", omit_defaults=True):
 class Got(Message, frozen=True, tag="got", omit_defaults=True):
     """Owner: these contributors are complete and valid for (slice, attempt), each with the slice
     root of what has come. `scalars` are rows of those who became so since it was last said, and of
-    all after HELLO (scalars.py)."""
+    all after HELLO (scalars.py). `lacks` are cells whose sums should have come (rule 8)."""
 
     plan_id: int
     slice_index: int
@@ -181,6 +181,7 @@ class Got(Message, frozen=True, tag="got", omit_defaults=True):
     complete: dict[bytes, bytes]
     refused: dict[bytes, str] = msgspec.field(default_factory=written)
     scalars: dict[bytes, bytes] = {}
+    lacks: tuple[int, ...] = ()
 
 
 class SliceDone(Message, frozen=True, tag="slice_done"):

@@ -5,6 +5,7 @@ import pytest
 from swarmtrain_transport import limits
 from swarmtrain_transport.coordinator.members.failure_detector import LifeLine
 from swarmtrain_transport.errors import RemoteFault
+from swarmtrain_transport.ledger.cells import Cells
 from swarmtrain_transport.wire import messages as m
 from swarmtrain_transport.wire.records import Freeze, Rewind
 from tests.transport.hall import Hall, opened, root_of
@@ -145,10 +146,11 @@ def test_of_more_than_exchange_directly_those_of_its_newest_op_can_know() -> Non
     hall = Hall(start_peers=limits.CELL_PEERS_MAX, places=limits.RUN_PEERS_MAX)
     hall.open_run(*peers)
     hall.ready(1, *peers)
-    inside = [one.peer for one in hall.plan().members]
-    assert len(inside) == limits.CELL_PEERS_MAX
-    outside, victim = [peer for peer in peers if peer not in inside], inside[0]
-    half = len(inside) // 2
+    victim, cells = peers[0], Cells.in_plan(hall.plan())
+    inside = sorted(cells.near(victim, peers), key=victim.__ne__)
+    assert len(inside) == len(peers) // 2, "two cells"
+    outside = [peer for peer in peers if peer not in inside]
+    half = (len(inside) + 1) // 2
     complain(hall, dict.fromkeys([*inside[1:half], *outside], (victim,)))
     assert state(hall, victim) != "unreachable", "the others have never sent anything to it"
     complain(hall, dict.fromkeys(inside[1 : half + 1], (victim,)))

@@ -16,6 +16,7 @@ from swarmtrain_transport.coordinator.members.roster import PeerLine
 from swarmtrain_transport.coordinator.ops.planning import next_plan
 from swarmtrain_transport.coordinator.ops.slicing import Slicing
 from swarmtrain_transport.errors import RemoteFault
+from swarmtrain_transport.ledger.cells import Cells
 from swarmtrain_transport.ledger.plan_rules import check_plan, check_stale, window_floor
 from swarmtrain_transport.ledger.sample_weights import HINGE, POLYNOMIAL, STALENESS, weights_of
 from swarmtrain_transport.ledger.standing import Score
@@ -176,7 +177,9 @@ def test_of_more_than_a_plan_may_name_who_is_ready_comes_first(num_ready: int) -
     peers = [bytes([200 - number]) * 32 for number in range(66)]
     lines = {peer: line_of(peer) for peer in peers}
     lines |= {peer: ready_line(peer) for peer in peers[-num_ready:]}
-    plan = plan_now(begun_chain(peers), dict(sorted(lines.items())), set(peers[-num_ready:]))
+    plan = plan_now(
+        begun_chain(peers), dict(sorted(lines.items())), set(peers[-num_ready:]), exact=False
+    )
     in_order = peers[-num_ready:] + peers[:-num_ready]
     named = in_order[: limits.CELL_PEERS_MAX]
     assert weights(plan) == {peer: 255 * (peer in peers[-num_ready:]) for peer in named}
@@ -191,9 +194,40 @@ def test_more_who_are_ready_than_a_plan_may_name_take_turns(
     times = Counter[PeerId]()
     for op in range(1, ops + 1):
         lines = {peer: ready_line(peer, op, applied_op=op - 1) for peer in peers}
-        times.update(weights(plan_now(chain, lines)).keys())
+        times.update(weights(plan_now(chain, lines, exact=False)).keys())
         chain.add(Skip(op, "test"))
     assert times == dict.fromkeys(peers, each)
+
+
+# ---- cells
+
+
+@pytest.mark.parametrize(("num_peers", "cells"), [(5, 1), (6, 1), (7, 1), (8, 2), (12, 2), (13, 3)])
+def test_an_op_has_as_few_cells_as_its_members_fit_into(num_peers: int, cells: int) -> None:
+    peers = [bytes([200 - number]) * 32 for number in range(num_peers)]
+    lines = {peer: ready_line(peer) for peer in peers}
+    plan = plan_now(begun_chain(peers), lines, cell_peers=6)
+    assert plan is not None and plan.cells == cells
+    assert len(plan.members) == min(num_peers, 6 * cells)
+    owners = [spec.owner for spec in plan.slices]
+    dealt = Cells.in_plan(plan)
+    assert all(dealt.among([owner], index) for index, owner in enumerate(owners))
+
+
+def test_who_only_receives_makes_no_cell_in_which_too_few_give() -> None:
+    peers = [bytes([200 - number]) * 32 for number in range(40)]
+    lines = {peer: line_of(peer) for peer in peers} | {p: ready_line(p) for p in peers[:9]}
+    plan = plan_now(begun_chain(peers), lines, set(peers[:9]), cell_peers=6)
+    assert plan is not None and plan.cells == 2 and len(plan.members) == 12
+    assert sum(member.weight > 0 for member in plan.members) == 9
+
+
+def test_a_vector_of_few_blocks_is_not_cut_for_more_cells() -> None:
+    peers = [bytes([200 - number]) * 32 for number in range(60)]
+    lines = {peer: ready_line(peer) for peer in peers}
+    plan = plan_now(begun_chain(peers), lines, cell_peers=4)  # 24 values in blocks of 2
+    assert plan is not None and plan.cells == 12
+    assert all(spec.stop - spec.start == 2 for spec in plan.slices)
 
 
 # ---- a newcomer's key
@@ -377,6 +411,14 @@ BROKEN: list[tuple[str, dict[str, Any]]] = [
     ("the deadline is not positive", {"deadline_s": -1.0}),
     ("the deadline is not positive", {"deadline_s": math.inf}),
     ("the deadline is not positive", {"deadline_s": math.nan}),
+    ("there is no cell", {"cells": 0}),
+    ("there is no cell", {"cells": -1}),
+    ("there is no cell", {"cells": limits.CELLS_MAX + 1}),
+    ("a cell gives nothing", {"cells": 4}),
+    ("too many members", {"members": THREE + receivers(126), "cells": 2}),
+    ("only exact means have cells", {"cells": 2, "exact": False}),
+    ("an owner is not of its slice's cell", {"cells": 2}),
+    ("a cell's sum does not fit into a frame", {"cells": 2, "chunk_values": 1 << 20}),
     ("nobody need contribute", {"min_contributors": 0}),
     ("nobody need contribute", {"min_contributors": -1}),
 ]

@@ -173,7 +173,7 @@ class GroupPeers:
         for how long."""
         gives = {member.peer for member in plan.members if member.weight}
         late = expected - gives - self._view.standing.sidelined(plan.op, expected)
-        if len(plan.members) == limits.CELL_PEERS_MAX:  # it may have had no room for who was ready
+        if plan.cells > 1 or len(plan.members) == limits.CELL_PEERS_MAX:  # there may be no room
             late -= {p for p, one in self.here.items() if one.ready and one.ready.op == plan.op}
         for peer, group_peer in self.here.items():
             if peer in gives:

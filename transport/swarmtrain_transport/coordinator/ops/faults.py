@@ -24,6 +24,7 @@ from swarmtrain_transport.wire.records import Times
 SILENT = "owner silent"
 ALONE = "owner alone has it"
 FEW = "too few have it"
+NO_SUMS = "owner gives no sums"
 """Reasons why an owner is relieved, or an op has ended without a result."""
 
 
@@ -165,10 +166,39 @@ def stuck(at: Moment, index: int) -> str:
     If its slice has not come through, while most others have, it cannot be reached, its publication
     cannot be decoded, or a few falsely say that they hold it. If they have not, time is short.
     """
+    if at.view.cells.count > 1:
+        if _is_lacked(at, index):
+            return NO_SUMS
+        if _waits_for_others(at, index):
+            return ""
     fault = unsound(at, index)
     others = [other for other in range(len(at.view.owners)) if other != index]
     is_short = 2 * sum(is_common(at, other) for other in others) <= len(others)
     return "" if is_short and fault != SILENT else fault
+
+
+def _is_lacked(at: Moment, index: int) -> bool:
+    """Return True if most owners of the same range in other cells lack this owner's sums, and its
+    parts are there: the matrix rule among those who finish a range."""
+    view, cell = at.view, index % at.view.cells.count
+    others = [piece for piece in view.cells.pieces(index) if piece != index]
+    lacking = [piece for piece in others if cell in _lacks(at, piece)]
+    return view.given_sets[index] is not None and 2 * len(lacking) > len(others)
+
+
+def _waits_for_others(at: Moment, index: int) -> bool:
+    """Return True if an owner has not published because it lacks the sums of such owners, who have
+    not been relieved before: a second one that gives it nothing is its own fault."""
+    cells, tried = at.view.cells, at.view.tried
+    lacking = {cells.owned(cell, index) for cell in _lacks(at, index)}
+    return any(_is_lacked(at, piece) and len(tried[piece]) == 1 for piece in lacking)
+
+
+def _lacks(at: Moment, index: int) -> frozenset[int]:
+    """Cells whose sums an owner that has not published says that it lacks."""
+    if at.reports.current(index) is not None:
+        return frozenset()
+    return at.reports.lacks.get((index, at.view.attempts[index]), frozenset())
 
 
 def blamed(at: Moment) -> dict[PeerId, str]:

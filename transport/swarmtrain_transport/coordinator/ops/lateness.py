@@ -8,8 +8,7 @@ until it has come through, and a peer that holds less than most from then on.
 """
 
 import math
-from collections.abc import Mapping, Sequence
-from collections.abc import Set as AbstractSet
+from collections.abc import Collection, Mapping, Sequence
 
 from swarmtrain_transport import limits
 from swarmtrain_transport.coordinator.ops import faults
@@ -144,16 +143,18 @@ def _add_owners(at: Moment, waits: Waits, through_s: Mapping[int, float], frozen
         add(waits, owner, seconds)
 
 
-def grace_s(at: Moment, given: AbstractSet[PeerId]) -> float:
+def grace_s(at: Moment, indexes: Collection[int]) -> float:
     """Return until when contributions are waited for of those for whom nobody waits: a little
     longer than the others have needed; infinity while one of the others is missing.
 
     Args:
         at: the moment.
-        given: contributors who have given all that they had to give.
+        indexes: slices that they are to be given to.
     """
-    awaited = at.contributors - at.unawaited
-    if not at.unawaited or not awaited <= given or len(awaited) < at.view.plan.min_contributors:
+    if not at.unawaited:
+        return math.inf
+    awaited, given = at.contributors - at.unawaited, at.reports.given(indexes)
+    if not awaited <= given or len(awaited) < at.view.plan.min_contributors:
         return math.inf
     current = enumerate(at.view.attempts)
     rows = [at.reports.came_s.get(slice_try, {}) for slice_try in current]
@@ -184,5 +185,6 @@ def _grace_s(at: Moment, came_s: Sequence[float]) -> float:
 
 def next_s(at: Moment) -> float:
     """Return when somebody is not waited for any longer; infinity if that is not known."""
-    given = at.reports.given(range(len(at.view.owners)))
-    return results_grace_s(at) if at.view.frozen is not None else grace_s(at, given)
+    if at.view.frozen is not None:
+        return results_grace_s(at)
+    return grace_s(at, range(len(at.view.owners)))

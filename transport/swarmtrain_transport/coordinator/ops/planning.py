@@ -447,7 +447,7 @@ def _cut(
         least_owners=math.ceil(len(lines) / 2) if terms.rule else 1,
     )  # fmt: skip
     if cells.count > 1:
-        return _in_cells(terms, num_values, dict(zip(sorted(contributors), shares)), cells)
+        return _in_cells(terms, num_values, dict(zip(sorted(lines), shares, strict=True)), cells)
     bounds = cut(num_values, terms.block, shares)
     return tuple(
         SliceSpec(start, stop, peer)

@@ -13,6 +13,7 @@ members hold its bytes.
 
 from collections.abc import Callable, Mapping
 from collections.abc import Set as AbstractSet
+from functools import partial
 from typing import NamedTuple
 
 import msgspec
@@ -86,7 +87,7 @@ def freeze_mean(at: Moment) -> Freeze | Reassign | Skip | None:
     due_s = max([at.timers.scatter_s, *map(at.timers.repair_s, repaired)])
     signed, able = at.reports.signed.keys(), at.contributors
     is_settled = able <= signed and faults.is_settled(at, able, rows)
-    if not is_settled and at.now_s < min(due_s, grace_s(at, at.reports.given(rows))):
+    if not is_settled and at.now_s < min(due_s, grace_s(at, rows)):
         return None
     before = {peer: words.against(peer) for peer in words.lacked}
     left, accusers = set[PeerId](), dict[PeerId, Mapping[PeerId, str]]()
@@ -121,12 +122,24 @@ def commit_mean(at: Moment) -> Commit | None:
     indexes = range(len(at.view.owners))
     if None in at.view.slice_sets or len(at.reports.published) < len(indexes):
         return None
-    if not all(faults.is_common(at, index) for index in indexes):
+    if not _all_of(at, indexes, partial(faults.is_common, at)):
         return None
     awaited = at.waiting_for - at.unawaited
-    if not at.is_late and not all(at.reports.is_with(index, awaited) for index in indexes):
+    if not at.is_late and not _all_of(at, indexes, lambda i: at.reports.is_with(i, awaited)):
         return None
     return _commit_of(at, set(at.view.frozen or ()), faults.behind(at), faults.late(at))
+
+
+def _all_of(at: Moment, indexes: range, holds: Callable[[int], bool]) -> bool:
+    """Return True if something holds of all slices. That of which it did not hold the last time is
+    asked first: it is asked after each of very many reports."""
+    if not holds(at.reports.lacking):
+        return False
+    for index in indexes:
+        if not holds(index):
+            at.reports.lacking = index
+            return False
+    return True
 
 
 # ---- gathers
@@ -146,7 +159,7 @@ def skip_gather(at: Moment) -> Skip | None:
 def freeze_gather(at: Moment) -> Freeze | Skip | None:
     """Return the contributors that have published, once all live ones have, or at D_scatter."""
     given = _published(at)
-    if at.contributors - given and at.now_s < min(at.timers.scatter_s, grace_s(at, given)):
+    if at.contributors - given and at.now_s < min(at.timers.scatter_s, grace_s(at, _all(at))):
         return None
     if len(given) < at.view.plan.min_contributors:
         return Skip(at.view.plan.op, "too few contributions were published in time")
@@ -206,7 +219,7 @@ def freeze_pair(at: Moment) -> Freeze | Skip | None:
     has, or may still."""
     given, (_, hopeful) = _published(at), _sorted_pairs(at)
     ready = _pairs(at, given)
-    if at.now_s < min(at.timers.scatter_s, grace_s(at, given)) and len(ready) < len(hopeful):
+    if at.now_s < min(at.timers.scatter_s, grace_s(at, _all(at))) and len(ready) < len(hopeful):
         return None
     if 2 * len(ready) < least_in(at.view.plan):
         return Skip(at.view.plan.op, "too few contributions were published in time")
@@ -258,8 +271,13 @@ def _index(at: Moment, peer: PeerId) -> int:
     return at.view.owners.index(peer)
 
 
+def _all(at: Moment) -> range:
+    """Indexes of all slices."""
+    return range(len(at.view.owners))
+
+
 def _published(at: Moment) -> set[PeerId]:
-    return at.reports.given(range(len(at.view.owners)))
+    return at.reports.given(_all(at))
 
 
 def _freeze_of(at: Moment, contributors: AbstractSet[PeerId], accusers: Words = NOBODY) -> Freeze:

@@ -85,7 +85,9 @@ class Reports:
         holders: members that hold a chunk, by (slice, attempt, chunk).
         held_s: time from which a member holds all of a slice's result, per try.
         lost: planned processes that are gone for good.
+        lacks: cells whose sums an owner says that it lacks, per try.
         changes: grows with every report that says something new.
+        lacking: slice that COMMIT waited for when it was last asked.
     """
 
     def __init__(self, view: OpView) -> None:
@@ -102,7 +104,10 @@ class Reports:
         self.holders: dict[tuple[int, int, int], set[PeerId]] = {}
         self.held_s: dict[SliceTry, dict[PeerId, float]] = {}
         self.lost: set[PeerId] = set()
+        self.lacks: dict[SliceTry, frozenset[int]] = {}
         self.changes = 0
+        self.lacking = 0
+        self._givers = [frozenset(transfer.givers) for transfer in self.transfers]
         self._gives_to: dict[PeerId, list[int]] = {}
         for transfer in self.transfers:
             for giver in transfer.givers:
@@ -201,9 +206,10 @@ class Reports:
         self.changes += 1
         slice_try = (message.slice_index, message.attempt)
         self._table(slice_try).report(message.scalars)
+        self.lacks[slice_try] = frozenset(message.lacks) & set(range(self.view.cells.count))
         self.got.setdefault(slice_try, set())
         claims = self._claims.setdefault(slice_try, {})
-        givers = set(self.transfers[message.slice_index].givers)
+        givers = self._givers[message.slice_index]
         for peer in message.complete.keys() & givers:
             if claims.setdefault(peer, message.complete[peer]) == message.complete[peer]:
                 self._compare(peer, slice_try, now_s)
@@ -363,16 +369,13 @@ class Reports:
 
     def missing(self, index: int, among: AbstractSet[PeerId]) -> set[PeerId]:
         """Return those of some peers that are to give to a slice's owner and are not complete."""
-        return among & set(self.transfers[index].givers) - self.row(index)
+        row, givers = self.row(index), self._givers[index]
+        return set() if len(row) == len(givers) else {*among} & givers - row
 
     def given(self, indexes: Collection[int]) -> set[PeerId]:
         """Return those who have given all that they had to give to these slices, alive or not."""
-        places: dict[PeerId, list[int]] = {}
-        for index in indexes:
-            for giver in self.transfers[index].givers:
-                places.setdefault(giver, []).append(index)
-        whole = {peer for peer, own in places.items() if all(peer in self.row(i) for i in own)}
-        return whole - self.withdrawn.keys()
+        givers = set[PeerId]().union(*[self._givers[index] for index in indexes])
+        return givers.difference(self.withdrawn, *[self.missing(i, givers) for i in indexes])
 
     def word(self, peer: PeerId, index: int) -> str:
         """Return the owner's word on a contribution that is not complete at its slice
@@ -478,7 +481,9 @@ class Reports:
     def is_held(self, index: int, among: AbstractSet[PeerId], needed: int) -> bool:
         """Return True if a result stands and each chunk has so many holders among these."""
         chunks = self._chunk_holders(index)
-        return chunks is not None and all(len(held & among) >= needed for held in chunks)
+        if chunks is None or any(len(held) < needed for held in chunks):
+            return False
+        return all(len(held & among) >= needed for held in chunks)
 
     def is_with(self, index: int, peers: AbstractSet[PeerId]) -> bool:
         """Return True if a result stands and all of these hold every chunk of it."""

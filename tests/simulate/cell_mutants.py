@@ -1,0 +1,290 @@
+"""The rules of means in cells (protocol.md rule 8), broken one at a time as in `broken_rules`, in
+worlds of two cells.
+
+| what is broken | mutant |
+|---|---|
+| a finisher adds another set's, twice, not all, illegal, a stranger's | C1, C2, C3, C13, C14 |
+| an owner passes on what is rounded, or over others than it names | C4, C11 |
+| the weight is of one cell, of all planned | C7, C12 |
+| another cell's owner, sets not joined again, the same cells in each op | C5, C6, C15 |
+| results to everybody; sums that were lost not asked for, not given | C8, C9, C10 |
+"""
+
+import contextlib
+from collections.abc import Iterator
+
+import numpy as np
+from broken_rules import Mutant, replaced
+
+from swarmtrain.peer.arithmetic import ChunkSum, CodecArithmetic
+from swarmtrain.simulate.faults.troubles import HOSTILE_SUMS, LATE, LOST_SUMS, OWNER_DEATH
+from swarmtrain.simulate.seeds import world_of
+from swarmtrain.simulate.world import World
+from swarmtrain_transport.collective.exchange import Exchange
+from swarmtrain_transport.collective.finisher import NO_SUM, Finisher
+from swarmtrain_transport.collective.reducer import Reducer
+from swarmtrain_transport.coordinator.ops import planning, reassignment
+from swarmtrain_transport.ledger import cells
+from swarmtrain_transport.ledger.cells import Cells
+from swarmtrain_transport.ledger.fold import OpView
+
+PEERS, CELLS, OPS = 8, 2, 4
+
+_FAULTS = ("death", "restart", "stop", "one-way cut", LOST_SUMS, OWNER_DEATH)
+
+
+def in_cells(seed: int) -> World:
+    return world_of(seed, PEERS, OPS, kinds=_FAULTS, cells=CELLS)
+
+
+def with_lost_sums(seed: int) -> World:
+    return world_of(seed, PEERS, OPS, kinds=(LOST_SUMS,), cells=CELLS)
+
+
+def with_late_frames(seed: int) -> World:
+    return world_of(seed, 12, OPS, kinds=(LATE, LOST_SUMS), cells=3)
+
+
+def with_strangers(seed: int) -> World:
+    return world_of(seed, PEERS, OPS, kinds=("hostile frame",), cells=CELLS)
+
+
+def with_hostile_owners(seed: int) -> World:
+    return world_of(seed, PEERS, OPS, kinds=(HOSTILE_SUMS,), cells=CELLS)
+
+
+# ---- what a finisher adds
+
+
+def a_sum_of_another_set_is_added():
+    def make(name):
+        def any_name(self, cell, chunk):
+            return self._expected(cell) if (cell, chunk) in self._sums else name(self, cell, chunk)
+
+        return any_name
+
+    return replaced(Finisher, "_name", make)
+
+
+def a_sum_that_comes_twice_counts_twice():
+    def make(take):
+        def greedy(self, cell, chunk, name, data):
+            known = self._sums.get((cell, chunk))
+            if known is None or known[0] != name or chunk in self.result:
+                return take(self, cell, chunk, name, data)
+            twice = np.frombuffer(known[1].read(), "<f8") + np.frombuffer(data, "<f8")
+            self._sums[cell, chunk] = name, self._retention.keep(twice.tobytes())
+            return False
+
+        return greedy
+
+    return replaced(Finisher, "take", make)
+
+
+def a_late_cell_is_left_out():
+    def make(expected):
+        def hasty(self, cell):
+            is_late = self._view.frozen is not None and (cell, 0) not in self._sums
+            return NO_SUM if is_late else expected(self, cell)
+
+        return hasty
+
+    return replaced(Finisher, "_expected", make)
+
+
+def any_sum_is_taken():
+    return replaced(CodecArithmetic, "check_sum", lambda check: lambda self, *of: None)
+
+
+def a_strangers_sum_is_taken():
+    def make(on_sum):
+        def credulous(self, peer, frame):
+            finisher, mine = (
+                self._finishers.get(frame.slice_index),
+                self.view.cells.cell_of(self._me),
+            )
+            if finisher is None or finisher.attempt != frame.attempt:
+                return on_sum(self, peer, frame)
+            cell = (mine + 1) % self.view.cells.count
+            if not finisher.take(cell, frame.chunk, frame.set_id, frame.body):
+                return []
+            return self._finish_more(finisher)
+
+        return credulous
+
+    return replaced(Exchange, "_on_sum", make)
+
+
+# ---- what an owner passes on
+
+
+def a_sum_is_rounded():
+    def make(sum_of):
+        def rounded(self):
+            values = np.frombuffer(sum_of(self), dtype="<f8")
+            return values.astype("<f4").astype("<f8").tobytes()
+
+        return rounded
+
+    return replaced(ChunkSum, "sum", make)
+
+
+def an_early_sum_stands():
+    def make(finished):
+        def stubborn(self, chunk, contributors):
+            early = self._early.get(chunk)
+            return finished(self, chunk, contributors) if early is None else early
+
+        return stubborn
+
+    return replaced(Reducer, "_finished", make)
+
+
+# ---- weights
+
+
+def the_weight_is_one_cells():
+    def weight(self):
+        return sum(self._view.weights[peer] for peer in self.given or ())
+
+    return replaced(Finisher, "_weight", lambda _: property(weight))
+
+
+def the_weight_is_of_all_planned():
+    return replaced(
+        Finisher, "_weight", lambda _: property(lambda self: sum(self._view.weights.values()))
+    )
+
+
+# ---- records
+
+
+def _anywhere(decide):
+    def everybody(*of, **more):
+        with replaced(Cells, "among", lambda _: lambda self, peers, index: tuple(peers)):
+            return decide(*of, **more)
+
+    return everybody
+
+
+@contextlib.contextmanager
+def a_slice_goes_to_another_cell() -> Iterator[None]:
+    """Neither the coordinator nor who reads the record looks at the cell."""
+    with (
+        replaced(reassignment, "_reassign", _anywhere),
+        replaced(OpView, "_reassign", _anywhere),
+    ):
+        yield
+
+
+def sets_are_joined_once():
+    def make(join):
+        def once(self):
+            if None in getattr(self, "slice_sets", [None]):
+                join(self)
+
+        return once
+
+    return replaced(OpView, "_join_sets", make)
+
+
+@contextlib.contextmanager
+def cells_are_the_same_in_each_op() -> Iterator[None]:
+    def make(_):
+        return lambda previous_outcome, op: b""
+
+    with replaced(cells, "seed_of", make), replaced(planning, "seed_of", make):
+        yield
+
+
+# ---- what is sent
+
+
+def a_relay_tells_everybody():
+    def make(relay):
+        def loud(self, peer, frame):
+            with replaced(Cells, "cell_of", lambda cell_of: _deaf(cell_of, self, peer)):
+                return relay(self, peer, frame)
+
+        return loud
+
+    return replaced(Exchange, "_relay", make)
+
+
+def _deaf(cell_of, exchange, peer):
+    """All others are of our cell, but for whom it comes from."""
+    me = cell_of(exchange.view.cells, exchange._me)
+    return lambda self, one: cell_of(self, one) if one == peer else me
+
+
+def nobody_asks_for_sums():
+    return replaced(Exchange, "_ask_for_sums", lambda ask: lambda self, finisher: [])
+
+
+def nobody_gives_sums_again():
+    return replaced(Exchange, "_on_sums", lambda on_sums: lambda self, peer, frame: [])
+
+
+_NOT_THE_MEAN = (("I3", ""),)
+
+CELL_MUTANTS = {
+    "C1": Mutant(
+        "a finisher adds a cell's sum over another set than was decided",
+        a_sum_of_another_set_is_added, _NOT_THE_MEAN, world=in_cells,
+    ),
+    "C2": Mutant(
+        "a sum that comes twice counts twice",
+        a_sum_that_comes_twice_counts_twice, _NOT_THE_MEAN, world=with_late_frames,
+    ),
+    "C3": Mutant(
+        "after FREEZE a cell whose sum is late is left out",
+        a_late_cell_is_left_out, _NOT_THE_MEAN, world=in_cells,
+    ),
+    "C4": Mutant(
+        "sums are passed on as float32", a_sum_is_rounded, (("C5", ""),), world=in_cells,
+    ),
+    "C5": Mutant(
+        "a slice goes to a peer of another cell",
+        a_slice_goes_to_another_cell, (("C1", "goes to"),), world=in_cells,
+    ),
+    "C6": Mutant(
+        "a range's set stays what it was at FREEZE, whoever its new owners sum",
+        sets_are_joined_once, (("I3", ""), ("C4", ""), ("raised", ""), ("L3", "")), world=in_cells,
+    ),
+    "C7": Mutant(
+        "the mean is divided by the weight of one cell",
+        the_weight_is_one_cells, _NOT_THE_MEAN, world=in_cells,
+    ),
+    "C8": Mutant(
+        "a relay passes results on to all cells",
+        a_relay_tells_everybody, (("C3", ""),), world=in_cells,
+    ),
+    "C9": Mutant(
+        "sums that do not come are not asked for",
+        nobody_asks_for_sums, (("L3", ""),), world=with_lost_sums,
+    ),
+    "C10": Mutant(
+        "who is asked for sums gives none",
+        nobody_gives_sums_again, (("L3", ""),), world=with_lost_sums,
+    ),
+    "C11": Mutant(
+        "a sum over all planned stands, whoever is left out",
+        an_early_sum_stands, (("C5", ""),), world=in_cells,
+    ),
+    "C12": Mutant(
+        "the mean is divided by the weight of all planned",
+        the_weight_is_of_all_planned, _NOT_THE_MEAN, world=in_cells,
+    ),
+    "C13": Mutant(
+        "any sum is added, whether parts can have it or not",
+        any_sum_is_taken, (("I3", ""), ("raised", ""), ("fault", "")), world=with_hostile_owners,
+    ),
+    "C14": Mutant(
+        "a sum is taken from who does not own the range",
+        a_strangers_sum_is_taken, (("I3", ""), ("raised", "")), world=with_strangers,
+    ),
+    "C15": Mutant(
+        "members are in the same cells in each op",
+        cells_are_the_same_in_each_op, (("C1", "is owned by"),), world=in_cells,
+    ),
+}  # fmt: skip
