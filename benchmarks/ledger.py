@@ -12,7 +12,8 @@ memory from /proc.
 
 With --op only the bytes of one undisturbed op are counted that a peer is sent: of ledger (records,
 and sheets where the op has cells), and beside it of HASHES, which every peer needs to check what it
-gets. It is the mean of three ops after a first one, for the peer that was sent most.
+gets. It is the mean of three ops after a first one, for the peer that was sent most. Rates and
+samples are drawn anew for each, so that all weights and slices differ from those before.
 """
 
 import argparse
@@ -26,7 +27,7 @@ import tempfile
 import time
 from collections import Counter, deque
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Any
@@ -172,9 +173,10 @@ class Run:
         num_peers: contributors, and owners of a slice each.
         directory: for the store and the followers' state; None keeps no record.
         rounds: of the run.
+        terms: more terms of the run.
     """
 
-    def __init__(self, num_peers: int, directory: Path | None, rounds: int) -> None:
+    def __init__(self, num_peers: int, directory: Path | None, rounds: int, **terms: Any) -> None:
         self.now_s = 0.0
         self.ledger_bytes = 0
         self.followers: dict[PeerId, Follower] = {}
@@ -184,7 +186,10 @@ class Run:
         self._weighed: tuple[m.CoordinatorMessage | None, int] = None, 0
         self._directory = directory
         self._identities = {i.peer_id: i for i in map(identity_of, range(num_peers))}
-        self._terms = terms_of(num_peers, rounds)
+        self._terms = replace(terms_of(num_peers, rounds), **terms)
+        self._rng = random.Random(1)
+        self.varies = False
+        """Rates and samples differ from op to op."""
         self._store = None if directory is None else Store.open(directory / "coordinator")
         key = identity_of(-1)
         self.machine = Rendezvous(
@@ -249,13 +254,18 @@ class Run:
         """Everybody holds every record and says so."""
         head = self.machine.writer.head
         for peer in self._identities:
-            self.say(peer, m.Progress(head, 0, 0, "training"))
+            rate = self._rng.randint(2_000_000, 20_000_000) if self.varies else 0
+            word = m.Progress(
+                head, 0, 0, "training", up_bytes_per_s=rate, down_bytes_per_s=2 * rate
+            )
+            self.say(peer, word)
 
     def round(self) -> None:
         """One op from READY to ATTEST, everybody in it."""
         op = self.machine.view.first.last_op + 1
         for peer in self._identities:
-            self.say(peer, m.Ready(op, 8192, op - 1, state_root_of(op - 1)))
+            samples = self._rng.randint(4096, 8192) if self.varies else 8192
+            self.say(peer, m.Ready(op, samples, op - 1, state_root_of(op - 1)))
         for _ in range(_LOOKS):
             if self.machine.view.first.in_progress is None:
                 self._look()
@@ -384,7 +394,8 @@ def measure(num_peers: int, rounds: int, directory: Path) -> dict[str, float]:
 
 def measure_op(num_peers: int, ops: int = 3) -> dict[str, float]:
     """Run a few ops and count what a peer is sent of each."""
-    run = Run(num_peers, None, ops + 1)
+    run = Run(num_peers, None, ops + 1, counts_samples=True)
+    run.varies = True
     run.round()
     run.sent.clear()
     run.hashes_bytes = 0

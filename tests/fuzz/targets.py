@@ -62,11 +62,19 @@ from swarmtrain_transport.wire.records import (
     Attest,
     BodyReader,
     Freeze,
+    SignedRoot,
     body_of,
     make_record,
     pack_struct,
     record_from_bytes,
 )
+from swarmtrain_transport.wire.sheets import (
+    roots_in,
+    roots_sheet,
+    signatures_in,
+    signatures_sheet,
+)
+from swarmtrain_transport.wire.short_records import Before, shortened
 from tests.credit.real_ledger import bodies, ledger_of, receipts
 from tests.transport.coordinator.ops.gather_table import gather_plan
 from tests.transport.rig import A, B, join_body, plan_body, run_body, sign
@@ -420,6 +428,22 @@ def _ledger_targets() -> dict[str, Target]:
             lambda data: charge_from_bytes(data, Drawn(A, 2, 3, A, (B,))),
             REMOTE,
             (proof.charge.to_bytes(),),
+        ),
+        "short-record": Target(
+            READER.record,
+            REMOTE,
+            (
+                shortened(FROZEN.to_bytes(), 5),
+                shortened(PLANNED.to_bytes(), 2, Before(0, 1, GATHER.body)),
+            ),
+        ),
+        "roots-sheet": Target(
+            lambda data: roots_in(data, (A, B)),
+            REMOTE,
+            (roots_sheet({A: SignedRoot(A, bytes(64))}, (A, B)),),
+        ),
+        "signatures-sheet": Target(
+            lambda data: signatures_in(data, 2), REMOTE, (signatures_sheet([bytes(64), b""]),)
         ),
         "manifest": Target(manifest_from_bytes, REMOTE, (manifest.to_bytes(),)),
     }
