@@ -7,7 +7,8 @@ machine. Peers are light: a few processes hold all connections, each on a socket
 of many addresses of the loopback network, with keys of its own. They knock, say HELLO, acknowledge
 records, say PROGRESS as often as a peer does, and take part in a round every 30 s: each says READY
 and APPLIED, and the 64 that a PLAN names say all that members of an op say (ROOTS, 64 GOT,
-SLICE_DONE, 64 HAVE), over as long as an exchange takes. There are no weights and no data lane; what
+SLICE_DONE, 64 HAVE), over as long as an exchange takes. They are 64 as the run's codec has no exact
+sums: in cells they would be more. There are no weights and no data lane; what
 would be hashes of parts is drawn from the names of peers and ops.
 
 Every tenth PROGRESS has a WebSocket ping right behind it, and its pong is sent once both were read
@@ -732,7 +733,7 @@ def config_of(places: int) -> settings.RunConfig:
         model=settings.ModelSection(kind="custom"),
         data=settings.DataSection(source="own"),
         exchange=settings.ExchangeSection(
-            chunk_values=CHUNK_VALUES, start_peers=8, min_contributors=1, wait_ready_s=SPREAD_S,
+            codec="none", chunk_values=CHUNK_VALUES, start_peers=8, min_contributors=1, wait_ready_s=SPREAD_S,
             deadline_floor_s=4 * EXCHANGE_S,
         ),
         admission=settings.AdmissionSection(peers_max=places),

@@ -363,6 +363,11 @@ RUN_PEERS_MAX = 4096
 CELLS_MAX = RUN_PEERS_MAX // CELL_PEERS_MAX
 """Cells of an op: as many as a full run has."""
 
+CELLS_PLANNED = 8
+"""Cells that a coordinator plans at most; of more peers than fit into them all take turns. Each
+member hears of each slice, and says that it has it, so messages grow by the square of members: at
+512 they are some 500 000 in an op."""
+
 SHEET_BYTES_MAX = 64 << 10
 """Largest sheet of a cell: roots and signatures of CELL_PEERS_MAX contributors are 7 KiB, the
 signatures of its slices 4 KiB."""
