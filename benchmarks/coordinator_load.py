@@ -733,8 +733,8 @@ def config_of(places: int) -> settings.RunConfig:
         model=settings.ModelSection(kind="custom"),
         data=settings.DataSection(source="own"),
         exchange=settings.ExchangeSection(
-            codec="none", chunk_values=CHUNK_VALUES, start_peers=8, min_contributors=1, wait_ready_s=SPREAD_S,
-            deadline_floor_s=4 * EXCHANGE_S,
+            codec="none", chunk_values=CHUNK_VALUES, start_peers=8, min_contributors=1,
+            wait_ready_s=SPREAD_S, deadline_floor_s=4 * EXCHANGE_S,
         ),
         admission=settings.AdmissionSection(peers_max=places),
     )  # fmt: skip
