@@ -73,7 +73,7 @@ class Committed:
             peer: Shown(roots[peer], hashes[peer][j], parts[peer][j][drawn.chunk])
             for peer in self.peers
         }
-        right = right_hash(view, drawn, self.evidence, CodecArithmetic())
+        right = right_hash(view, drawn, self.evidence, {}, CodecArithmetic())
         self.published = tuple(
             content_hash(right) if is_wrong else right for _ in range(num_chunks(plan, j))
         )

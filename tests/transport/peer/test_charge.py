@@ -33,7 +33,7 @@ def test_a_proof_of_64_contributors_is_kept_whole_though_no_frame_could_carry_it
     data = proof.to_bytes()
     assert limits.FRAME_BYTES_MAX < len(data) < limits.PROOF_BYTES_MAX
     assert proof_from_bytes(data) == proof
-    assert Proof.of(proof.charge, proof.shown) == proof
+    assert Proof.of(proof.charge, proof.shown, {}, ()) == proof
 
 
 def test_the_largest_charge_and_the_largest_part_fit_into_a_frame():

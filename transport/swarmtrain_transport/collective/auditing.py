@@ -6,6 +6,9 @@ per second. Each contributor to the drawn slice keeps that one chunk of what it 
 it to the drawn auditor alone, a few times. So an op costs its swarm one chunk per contributor, one
 of them auditing. A judge fetches the charge and then its parts, and looks at each when it comes: an
 accuser cannot make it hold what nobody has signed.
+
+In cells the owner of the drawn slice likewise keeps the sums that its chunk was made of, and shows
+each once it is asked for that cell's. Sheets that did not come are asked of the cell's members.
 """
 
 from collections import Counter, OrderedDict
@@ -21,15 +24,24 @@ from swarmtrain_transport.errors import RemoteFault
 from swarmtrain_transport.ledger.audit import (
     Charge,
     Drawn,
+    Passed,
     Proof,
     Shown,
+    Signed,
     charge_from_bytes,
     check_part,
+    check_passed,
     convicted,
     draw,
     is_shown,
+    may_judge,
+    number_of,
+    passed_from_bytes,
     right_hash,
+    said_hash,
+    sheets_of,
     shown_from_bytes,
+    signed_in,
 )
 from swarmtrain_transport.ledger.fold import GroupView, OpView
 from swarmtrain_transport.links.link import PeerId
@@ -37,27 +49,41 @@ from swarmtrain_transport.wire.frames import Frame, FrameKind
 from swarmtrain_transport.wire.messages import Accuse, Accused
 from swarmtrain_transport.wire.records import Commit, Verify
 
+_PART = 0
+"""What PROVE asks for, in the place of an attempt: a part, or the sum of the cell before this
+number."""
+
 AUDIT_FRAMES = frozenset({FrameKind.PROVE, FrameKind.EVIDENCE})
 """Frames that `Auditing.heard` takes."""
 
 
 @dataclass(slots=True)
 class _Kept:
-    """Our own bytes of one op, as we show them."""
+    """Our own bytes of one op, as we show them: by what PROVE asks for."""
 
     drawn: Drawn
-    shown: Shown
-    given: int = 0
+    shown: dict[int, Shown | Passed]
+    given: Counter[int] = field(default_factory=Counter)
 
 
 @dataclass(slots=True)
 class _Case:
-    """An audit of ours that is under way."""
+    """An audit of ours that is under way. `looked` is how often the sheets were not here."""
 
     view: OpView
     drawn: Drawn
     shown: dict[PeerId, Shown] = field(default_factory=dict)
-    asked: Counter[PeerId] = field(default_factory=Counter)
+    passed: dict[int, Passed] = field(default_factory=dict)
+    asked: Counter[tuple[PeerId, int]] = field(default_factory=Counter)
+    looked: int = 0
+
+    @property
+    def missing(self) -> list[tuple[PeerId, int]]:
+        """Who is still to be asked, and for what."""
+        parts = [(peer, _PART) for peer in self.drawn.contributors if peer not in self.shown]
+        finisher = self.view.owners[self.drawn.slice_index]
+        sums = [cell for cell in self.drawn.passed if cell not in self.passed]
+        return parts + [(finisher, cell + 1) for cell in sums]
 
 
 @dataclass(slots=True)
@@ -66,13 +92,17 @@ class _Trial:
 
     Attributes:
         op: op whose sum is said to be wrong.
-        wanted: hashes of what was asked for and is not here: the charge, then the parts.
+        wanted: hashes of what was asked for and is not here: the charge and the sheets, then the
+            parts.
     """
 
     op: int
     wanted: set[bytes]
     charge: Charge | None = None
     shown: dict[PeerId, Shown] = field(default_factory=dict)
+    passed: dict[int, Passed] = field(default_factory=dict)
+    rest: dict[bytes, bytes] = field(default_factory=dict)
+    """What has come before it could be looked at, by its hash: the charge, for want of sheets."""
 
 
 class Auditing:
@@ -123,24 +153,31 @@ class Auditing:
             exchange: our part of the op, if we took part in it.
             now_s: the time.
         """
-        sender = exchange.sender if exchange is not None else None
         if self._case is not None:
             self._end("unanswered")
         view = self._view.commits.get(op)
         drawn = draw(view) if view is not None else None
-        if view is None or drawn is None or sender is None:
+        if view is None or drawn is None or exchange is None:
             return
-        if self._me in drawn.contributors and sender.slice_roots is not None:
-            part = bytes(sender.part(drawn.slice_index, drawn.chunk))
-            hashes = sender.chunk_hashes(drawn.slice_index)
-            shown = Shown(sender.slice_roots, hashes, part)
-            self._kept[view.plan_id] = _Kept(drawn, shown)
+        kept = _Kept(drawn, self._own(view, drawn, exchange))
+        if kept.shown:
+            self._kept[view.plan_id] = kept
             while len(self._kept) > limits.AUDIT_OPS_KEPT:
                 self._kept.popitem(last=False)
-        if drawn.auditor == self._me:
+        if drawn.auditor == self._me and exchange.sender is not None:
             self._case, self._due_s = _Case(view, drawn), now_s
-            if view.plan_id in self._kept:
-                self._case.shown[self._me] = self._kept[view.plan_id].shown
+            if isinstance(mine := kept.shown.get(_PART), Shown):
+                self._case.shown[self._me] = mine
+
+    def _own(self, view: OpView, drawn: Drawn, exchange: Exchange) -> dict[int, Shown | Passed]:
+        """What we may be asked for: our part, or as the owner of the slice the sums in it."""
+        found: dict[int, Shown | Passed] = {}
+        sender = exchange.sender
+        if sender is not None and self._me in drawn.contributors and sender.slice_roots is not None:
+            part = bytes(sender.part(drawn.place, number_of(view, drawn)))
+            found[_PART] = Shown(sender.slice_roots, sender.chunk_hashes(drawn.place), part)
+        sums = exchange.sums_of(drawn.slice_index, drawn.chunk)
+        return found | {cell + 1: Passed(*sums[cell]) for cell in drawn.passed if cell in sums}
 
     def heard(self, peer: PeerId, frame: Frame, now_s: float) -> list[PeerAction]:
         """A frame of AUDIT_FRAMES.
@@ -151,37 +188,56 @@ class Auditing:
         if frame.kind is FrameKind.PROVE:
             return self._show(peer, frame)
         case = self._case
-        if case is None or frame.plan_id != case.view.plan_id or not case.asked[peer]:
+        what = frame.attempt
+        if case is None or frame.plan_id != case.view.plan_id or not case.asked[peer, what]:
             return []
-        shown = shown_from_bytes(frame.body)
-        if not is_shown(case.view, case.drawn, peer, shown):
-            raise RemoteFault("evidence", "what it shows is not what it has signed")
-        case.shown[peer] = shown
+        if what == _PART:
+            shown, signed = shown_from_bytes(frame.body), self._signed(case.view, case.drawn)
+            if signed is None or not is_shown(case.view, case.drawn, peer, shown, signed.roots):
+                raise RemoteFault("evidence", "what it shows is not what it has signed")
+            case.shown[peer] = shown
+        else:
+            passed, drawn = passed_from_bytes(frame.body), case.drawn
+            check_passed(case.view, drawn, what - 1, passed, self._arithmetic, self._verify)
+            case.passed[what - 1] = passed
         self._due_s = now_s + (limits.AUDIT_PAUSE_S if self._in_op else 0.0)
         return []
 
     def _show(self, peer: PeerId, frame: Frame) -> list[PeerAction]:
-        kept = self._kept.get(frame.plan_id)
-        if kept is None or kept.drawn.auditor != peer or kept.given >= limits.AUDIT_ASKS_MAX:
+        kept, what = self._kept.get(frame.plan_id), frame.attempt
+        if kept is None or kept.drawn.auditor != peer or what not in kept.shown:
             return []
-        kept.given += 1
-        body, drawn = kept.shown.to_bytes(), kept.drawn
+        if kept.given[what] >= limits.AUDIT_ASKS_MAX:
+            return []
+        kept.given[what] += 1
+        body, drawn = kept.shown[what].to_bytes(), kept.drawn
         answer = Frame(
-            FrameKind.EVIDENCE, frame.run_tag, frame.plan_id, drawn.slice_index, 0, drawn.chunk,
+            FrameKind.EVIDENCE, frame.run_tag, frame.plan_id, drawn.slice_index, what, drawn.chunk,
             body=body,
         )  # fmt: skip
         return [SendFrame(peer, answer)]
+
+    def _signed(self, view: OpView, drawn: Drawn) -> Signed | None:
+        """What contributors and owner have signed; None while a sheet is not here, or is of
+        another shape than the ledger says."""
+        sheets = [self._blobs.get(digest) for digest in sheets_of(view, drawn)]
+        try:
+            return signed_in(view, drawn, [sheet for sheet in sheets if sheet is not None])
+        except RemoteFault:
+            return None
 
     def accused(self, message: Accused) -> None:
         """An auditor has found a wrong sum, it says: look at it ourselves."""
         view = self._view.commits.get(message.op)
         drawn = draw(view) if view is not None else None
-        if drawn is None or self._me in (drawn.auditor, drawn.owner):
+        if view is None or drawn is None or self._me in (drawn.auditor, drawn.owner):
             return
-        if message.proof_hash in self._trials:
+        if message.proof_hash in self._trials or not may_judge(view, drawn, self._me):
             return
-        self._trials[message.proof_hash] = _Trial(message.op, {message.proof_hash})
-        self._fetcher.want(message.proof_hash, [drawn.auditor], spread=False)
+        lacked = {digest for digest in sheets_of(view, drawn) if digest not in self._blobs}
+        self._trials[message.proof_hash] = _Trial(message.op, {message.proof_hash, *lacked})
+        for digest in sorted({message.proof_hash, *lacked}):
+            self._fetcher.want(digest, [drawn.auditor], spread=False)
         while len(self._trials) > limits.AUDIT_OPS_KEPT:
             self._forget(next(iter(self._trials)))
 
@@ -203,9 +259,12 @@ class Auditing:
         Raises:
             RemoteFault: reason ``proof``: it convicts nobody.
         """
+        case = self._case
+        if case is not None and digest in sheets_of(case.view, case.drawn):
+            self._blobs.keep_result(case.view.plan.op, data, digest)
         name = next((name for name, one in self._trials.items() if digest in one.wanted), None)
         if name is None:
-            return None
+            return None if case is None or digest not in self._blobs else []
         trial = self._trials[name]
         trial.wanted.discard(digest)
         view = self._view.commits.get(trial.op)
@@ -213,11 +272,16 @@ class Auditing:
         if view is None or drawn is None:  # a REWIND has cancelled the op
             self._forget(name)
             return []
+        if digest in sheets_of(view, drawn):
+            self._blobs.keep_result(trial.op, data, digest)
+        else:
+            trial.rest[digest] = bytes(data)
         try:
-            charge = self._learnt(trial, view, drawn, digest, data)
-            if trial.wanted:
+            charge = self._learnt(trial, view, drawn)
+            if charge is None or trial.wanted:
                 return []
-            proof = Proof.of(charge, trial.shown)
+            sheets = tuple(bytes(self._blobs.get(one) or b"") for one in sheets_of(view, drawn))
+            proof = Proof.of(charge, trial.shown, trial.passed, sheets)
             convicted(proof, view, self._arithmetic, self._verify)
         except RemoteFault:
             self._forget(name)
@@ -225,27 +289,47 @@ class Auditing:
         self._forget(name)
         return self._accuse(name, proof)
 
-    def _learnt(
-        self, trial: _Trial, view: OpView, drawn: Drawn, digest: bytes, data: Buffer
-    ) -> Charge:
-        """Take an answer: the charge, or one of its parts."""
-        if trial.charge is None:
-            trial.charge = charge_from_bytes(data, drawn)
-            trial.wanted = set(trial.charge.shown.values())
-            for name in sorted(trial.wanted):
-                self._fetcher.want(name, [drawn.auditor], spread=False)
-            return trial.charge
+    def _learnt(self, trial: _Trial, view: OpView, drawn: Drawn) -> Charge | None:
+        """Look at what has come, once the sheets are here: the charge, then its parts. None before
+        that."""
+        signed = self._signed(view, drawn)
+        if signed is None:
+            if trial.wanted.isdisjoint(sheets_of(view, drawn)):
+                raise RemoteFault("proof", "the sheets of its op are none")
+            return None
+        while trial.rest:
+            digest, data = trial.rest.popitem()
+            if trial.charge is None:
+                trial.charge = charge_from_bytes(data, drawn)
+                named = {*trial.charge.shown.values(), *trial.charge.passed.values()}
+                trial.wanted |= named
+                for name in sorted(named):
+                    self._fetcher.want(name, [drawn.auditor], spread=False)
+            else:
+                self._look_at(trial.charge, trial, view, drawn, digest, data, signed)
+        return trial.charge
+
+    def _look_at(
+        self, charge: Charge, trial: _Trial, view: OpView, drawn: Drawn, digest: bytes,
+        data: bytes, signed: Signed,
+    ) -> None:  # fmt: skip
+        """Take one part, or one cell's sum, of a charge."""
         try:
-            shown = shown_from_bytes(data)
-            check_part(view, drawn, shown, self._arithmetic)
+            for cell in [cell for cell, named in charge.passed.items() if named == digest]:
+                passed = passed_from_bytes(data)
+                check_passed(view, drawn, cell, passed, self._arithmetic, self._verify)
+                trial.passed[cell] = passed
+            givers = [peer for peer, named in charge.shown.items() if named == digest]
+            shown = shown_from_bytes(data) if givers else None
+            if shown is not None:
+                check_part(view, drawn, shown, self._arithmetic)
         except RemoteFault as fault:
             raise RemoteFault("proof", f"a part is illegal: {fault.reason}") from fault
-        for peer, named in trial.charge.shown.items():
-            if named == digest:
-                if not is_shown(view, drawn, peer, shown):
-                    raise RemoteFault("proof", "a part is not what its contributor has signed")
-                trial.shown[peer] = shown
-        return trial.charge
+        for peer in givers:
+            assert shown is not None  # somebody has given it
+            if not is_shown(view, drawn, peer, shown, signed.roots):
+                raise RemoteFault("proof", "a part is not what its contributor has signed")
+            trial.shown[peer] = shown
 
     # ---- what falls due
 
@@ -258,20 +342,34 @@ class Auditing:
         case = self._case
         if case is None or now_s < self._due_s:
             return []
-        missing = [peer for peer in case.drawn.contributors if peer not in case.shown]
-        if missing:
-            peer = min(missing, key=lambda one: case.asked[one])
-            if case.asked[peer] >= limits.AUDIT_ASKS_MAX:
+        if self._signed(case.view, case.drawn) is None:
+            self._await_sheets(case, now_s)
+            return []
+        if case.missing:
+            peer, what = least = min(case.missing, key=lambda one: case.asked[one])
+            if case.asked[least] >= limits.AUDIT_ASKS_MAX:
                 self._end("unanswered")
                 return []
-            case.asked[peer] += 1
+            case.asked[least] += 1
             self._due_s = now_s + limits.AUDIT_RETRY_S
             drawn = case.drawn
             frame = Frame(
-                FrameKind.PROVE, run_tag, case.view.plan_id, drawn.slice_index, 0, drawn.chunk
+                FrameKind.PROVE, run_tag, case.view.plan_id, drawn.slice_index, what, drawn.chunk
             )
             return [SendFrame(peer, frame)]
         return self._judge(case, now_s)
+
+    def _await_sheets(self, case: _Case, now_s: float) -> None:
+        """They come after COMMIT; if not, others of the cell have them, or nobody."""
+        if case.looked >= limits.AUDIT_ASKS_MAX:
+            self._end("unanswered")
+            return
+        near = [peer for peer in case.view.boots if may_judge(case.view, case.drawn, peer)]
+        for digest in sheets_of(case.view, case.drawn) if case.looked else ():
+            if digest not in self._blobs:
+                self._fetcher.want(digest, [one for one in near if one != self._me], spread=True)
+        case.looked += 1
+        self._due_s = now_s + limits.AUDIT_RETRY_S
 
     @property
     def is_idle(self) -> bool:
@@ -290,27 +388,29 @@ class Auditing:
         commit, drawn = case.view.outcome, case.drawn
         assert isinstance(commit, Commit)
         listed = self._blobs.get(commit.slices[drawn.slice_index].root)
-        if listed is None:  # the result is still on its way to us
+        if listed is None and not drawn.is_of_sum:  # the result is still on its way to us
             self._due_s = now_s + limits.AUDIT_RETRY_S
             return []
-        hashes = _split(listed)
+        hashes = () if listed is None or drawn.is_of_sum else _split(listed)
         try:
-            right = right_hash(case.view, drawn, case.shown, self._arithmetic)
+            right = right_hash(case.view, drawn, case.shown, case.passed, self._arithmetic)
         except RemoteFault:
             self._end("unanswered")  # a part that nobody may add proves nothing
             return []
-        if right == hashes[drawn.chunk]:
+        if right == said_hash(drawn, hashes, case.passed):
             self._end("right")
             return []
         self._end("wrong")
         op = case.view.plan.op
         place = (op, drawn.slice_index, drawn.chunk)
-        proof = Proof(*place, hashes, case.shown, self._view.group)
+        sheets = tuple(bytes(self._blobs.get(one) or b"") for one in sheets_of(case.view, drawn))
+        parts = case.shown, self._view.group, case.passed, sheets
+        proof = Proof(*place, hashes, *parts)
         try:
             convicted(proof, case.view, self._arithmetic, self._verify)
         except RemoteFault:
             return []  # the owner has signed other inputs: that convicts nobody
-        for shown in case.shown.values():
+        for shown in (*case.shown.values(), *case.passed.values()):
             self._blobs.keep_result(op, shown.to_bytes())
         return self._accuse(self._blobs.keep_result(op, proof.charge.to_bytes()), proof)
 
@@ -321,6 +421,8 @@ class Auditing:
 
     def _end(self, how: str) -> None:
         self.counts[how] += 1
+        if self._case is not None:
+            self._fetcher.cancel(sheets_of(self._case.view, self._case.drawn))
         self._case, self._due_s = None, float("inf")
 
 

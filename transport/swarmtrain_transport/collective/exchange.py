@@ -30,7 +30,13 @@ from swarmtrain_transport.collective.taker import Taker
 from swarmtrain_transport.errors import RemoteFault
 from swarmtrain_transport.hashing import content_hash
 from swarmtrain_transport.ledger.fold import OpView, num_chunks, set_id, slice_root
-from swarmtrain_transport.ledger.signed_roots import contribution_payload, result_payload, root_over
+from swarmtrain_transport.ledger.signed_roots import (
+    contribution_payload,
+    none_holds,
+    result_payload,
+    root_over,
+    sum_payload,
+)
 from swarmtrain_transport.ledger.transfers import NOTHING_SUMMED, content_name, transfers_of
 from swarmtrain_transport.links.link import PeerId
 from swarmtrain_transport.phases import Table, entered
@@ -40,11 +46,13 @@ from swarmtrain_transport.wire.frames import (
     Ranges,
     pack_credit,
     pack_flags,
+    pack_sum,
     unpack_credit,
     unpack_flags,
+    unpack_sum,
 )
 from swarmtrain_transport.wire.messages import Gauged, Got, Hashes, Have, Roots, SliceDone, Withdraw
-from swarmtrain_transport.wire.records import Sign
+from swarmtrain_transport.wire.records import Sign, Verify
 
 
 class Giving(enum.Enum):
@@ -84,6 +92,7 @@ class Exchange:
         local: facts of our link, with a counter of frames that change nothing.
         commits: committed ops, by whose result the plan's rule may begin.
         ahead: frames that came and went before the op, None for nothing.
+        verify: checks a signature; whoever can own nothing has none.
 
     Attributes:
         sender: gives parts to owners; None if we give none (any more).
@@ -104,10 +113,11 @@ class Exchange:
         local: LocalStats,
         commits: Mapping[int, OpView],
         ahead: Ahead | None = None,
+        verify: Verify = none_holds,
     ) -> None:
         self.view = view
         self._me, self._run_tag, self._sign, self._local = me, run_tag, sign, local
-        self._arithmetic, self._blobs = arithmetic, blobs
+        self._arithmetic, self._blobs, self._verify = arithmetic, blobs, verify
         self._ignored = local.ignored
         begins_from = commits.get(view.plan.centre)
         self._centre = None if begins_from is None else Centre(begins_from, blobs)
@@ -304,8 +314,9 @@ class Exchange:
         reducer = Reducer(self.view, index, attempt, self._arithmetic, retention, self._centre)
         self._reducers[index] = reducer
         if self.view.cells.count > 1:
-            finisher = Finisher(self.view, index, attempt, self._arithmetic, retention)
-            self._finishers[index] = finisher
+            self._finishers[index] = Finisher(
+                self.view, index, attempt, self._arithmetic, retention, self._verify
+            )
         if self.sender is not None and self._may_contribute(self._me):
             self._own.extend((reducer, chunk) for chunk in range(len(reducer.places)))
         taken = self._take_own(limits.OWN_AT_ONCE)
@@ -471,7 +482,8 @@ class Exchange:
             self._passed_s[piece, self.view.attempts[piece], chunk, name] = self._now_s
             if owner == self._me:
                 finisher = self._finishers[piece]
-                finisher.take(self.view.cells.cell_of(self._me), chunk, name, data)
+                signature = self._sum_signature(piece, chunk, name, data)
+                finisher.take(self.view.cells.cell_of(self._me), chunk, name, data, signature)
                 actions += self._finish_more(finisher)
             else:
                 actions.append(self._sum(piece, chunk, name, data))
@@ -479,10 +491,22 @@ class Exchange:
 
     def _sum(self, piece: int, chunk: int, name: int, data: Buffer) -> PeerAction:
         attempt = self.view.attempts[piece]
+        body = pack_sum(data, self._sum_signature(piece, chunk, name, data))
         frame = Frame(
-            FrameKind.SUM, self._run_tag, self.view.plan_id, piece, attempt, chunk, name, data
+            FrameKind.SUM, self._run_tag, self.view.plan_id, piece, attempt, chunk, name, body
         )
         return SendFrame(self.view.owners[piece], frame)
+
+    def _sum_signature(self, piece: int, chunk: int, name: int, data: Buffer) -> bytes:
+        """Our name under a sum of our cell."""
+        place = self.view.cells.owned(self.view.cells.cell_of(self._me), piece)
+        own, digest = (place, self.view.attempts[place]), content_hash(data)
+        return self._sign(sum_payload(self.view.plan_hash, own, (piece, chunk), name, digest))
+
+    def sums_of(self, index: int, chunk: int) -> dict[int, tuple[bytes, bytes]]:
+        """The cells' sums that a chunk of a slice of ours is made of, with their signatures."""
+        finisher = self._finishers.get(index)
+        return {} if finisher is None else finisher.sums_of(chunk)
 
     def _on_sum(self, peer: PeerId, frame: Frame) -> list[PeerAction]:
         """A sum of another cell, from the peer that owns the range there."""
@@ -494,7 +518,7 @@ class Exchange:
         if view.owners[view.cells.owned(cell, frame.slice_index)] != peer:
             self._ignored["stale"] += 1
             return []
-        if not finisher.take(cell, frame.chunk, frame.set_id, frame.body):
+        if not finisher.take(cell, frame.chunk, frame.set_id, *unpack_sum(frame.body)):
             self._ignored["repeated"] += 1
             return []
         return self._finish_more(finisher)

@@ -23,6 +23,7 @@ SIGNATURE_BYTES_MAX = 64
 
 _CONTRIBUTION = b"swarmtrain contribution 1\0"
 _RESULT = b"swarmtrain result 1\0"
+_SUM = b"swarmtrain sum 1\0"
 
 
 def root_over(hashes: Sequence[bytes]) -> bytes:
@@ -47,6 +48,27 @@ def result_payload(
     inputs."""
     place = slice_index.to_bytes(4, "little") + attempt.to_bytes(4, "little")
     return _RESULT + plan_hash + place + slice_root + inputs
+
+
+def sum_payload(
+    plan_hash: bytes, own: tuple[int, int], place: tuple[int, int], name: int, digest: bytes
+) -> bytes:
+    """Return the bytes that an owner in a cell signs: this is its cell's sum of a chunk.
+
+    Args:
+        plan_hash: hash of the PLAN record.
+        own: its own slice in that range, and the attempt at it.
+        place: the slice that the chunk is of, and its number there.
+        name: names the contributors whose sum it is.
+        digest: content hash of the sum.
+    """
+    numbers = (number.to_bytes(4, "little") for number in (*own, *place))
+    return _SUM + plan_hash + b"".join(numbers) + name.to_bytes(8, "little") + digest
+
+
+def none_holds(_key: bytes, _signature: bytes, _data: bytes) -> bool:
+    """A check of signatures that none passes: of who has nothing to check."""
+    return False
 
 
 def is_signature(data: bytes) -> bool:

@@ -216,6 +216,20 @@ class Ranges:
         return cls(credit, received, flags)
 
 
+def pack_sum(data: Buffer, signature: bytes) -> bytes:
+    """Body of SUM: a cell's sum, and its owner's signature."""
+    return b"".join((data, signature, bytes([len(signature)])))
+
+
+def unpack_sum(body: Buffer) -> tuple[Buffer, bytes]:
+    """The sum and the signature. Raises RemoteFault with reason ``length`` if it has none."""
+    view = memoryview(body)
+    stop = len(view) - 1 - (view[-1] if len(view) else 0)
+    if stop < 0:
+        raise RemoteFault("length", f"SUM of {len(view)} bytes without a signature")
+    return view[:stop], bytes(view[stop:-1])
+
+
 def pack_flags(flags: tuple[bool, ...]) -> bytes:
     """Body of SUMS: one bit per chunk, true where it is here."""
     return Ranges(0, 0, flags).pack()
