@@ -31,7 +31,7 @@ def simulate(
     seeds: Annotated[int, typer.Option(min=1, help="How many worlds.")] = 100,
     peers: Annotated[int, typer.Option(min=1, max=512, help="Peers of each at its start.")] = 4,
     cells: Annotated[
-        int, typer.Option(min=1, max=64, help="Cells in which they sum; 1: all sum together.")
+        int, typer.Option(min=1, max=8, help="Cells in which they sum; 1: all sum together.")
     ] = 1,
     ops: Annotated[int, typer.Option(min=1, max=10_000, help="Commits of each.")] = 10,
     fragments: Annotated[

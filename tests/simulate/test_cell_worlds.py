@@ -3,9 +3,13 @@
 import json
 
 import pytest
+from cell_mutants import CELL_MUTANTS
+from mutants import hunt_seeds
 
 from swarmtrain.cli.main import main
+from swarmtrain.simulate.faults.troubles import HOSTILE_SUMS
 from swarmtrain.simulate.ground.misbehaviour import FORGES, SUMS, Deed
+from swarmtrain.simulate.seeds import drawn, run_seed
 from swarmtrain.simulate.world import World
 
 
@@ -52,3 +56,26 @@ def test_of_a_range_with_a_new_owner_all_is_made_again_at_once(seed):
     """The first one was given other bytes than were signed, and had passed their sum on."""
     decided = with_deed(FORGES, seed).invariants.decided
     assert max(decided.op_seconds.values()) < 2.0
+
+
+CLEAN = (21, 35, 45, 53, 67, 92, 106, 115, 125)
+"""Worlds that once failed: an owner's sums were of no use, and others were blamed for it (21 to
+115), or too few who gave were planned with for want of a second cell (125)."""
+
+
+@pytest.mark.parametrize("seed", CLEAN)
+def test_worlds_in_cells_keep_every_promise(seed):
+    kinds = () if seed in (21, 53) else (HOSTILE_SUMS,)
+    result = run_seed(seed, 8, 4, kinds=kinds, cells=2, **drawn(seed))
+    assert not result.violations
+    assert result.skips < 20
+
+
+FIRST_SEEN = {"C2": 7, "C5": 2, "C11": 3, "C14": 12}
+"""Seeds at which a hunt begins that saw nothing in the worlds before."""
+
+
+@pytest.mark.parametrize("name", CELL_MUTANTS)
+def test_random_worlds_find_broken_rules_of_cells(name):
+    first = FIRST_SEEN.get(name, 0)
+    assert hunt_seeds(name, range(first, first + 8)).seed >= 0

@@ -127,13 +127,13 @@ class Lies:
     def committed(self, record: Record, commit: Commit) -> None:
         """An op was committed: its audit is drawn."""
         plan, owners = self._under_way[commit.op]
-        if self._scene.liar is None and not self._misadders:
+        if not self._liars:
             return
         lots = [int.from_bytes(record.hash[at : at + 8], "little") for at in (0, 8, 16)]
         index = lots[0] % len(commit.slices)
         auditors = [peer for peer in commit.contributors if peer != owners[index]]
         if plan.cells > 1:
-            auditors = []  # what owners of other cells have summed nobody draws yet
+            auditors = []  # it may be a sum that is looked at, which is in no result alone
         self._ended[commit.op] = _Ended(
             plan,
             tuple(owners),
@@ -153,8 +153,10 @@ class Lies:
         return {owners[piece] for piece in pieces}.union(*relieved)
 
     @property
-    def _misadders(self) -> set[PeerId]:
-        return {peer for peer, deed in self._scene.deeds.items() if deed.kind == MISADDS}
+    def _liars(self) -> set[PeerId]:
+        """Peers that sign wrong sums."""
+        liars = {peer for peer, deed in self._scene.deeds.items() if deed.kind == MISADDS}
+        return liars | ({self._scene.liar} if self._scene.liar is not None else set())
 
     def rewound(self, op: int) -> None:
         """Later ops are cancelled, and their sums with them."""
@@ -171,6 +173,9 @@ class Lies:
         name = self._scene.name_of(peer)
         if self._scene.liar is None and self._swarm.peers[peer].arithmetic.forges_results:
             self._scene.liar = peer  # it was alone, and has signed what nobody can decode
+        elif ended is not None and ended.plan.cells > 1:
+            if not {peer} & self._liars & ended.makers[place[0]]:
+                self._violated(f"{name} is convicted in a cell of what it has not made wrong")
         elif peer != self._scene.liar or ended is None or ended.owners[place[0]] != peer:
             self._violated(f"{name} is convicted of a sum that it has not made wrong")
         elif ended.place != place:
@@ -189,8 +194,7 @@ class Lies:
         ended = self._ended.get(op)
         if ended is None:
             return wrong
-        liars = {self._scene.liar} | self._misadders
-        told = {place for place in wrong if liars & ended.makers[place[0]]}
+        told = {place for place in wrong if self._liars & ended.makers[place[0]]}
         self._wrong[op] = told
         self.counts["told"] += bool(told)
         self.counts["drawn"] += ended.place in told
@@ -216,6 +220,8 @@ class Lies:
     def _check_proof(self, op: int) -> None:
         """Check that a proof is of a wrong sum; it is known once somebody has applied it."""
         wrong = self._wrong.get(op)
+        if self._ended[op].plan.cells > 1:
+            return  # a cell's wrong sum need not be seen in the rounded mean
         if op in self._proved and wrong is not None and self._ended[op].place not in wrong:
             self._violated(f"a right sum of op {op} is proved wrong")
 
@@ -224,6 +230,8 @@ class Lies:
         swarm, demands = self._swarm, self._demands
         if self._scene.is_convicted or op not in self._ended or self._decided.is_over:
             return
+        if self._ended[op].plan.cells > 1:
+            return  # those of one cell judge
         is_quiet = demands.is_quiet(since_s) and self._death_s < since_s - GRACE_S
         is_quiet = is_quiet and swarm.coordinator.sync_s <= swarm.scene.conditions.sync_s
         are_all = set(judges) == set(self._judges())

@@ -85,7 +85,7 @@ class RunTerms:
     steps_alone: bool = False
     """A pair op may have one contributor, without a partner."""
     cell_peers: int = 0
-    """Members of a cell of a mean at most; 0: CELL_PEERS_MAX."""
+    """Members of a cell of a mean at most, if enough of them give; 0: CELL_PEERS_MAX."""
     guard: GuardTerms = NO_GUARD
     """Says when the group goes back because its loss has leapt."""
 
@@ -182,7 +182,7 @@ def next_plan(
         ready = present = {peer: ready[peer] for peer in _two_of(view, op, ready.keys())}
     moved = values_of(view.genesis, op, terms.block, terms.vectors if terms.kind == PAIR else 1)
     cells = _num_cells(terms, len(ready), len(present), moved)
-    places = cells * _cell_peers(terms)
+    places = cells * limits.CELL_PEERS_MAX
     in_turn = _in_turn(op, sorted(ready, key=join_index.__getitem__), places)
     named = in_turn + sorted(present.keys() - ready.keys(), key=join_index.__getitem__)
     present = {peer: present[peer] for peer in named[:places]}
@@ -209,7 +209,7 @@ def next_plan(
 
 
 def _cell_peers(terms: RunTerms) -> int:
-    """Members of an op, or of a cell of it, at most."""
+    """Members for which there is one more cell."""
     return terms.cell_peers or limits.CELL_PEERS_MAX
 
 
@@ -265,7 +265,7 @@ def with_keepers(
     other's keys."""
     newest = max(join_index[member.peer] for member in plan.members)
     known = sorted(peer for peer, line in keepers.items() if line.acked_index >= newest)
-    named = tuple(known[: max(0, plan.cells * _cell_peers(terms) - len(plan.members))])
+    named = tuple(known[: max(0, plan.cells * limits.CELL_PEERS_MAX - len(plan.members))])
     added = tuple(Member(peer, keepers[peer].hello.boot, 0) for peer in named)
     return msgspec.structs.replace(plan, members=plan.members + added, keepers=named)
 
