@@ -23,7 +23,7 @@ from swarmtrain.simulate.checks.sums import NamedSums
 from swarmtrain.simulate.ground.scene import Scene
 from swarmtrain_transport.ledger.fold import chunk_range, edition, set_id
 from swarmtrain_transport.links.link import PeerId
-from swarmtrain_transport.wire.frames import Frame, FrameKind
+from swarmtrain_transport.wire.frames import Frame, FrameKind, unpack_sum
 from swarmtrain_transport.wire.records import Commit, Freeze, Plan, Reassign, SliceFreeze
 
 _OPS_KEPT = 8
@@ -189,7 +189,7 @@ class CellChecks:
             parts = [(self._sums.decoded(plan.op, peer, plan), weights[peer]) for peer in named]
             total = sum(part[start:stop].numpy() * weight for part, weight in parts)
             op.sums[key] = np.asarray(total, dtype="<f8").tobytes()
-        return frame.body == op.sums[key]
+        return bytes(unpack_sum(frame.body)[0]) == op.sums[key]
 
     def _violated(self, invariant: str, story: str) -> None:
         self._decided.violated(invariant, story)
