@@ -1,14 +1,14 @@
 """Load of thousands of peers on one coordinator: how long a message takes, what a peer costs.
 
     python benchmarks/coordinator_load.py --peers 1000 [--joiners 50] [--forged] [--json]
-    python benchmarks/coordinator_load.py --machine --peers 1000 [--json]
 
 A coordinator of its own (`service.serve`, TLS, its log on the disk) runs on one core of this
 machine. Peers are light: a few processes hold all connections, each on a socket of its own from one
 of many addresses of the loopback network, with keys of its own. They knock, say HELLO, acknowledge
 records, say PROGRESS as often as a peer does, and take part in a round every 30 s: each says READY
 and APPLIED, and the 64 that a PLAN names say all that members of an op say (ROOTS, 64 GOT,
-SLICE_DONE, 64 HAVE), over as long as an exchange takes. There are no weights and no data lane; what
+SLICE_DONE, 64 HAVE), over as long as an exchange takes. They are 64 as the run's codec has no exact
+sums: in cells they would be more. There are no weights and no data lane; what
 would be hashes of parts is drawn from the names of peers and ops.
 
 Every tenth PROGRESS has a WebSocket ping right behind it, and its pong is sent once both were read
@@ -19,9 +19,6 @@ with its peers than without, by their number.
 stay. `--forged` has 1 000 strangers come each second beside that (`door.py --flood guesses`).
 `peers_max` is as high as it takes, whatever a run file may say.
 
-`--machine` has no sockets: it feeds the coordinator's machine alone, and tells its processor time
-for each kind of message, which is the same on a busy machine: a peer comes, says PROGRESS with and
-without news, APPLIED and READY; a PLAN is looked for; another peer comes; `status` is asked.
 Linux only: it binds other addresses of the loopback network, and reads memory from /proc.
 """
 
@@ -41,6 +38,7 @@ import subprocess
 import sys
 import tempfile
 import time
+from bisect import bisect_left, insort
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
@@ -50,11 +48,9 @@ import msgpack
 from door import attack, cpu_s, resident_mb
 
 from swarmtrain.config import settings
-from swarmtrain.coordinator.service import run_terms, serve
+from swarmtrain.coordinator.service import serve
+from swarmtrain.peer.network.patience import pause_s
 from swarmtrain_transport import limits
-from swarmtrain_transport.actions import SendToPeer
-from swarmtrain_transport.coordinator.members.meetings import Means
-from swarmtrain_transport.coordinator.rendezvous import Rendezvous
 from swarmtrain_transport.credentials.identity import Identity, knock_payload
 from swarmtrain_transport.credentials.invite import Invite
 from swarmtrain_transport.hashing import content_hash
@@ -76,11 +72,9 @@ from swarmtrain_transport.wire.messages import (
     Knock,
     Message,
     Offer,
-    PeerMessage,
     Places,
     Progress,
     Ready,
-    Records,
     Roots,
     SliceDone,
     encode,
@@ -92,7 +86,9 @@ from swarmtrain_transport.wire.records import (
     Commit,
     Freeze,
     Plan,
+    Reassign,
     Skip,
+    SliceFreeze,
     record_from_bytes,
 )
 
@@ -115,9 +111,6 @@ RAMP_PER_S = 150.0
 
 SETTLE_S = 40.0
 """Between the last arrival and the begin of the measurement: a round is over by then."""
-
-TRIES_S = 2.0
-
 
 # ---- one connection
 
@@ -242,6 +235,8 @@ class Copy:
         self.raw: dict[int, bytes] = {}
         self.news: dict[int, AnyBody] = {}
         self.hashes: dict[int, bytes] = {}
+        self._known = range(0)
+        self._told: list[int] = []
         self._reader = BodyReader()
 
     def take(self, index: int, raw: bytes) -> None:
@@ -251,10 +246,22 @@ class Copy:
         self.raw[index] = raw
         record = record_from_bytes(raw)
         body = self._reader.read(record)
-        if isinstance(body, Plan | Freeze | Commit | Skip | Attest):
+        known = self._known
+        if index == known.stop:
+            self._known = range(known.start, index + 1)
+        elif index > known.stop:
+            self._known = range(index, index + 1)
+        if isinstance(body, Plan | Freeze | Reassign | SliceFreeze | Commit | Skip | Attest):
             self.news[index] = body
+            insort(self._told, index)
         if isinstance(body, Plan):
             self.hashes[body.op] = record.hash
+
+    def has_news(self, first: int, last: int) -> bool:
+        """Return False if all of these records are known, and none says anything to a peer."""
+        at = bisect_left(self._told, first)
+        is_known = first >= self._known.start and last < self._known.stop
+        return not is_known or (at < len(self._told) and self._told[at] <= last)
 
 
 def root_after(op: int) -> bytes:
@@ -268,6 +275,7 @@ class Parts:
     def __init__(self, plan: Plan, plan_hash: bytes) -> None:
         self.plan, self.plan_hash = plan, plan_hash
         self.plan_id = int.from_bytes(plan_hash[:8], "little")
+        self.members = {member.peer for member in plan.members}
         self.givers = [member.peer for member in plan.members if member.weight]
         self.frozen: tuple[bytes, ...] = ()
         self._roots = {peer: self._drawn(peer) for peer in self.givers}
@@ -299,7 +307,8 @@ class Peer:
         self.head, self.holds_from, self.now_index = -1, 0, -1
         self.op, self.begun_s = -1, 0.0
         self.came_s = self.probe_s = 0.0
-        self.told, self.steps = 0, 0
+        self.told, self.steps, self.failed = 0, 0, 0
+        self.owned: dict[int, list[tuple[int, int]]] = {}
         self._image = 0
 
     def dial(self, now_s: float) -> None:
@@ -315,8 +324,9 @@ class Peer:
         crowd.forget(self)
         if self.came_s:
             crowd.here -= 1
+        self.failed = 1 if self.came_s else self.failed + 1
         self.came_s = 0.0
-        crowd.after(random.uniform(0.5, 1.5) * TRIES_S, lambda: self.dial(time.monotonic()))
+        crowd.after(pause_s(self.failed, crowd.rng), lambda: self.dial(time.monotonic()))
 
     def say(self, message: Message) -> None:
         """Send a message, if the connection stands."""
@@ -421,10 +431,16 @@ class Peer:
         if self.steps % PROBE_EVERY == life % PROBE_EVERY and self.came_s:
             self.probe_s = time.monotonic()
             self._send(b"probe", 9)
-        pause_s = crowd.progress_s * (random.random() if self.steps == 1 else 1.0)
+        is_busy = any(self.identity.peer_id in parts.members for parts in crowd.under_way())
+        pause_s = limits.PROGRESS_S if is_busy else crowd.progress_s
+        pause_s *= random.random() if self.steps == 1 else 1.0
         crowd.after(pause_s, lambda: self._report(life))
 
     def _read(self, first: int, records: Sequence[bytes], now_s: float) -> None:
+        last = first + len(records) - 1
+        if not self.crowd.copy.has_news(max(first, self.head + 1), last):
+            self.head = max(self.head, last)
+            records = ()
         for index, raw in enumerate(records, first):
             if index <= self.head:
                 continue
@@ -447,10 +463,22 @@ class Peer:
         if isinstance(body, Plan):
             parts = crowd.parts_of(body)
             crowd.heard(body.op, now_s)
+            if self.identity.peer_id in parts.members:
+                self.told += 1
+                self._report(self.told)
             if self.identity.peer_id in parts.givers:
                 self._give(parts)
+        elif isinstance(body, Reassign) and body.op in crowd.parts:
+            if body.owner == self.identity.peer_id:
+                self._own(crowd.parts[body.op], body.slice_index, body.attempt)
         elif isinstance(body, Freeze) and body.op in crowd.parts:
-            self._sum(crowd.parts[body.op], body)
+            for place in self.owned.get(body.op, ()):
+                if not place[1]:
+                    self._sum(crowd.parts[body.op], place, body.contributors)
+        elif isinstance(body, SliceFreeze) and body.op in crowd.parts:
+            place = body.slice_index, body.attempt
+            if place in self.owned.get(body.op, ()):
+                self._sum(crowd.parts[body.op], place, body.contributors)
         elif isinstance(body, Commit):
             crowd.committed(body.op)
             self._take_state(body.op)
@@ -488,32 +516,34 @@ class Peer:
             lambda: self.say(Roots(parts.plan_id, roots, sign)),
         )
         for index, spec in enumerate(plan.slices):
-            if spec.owner != own:
-                continue
-            complete: dict[bytes, bytes] = {}
+            if spec.owner == own:
+                self._own(parts, index, 0)
 
-            def got(
-                peer: bytes, index: int = index, complete: dict[bytes, bytes] = complete
-            ) -> None:
-                complete[peer] = parts.roots_of(peer)[index]
-                self.say(Got(parts.plan_id, index, 0, dict(complete)))
+    def _own(self, parts: Parts, index: int, attempt: int) -> None:
+        """Be the owner of a slice, to whom contributions come one by one."""
+        self.owned.setdefault(parts.plan.op, []).append((index, attempt))
+        self.owned.pop(parts.plan.op - 4, None)
+        complete: dict[bytes, bytes] = {}
 
-            for peer in parts.givers:
-                after(random.uniform(0.0, EXCHANGE_S / 2), lambda got=got, peer=peer: got(peer))
+        def got(peer: bytes) -> None:
+            complete[peer] = parts.roots_of(peer)[index]
+            self.say(Got(parts.plan_id, index, attempt, dict(complete)))
 
-    def _sum(self, parts: Parts, body: Freeze) -> None:
-        own, plan = self.identity.peer_id, parts.plan
-        named = tuple(sorted(body.contributors))
-        for index, spec in enumerate(plan.slices):
-            if spec.owner != own:
-                continue
-            hashes = parts.sum_of(index)
-            inputs = inputs_of({peer: parts.roots_of(peer)[index] for peer in named})
-            payload = result_payload(parts.plan_hash, index, 0, slice_root(hashes), inputs)
-            done = SliceDone(
-                parts.plan_id, index, 0, set_id(named), hashes, inputs, self.identity.sign(payload)
-            )
-            self.crowd.after(random.uniform(0.0, 0.5), lambda done=done: self.say(done))
+        for peer in parts.givers:
+            self.crowd.after(random.uniform(0.0, EXCHANGE_S / 2), lambda peer=peer: got(peer))
+
+    def _sum(self, parts: Parts, place: tuple[int, int], contributors: Sequence[bytes]) -> None:
+        """Publish the result of an own slice."""
+        index, attempt = place
+        named = tuple(sorted(contributors))
+        hashes = parts.sum_of(index)
+        inputs = inputs_of({peer: parts.roots_of(peer)[index] for peer in named})
+        payload = result_payload(parts.plan_hash, index, attempt, slice_root(hashes), inputs)
+        done = SliceDone(
+            parts.plan_id, index, attempt, set_id(named), hashes, inputs,
+            self.identity.sign(payload),
+        )  # fmt: skip
+        self.crowd.after(random.uniform(0.0, 0.5), lambda: self.say(done))
 
 
 # ---- a process full of peers
@@ -532,6 +562,7 @@ class Crowd:
         self.offers = order["first"] == 0 and not order["joins"]
         self.newest = -1
         self.here = 0
+        self.rng = random.Random()
         self.peers: dict[bytes, Peer] = {}
         self.counts: Counter[str] = Counter()
         self.probes: list[tuple[float, float]] = []
@@ -650,6 +681,10 @@ class Crowd:
             self.parts.pop(plan.op - 4, None)
         return known
 
+    def under_way(self) -> Iterator[Parts]:
+        """Ops without an outcome yet."""
+        return (parts for op, parts in self.parts.items() if op not in self._outcomes)
+
     def heard(self, op: int, now_s: float) -> None:
         """A peer has read a PLAN."""
         self.plans.setdefault(op, []).append(now_s)
@@ -698,8 +733,8 @@ def config_of(places: int) -> settings.RunConfig:
         model=settings.ModelSection(kind="custom"),
         data=settings.DataSection(source="own"),
         exchange=settings.ExchangeSection(
-            chunk_values=CHUNK_VALUES, start_peers=8, min_contributors=1, wait_ready_s=SPREAD_S,
-            deadline_floor_s=4 * EXCHANGE_S,
+            codec="none", chunk_values=CHUNK_VALUES, start_peers=8, min_contributors=1,
+            wait_ready_s=SPREAD_S, deadline_floor_s=4 * EXCHANGE_S,
         ),
         admission=settings.AdmissionSection(peers_max=places),
     )  # fmt: skip
@@ -727,100 +762,6 @@ def coordinate(places: int, folder: str, profile: str) -> None:
         profiler.runcall(asyncio.run, main())
     finally:
         profiler.dump_stats(profile)
-
-
-# ---- the machine alone
-
-
-class Alone:
-    """The machine, fed with messages, and the time that it takes for them."""
-
-    def __init__(self, peers: int, joiners: int) -> None:
-        self.seconds, self.numbers = Counter[str](), Counter[str]()
-        self.sent: Counter[str] = Counter()
-        self.now_s = 0.0
-        self.peers = [os.urandom(32) for _ in range(peers + joiners)]
-        self._heads: dict[bytes, int] = {}
-        self._steps = 0
-        terms = run_terms(config_of(2 * len(self.peers)))
-        self.machine = Rendezvous(
-            terms, bytes(32), (), lambda data: bytes(64), lambda *signed: True, 1, 0.0,
-            places=2 * len(self.peers), means=Means(lambda: os.urandom(32), True),
-        )  # fmt: skip
-        self.machine.start(0.0)
-
-    def feed(self, kind: str, event: Callable[[], Sequence[Any]], passes_s: float = 2e-4) -> None:
-        """Have the machine hear of an event."""
-        self.now_s += passes_s
-        began_s = time.process_time()
-        actions = event()
-        self.seconds[kind] += time.process_time() - began_s
-        self.numbers[kind] += 1
-        for action in actions:
-            if isinstance(action, SendToPeer):
-                self.sent[kind] += 1
-                if isinstance(action.message, Records):
-                    newest = action.message.first_index + len(action.message.records) - 1
-                    self._heads[action.peer] = newest
-
-    def say(self, kind: str, peer: bytes, *messages: PeerMessage) -> None:
-        """Have it hear a peer."""
-        for message in messages:
-            self.feed(kind, lambda one=message: self.machine.received(peer, one, self.now_s))
-
-    def join(self, kind: str, number: int) -> None:
-        """Have a peer come that is new."""
-        peer, host = self.peers[number], f"127.1.{number >> 8}.{1 + number % 250}"
-        hello = Hello(b"%08d" % number, "light", content_hash(peer), host, 5000, -1, b"", 1 << 30)
-        self.feed(
-            kind,
-            lambda: self.machine.connected(peer, hello, self.now_s, invite_id="i", remote=host),
-        )
-        self.say(kind, peer, Places(()))
-
-    def progress(self, kind: str, peer: bytes) -> None:
-        """PROGRESS of a peer that has what it was sent."""
-        self._steps += 1
-        told = Progress(self._heads.get(peer, -1), self._steps, self._steps, "training")
-        self.say(kind, peer, told)
-
-
-def measure_machine(peers: int, joiners: int = 50) -> dict[str, Any]:
-    """Microseconds of processor time that each kind of message takes."""
-    alone = Alone(peers, joiners)
-    root, here = root_after(0), alone.peers[:peers]
-    for number in range(peers):
-        alone.join("filling", number)
-        if not number:
-            alone.say("offer", here[0], Offer(root, NUM_VALUES, LAYOUT))
-    for kind in ("progress news", "progress news", "progress", "progress"):
-        for peer in here:
-            alone.progress(kind, peer)
-    for peer in here:
-        alone.say("applied", peer, Applied(0, root))
-    for peer in here:
-        alone.progress("progress", peer)
-    for peer in here:
-        alone.say("ready", peer, Ready(1, 32, 0, root))
-    for _ in range(24):
-        alone.feed("look", lambda: alone.machine.tick(alone.now_s), 0.26)
-    for peer in here:
-        alone.progress("progress in an op", peer)
-    for number in range(peers, peers + joiners):
-        alone.join("join", number)
-        for _ in range(40):
-            alone.progress("progress while some join", random.choice(here))
-    alone.feed("status", lambda: (alone.machine.status(alone.now_s), ())[1])
-    plan = alone.machine.first.view.op
-    return {
-        "peers": peers,
-        "microseconds": {
-            kind: 1e6 * alone.seconds[kind] / count for kind, count in alone.numbers.items()
-        },
-        "sent": {kind: alone.sent[kind] / count for kind, count in alone.numbers.items()},
-        "planned": len(plan.plan.members) if plan is not None else 0,
-        "peak_mb": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1e3,
-    }
 
 
 # ---- all together
@@ -997,6 +938,16 @@ def measure(options: argparse.Namespace) -> dict[str, Any]:
     }  # fmt: skip
 
 
+def show(figures: dict[str, Any], *, as_json: bool) -> None:
+    """Print what was measured."""
+    rounded = rounded_of(figures)
+    if as_json:
+        print(json.dumps(rounded))
+        return
+    for name, value in rounded.items():
+        print(f"{name.replace('_', ' '):<18} {value}")
+
+
 def rounded_of(value: Any) -> Any:
     """Figures with three places."""
     if isinstance(value, dict):
@@ -1043,7 +994,6 @@ def main() -> int:
     parser.add_argument("--forged", action="store_true", help="1 000 forged knocks a second")
     parser.add_argument("--processes", type=int, default=2, help="that hold the peers")
     parser.add_argument("--ramp", type=float, default=RAMP_PER_S, help="peers a second that come")
-    parser.add_argument("--machine", action="store_true", help="without sockets")
     parser.add_argument("--profile", default="", metavar="FILE", help="of the coordinator")
     parser.add_argument("--verbose", action="store_true")
     parser.add_argument("--json", action="store_true", help="print one JSON object")
@@ -1056,12 +1006,7 @@ def main() -> int:
         else:
             Crowd(order).run()
         return 0
-    rounded = rounded_of(measure_machine(options.peers) if options.machine else measure(options))
-    if options.json:
-        print(json.dumps(rounded))
-        return 0
-    for name, value in rounded.items():
-        print(f"{name.replace('_', ' '):<18} {value}")
+    show(measure(options), as_json=options.json)
     return 0
 
 

@@ -83,7 +83,7 @@ class Net(Lab):
 
     Args:
         peers: how many.
-        net: RATE:RTT[:LOSS], Mbit/s each way (0 for no limit), ms, per cent.
+        net: RATE:RTT[:LOSS], Mbit/s each way or UP/DOWN (0 for no limit), ms, per cent.
         rates: of each peer, "R" or "UP/DOWN" in Mbit/s, instead of `net`.
         congestion: TCP's congestion control, forced on every connection; "" leaves the choice to
             the system and to the programs.

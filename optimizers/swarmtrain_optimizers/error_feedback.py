@@ -11,6 +11,8 @@ from collections.abc import Callable, Sequence
 import torch
 from torch import Tensor
 
+from swarmtrain_optimizers.vectors import copied
+
 DecodeOwn = Callable[[int, int], Tensor]
 """Values that the others decoded from our part, for values [start, stop): (stop - start,)."""
 
@@ -61,6 +63,12 @@ class ErrorFeedback:
             return torch.add(self.residual[places], delta)
         return torch.mul(self.residual[places], self._beta).add_(delta)
 
+    def corrected_(self, delta: Tensor) -> Tensor:
+        """Return the same of a whole vector, made in its place."""
+        if self._beta == 1:
+            return torch.add(self.residual, delta, out=delta)
+        return delta.add_(torch.mul(self.residual, self._beta))
+
     def settled(
         self,
         corrected: Tensor,
@@ -79,8 +87,8 @@ class ErrorFeedback:
         """
         check_decoded(outcomes, decoded_own)
         if decoded_own is None:
-            return corrected.clone()
-        residual = corrected.clone()
+            return copied(corrected)
+        residual = copied(corrected)
         for start, stop, included in outcomes:
             if included and stop > start:
                 residual[start:stop].sub_(decoded_own(start, stop))

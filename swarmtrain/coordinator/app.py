@@ -142,6 +142,7 @@ class CoordinatorApp:
         self._checkup = Checkup(door, shell.now_s, lambda *who: shell.machine.near(*who))
         self._mapped = MappedPorts(self._dialler, shell.now_s)
         self._repeats = Repeats(logger, shell.now_s)
+        self._turnstile, self._has_turned = asyncio.Lock(), False
         shell.machine.reads(texts.progress)
         self.is_ready = False
         """Answer /readyz: True if peers may come."""
@@ -260,7 +261,7 @@ class CoordinatorApp:
             if not isinstance(knock, Knock):
                 raise RemoteFault("hello", "the first message must be Knock")
             await self._slow_down(request, knock, nonce)
-            return self._let_in(request, knock, nonce)
+            return await self._in_turn(request, knock, nonce)
         except RemoteFault as fault:
             refusal = Refused("SWT-E501", cleaned(str(fault)))
         except DoorClosed as closed:
@@ -276,6 +277,25 @@ class CoordinatorApp:
             await socket.send_bytes(encode(refusal))
         await socket.close()
         return None
+
+    async def _in_turn(
+        self, request: web.Request, knock: Knock, nonce: bytes
+    ) -> tuple[PeerId, Outlet]:
+        """Let in one in a turn of the loop. That takes milliseconds, as its record goes to the
+        disk: a crowd that comes would keep the members waiting."""
+        line = line_of(request.transport)
+        if line is not None and not line.expect():
+            self._door.forget(knock.peer_id)
+            raise ConnectionError("too many wait for their turn")
+        async with self._turnstile:
+            while self._has_turned:
+                await asyncio.sleep(0)
+            self._has_turned = True
+            asyncio.get_running_loop().call_soon(self._turn)
+            return self._let_in(request, knock, nonce)
+
+    def _turn(self) -> None:
+        self._has_turned = False
 
     async def _slow_down(self, request: web.Request, knock: Knock, nonce: bytes) -> None:
         """Let a key that comes again and again wait, or for longer than that come back later."""
@@ -293,9 +313,12 @@ class CoordinatorApp:
     def _let_in(self, request: web.Request, knock: Knock, nonce: bytes) -> tuple[PeerId, Outlet]:
         """Judge and tell the machine without awaiting, so that no two take an invite's last use."""
         remote = request.remote or ""
-        admitted = self._door.judge(knock, nonce, remote, self._shell.now_s())
         transport = request.transport
-        own = transport.get_extra_info("sockname") if transport is not None else None
+        if transport is None or transport.is_closing():
+            self._door.forget(knock.peer_id)
+            raise ConnectionError("it has left, or had to, while it waited")
+        admitted = self._door.judge(knock, nonce, remote, self._shell.now_s())
+        own = transport.get_extra_info("sockname")
         if self._shell.is_elsewhere(admitted.peer, admitted.hello.boot):
             raise DoorClosed("SWT-E408", "Another process with this peer's key is in the run.")
         try:
@@ -305,7 +328,7 @@ class CoordinatorApp:
             raise
         hello = msgspec.structs.replace(admitted.hello, host=host)
         _welcome(request, admitted.peer)
-        outlet = Outlet(transport.abort if transport is not None else lambda: None)
+        outlet = Outlet(transport.abort)
         self._shell.connect(admitted.peer, outlet, hello, admitted.invite_id, remote)
         place = Place(hello.boot, hello.host, hello.port)
         tell = partial(self._tried, admitted.peer, outlet, place)

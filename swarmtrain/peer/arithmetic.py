@@ -6,6 +6,7 @@ other side's bytes were wrong (RemoteFault), or our own values cannot be sent
 (ContributionRefused). Not here: any arithmetic, and any decision.
 """
 
+import math
 from bisect import bisect_right
 from collections.abc import Callable, Sequence
 from itertools import pairwise
@@ -28,6 +29,7 @@ from swarmtrain_optimizers.robust.base import Needs, RobustRule
 from swarmtrain_optimizers.robust.rows import products_with
 from swarmtrain_optimizers.strategies.base import Given, Values
 from swarmtrain_optimizers.subnormals import flush_tiny_
+from swarmtrain_optimizers.vectors import fresh
 from swarmtrain_transport import limits
 from swarmtrain_transport.arithmetic import Buffer, ContributionRefused, Window
 from swarmtrain_transport.errors import LocalFault, RemoteFault
@@ -118,7 +120,7 @@ class ChunkSum:
         """Add a part that `CodecArithmetic.check` passed, times its weight; it must not change."""
         self._parts.append((part, weight))
 
-    def sum(self) -> bytes:
+    def unrounded(self) -> bytes:
         """The sum itself, unrounded: float64, little-endian."""
         data: bytes = self.total.numpy().astype("<f8", copy=False).tobytes()
         return data
@@ -229,8 +231,8 @@ class CodecArithmetic:
             raise RemoteFault("length", f"a sum of {len(data)} bytes for {num_values} values")
         values = np.frombuffer(data, dtype="<f8")
         # A scale is below 2^(e_max + 1), a part's value at most 128 of it; and a sum has 53 bits.
-        by_parts = weight * 2.0 ** (window.e_max + 8)
-        most = min(by_parts, 2.0 ** (limits.EXACT_BITS + window.e_min - 7))
+        by_parts = math.ldexp(weight, window.e_max + 8)
+        most = min(by_parts, math.ldexp(1.0, limits.EXACT_BITS + window.e_min - 7))
         if not (np.abs(values) <= most).all():
             raise RemoteFault(
                 "sum", "a cell's sum that its parts cannot have, or that is no number"
@@ -531,6 +533,6 @@ def decode_result(result: OpResult, out: Tensor | None = None) -> Tensor:
     Raises:
         RemoteFault: as `mean_of`.
     """
-    mean = torch.empty(result.num_values, dtype=torch.float32) if out is None else out
+    mean = fresh(result.num_values) if out is None else out
     mean_of(result).write_to(mean)
     return mean

@@ -11,8 +11,11 @@ from swarmtrain.coordinator.door.admission import (
     ADDRESSES_MAX,
     ARRIVALS_AT_ONCE,
     ARRIVALS_PER_S,
+    EXPECTED_MAX,
     FAILED_KNOCKS_MAX,
     FAILED_WINDOW_S,
+    GRACE_S,
+    HOUSEHOLD,
     NEWCOMERS_AT_ONCE,
     NEWCOMERS_PER_S,
     STRANGERS_MAX,
@@ -303,7 +306,46 @@ def test_a_flood_from_everywhere_costs_the_most_numerous_their_oldest() -> None:
     room = STRANGERS_MAX - STRANGERS_PER_NETWORK - 1
     assert not any(gone[:room]) and gone[room] == [2]
     assert len(crowd.step) == STRANGERS_MAX
-    assert gone[room + STRANGERS_PER_NETWORK - 1] == [1], "when all are alone the oldest goes"
+
+
+def test_where_all_have_just_come_newcomers_are_sent_away_or_nobody_would_ever_come_in() -> None:
+    crowd = Crowd()
+    assert not any(crowd.come(f"198.51.100.{number // HOUSEHOLD}") for number in range(128))
+    assert crowd.come("203.0.113.1", now_s=GRACE_S - 1.0) == [crowd.came]
+    assert crowd.come("203.0.113.1", now_s=GRACE_S) == [1], "it has had its time"
+    assert len(crowd.step) == STRANGERS_MAX
+
+
+def test_who_waits_for_its_turn_is_not_pushed_out_and_not_too_many_wait() -> None:
+    crowd = Crowd()
+    for number in range(EXPECTED_MAX - 1):
+        assert not crowd.come(f"198.51.100.{number}", now_s=number / 10)
+        assert crowd.step.expect(crowd.came) and crowd.step.expect(crowd.came)
+    first = crowd.came + 1
+    for number in range(STRANGERS_MAX + 10):
+        gone = crowd.come(f"203.0.113.{number}", now_s=100.0 + number)
+        assert gone == ([first + number - STRANGERS_MAX] if number >= STRANGERS_MAX else [])
+    assert len(crowd.step) == len([*crowd.step]) == STRANGERS_MAX + EXPECTED_MAX - 1
+    assert not crowd.step.expect(first), "it had to go"
+    assert crowd.step.expect(crowd.came) and not crowd.step.expect(crowd.came - 1)
+    assert crowd.come("192.0.2.1", now_s=1000.0) == [crowd.came], "it is sent away before TLS"
+    for stranger in range(1, EXPECTED_MAX):
+        crowd.step.leave(stranger, was_let_in=True)
+        crowd.step.leave(stranger, was_let_in=True)
+    assert len(crowd.step) == STRANGERS_MAX
+
+
+def test_who_comes_back_pushes_out_those_who_have_just_come_and_no_other_member() -> None:
+    crowd = Crowd()
+    for number in range(STRANGERS_MAX):
+        assert not crowd.come(f"192.0.2.{number}")
+        crowd.step.leave(crowd.came, was_let_in=True)
+    assert not any(crowd.come(f"198.51.100.{number}", now_s=9.0) for number in range(28))
+    first = crowd.came + 1
+    assert not any(crowd.come(f"192.0.2.{number}", now_s=9.0) for number in range(100))
+    gone = [crowd.come(f"192.0.2.{number}", now_s=9.0) for number in range(100, 128)]
+    assert gone == [[one] for one in range(first - 28, first)]
+    assert crowd.come("192.0.2.99", now_s=9.0) == [crowd.came]
 
 
 def test_who_comes_again_and_again_is_slowed_down() -> None:

@@ -3,6 +3,8 @@ import hashlib
 import ssl
 from collections.abc import AsyncIterator, Awaitable, Callable
 from pathlib import Path
+from typing import Any
+from unittest import mock
 
 import aiohttp
 import pytest
@@ -417,3 +419,46 @@ def test_a_peer_that_fell_silent_has_not_broken_the_protocol(
             assert (await outlet.next() is not None) == is_refused
 
     run(scene())
+
+
+def test_those_who_come_together_are_let_in_one_in_a_turn(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A member's message is heard between any two of them."""
+    turns: list[int] = []
+
+    async def scene() -> None:
+        loop, turn = asyncio.get_running_loop(), 0
+
+        def count() -> None:
+            nonlocal turn
+            turn += 1
+            loop.call_soon(count)
+
+        async with serving(tmp_path) as rig:
+
+            def let_in(*knock: Any) -> tuple[bytes, Outlet]:
+                turns.append(turn)
+                return bytes(32), Outlet(lambda: None)
+
+            async def come(identity: Identity) -> None:
+                knock = Knock(1, identity.peer_id, SECRET, encode(hello_of(identity)), bytes(64))
+                await rig.app._at_the_door(*stranger(knock))
+
+            async def no_wait(*knock: Any) -> None:
+                return None
+
+            monkeypatch.setattr(rig.app, "_let_in", let_in)
+            monkeypatch.setattr(rig.app, "_slow_down", no_wait)
+            loop.call_soon(count)
+            await asyncio.gather(*(come(Identity.create()) for _ in range(5)))
+
+    run(scene())
+    assert len(turns) == len(set(turns)) == 5
+
+
+def stranger(knock: Knock) -> tuple[Any, Any]:
+    """A request, and a WebSocket by which a knock comes at once."""
+    socket = mock.AsyncMock()
+    socket.receive.return_value = aiohttp.WSMessage(aiohttp.WSMsgType.BINARY, encode(knock), None)
+    return mock.Mock(remote="127.0.0.1"), socket

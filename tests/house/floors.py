@@ -23,7 +23,7 @@ TRANSPORT = (
 )
 
 OPTIMIZERS = (
-    "subnormals schedule scaling codec_facts",
+    "subnormals schedule scaling codec_facts vectors",
     "codecs",
     "robust",
     "inner error_feedback exclusions outer",

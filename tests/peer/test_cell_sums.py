@@ -46,7 +46,7 @@ def sums(parts: list[bytes], cells: int, window: Window) -> list[bytes]:
         total = ARITHMETIC.accumulator(VALUES, window)
         for number in range(cell, len(parts), cells):
             total.add(parts[number], 1 + number % limits.WEIGHT_MAX)
-        found.append(total.sum())
+        found.append(total.unrounded())
     return found
 
 

@@ -5,6 +5,8 @@ import json
 import pytest
 
 from swarmtrain.cli.main import main
+from swarmtrain.simulate.ground.misbehaviour import FORGES, SUMS, Deed
+from swarmtrain.simulate.world import World
 
 
 def test_worlds_in_cells_are_one_command(capsys):
@@ -27,3 +29,26 @@ def test_what_has_no_cells_is_refused_in_one_sentence(words, capsys):
 def test_cells_that_are_too_small_are_refused_with_the_number_of_peers_that_they_need(capsys):
     assert main(["simulate", "--peers", "11", "--cells", "3"]) == 2
     assert "--peers 12 or more" in " ".join(capsys.readouterr().err.split())
+
+
+def with_deed(kind: str, seed: int) -> World:
+    """A world of two cells in which nothing else goes wrong."""
+    world = World(8, rounds=4, seed=seed, cells=2)
+    world.start()
+    world.scene.misbehave(next(iter(world.swarm.peers)), Deed(kind, wanders=True))
+    world.run()
+    assert not world.violations, world.violations
+    assert world.invariants.decided.commits == 4
+    return world
+
+
+@pytest.mark.parametrize("kind", SUMS)
+def test_an_owner_whose_sums_are_of_no_use_keeps_no_op_from_its_result(kind):
+    assert with_deed(kind, 0).invariants.decided.skips == 0
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_of_a_range_with_a_new_owner_all_is_made_again_at_once(seed):
+    """The first one was given other bytes than were signed, and had passed their sum on."""
+    decided = with_deed(FORGES, seed).invariants.decided
+    assert max(decided.op_seconds.values()) < 2.0

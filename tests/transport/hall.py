@@ -178,6 +178,7 @@ class Hall:
             self.say(peer, roots_of(view, peer))
         for index, owner in enumerate(view.owners):
             self.say(owner, m.Got(plan_id, index, view.attempts[index], received(index, peers)))
+        self._passes()
         for index, owner in enumerate(view.owners):
             name = set_id(peers)
             hashes = tuple(
@@ -187,6 +188,12 @@ class Hall:
             for peer in peers:
                 flags = (True,) * len(hashes)
                 self.say(peer, m.Have(plan_id, index, view.attempts[index], name, flags))
+        self._passes()
+
+    def _passes(self) -> None:
+        """Let the time pass that a crowd's decisions take."""
+        if self.machine.live_roster.is_crowd:
+            self.tick(self.now_s + limits.CROWD_DECIDE_S)
 
     def run_op(self, op: int, *peers: PeerId) -> None:
         self.ready(op, *peers)

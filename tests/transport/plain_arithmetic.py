@@ -42,7 +42,7 @@ class PlainSum:
         times = weight * (int(self._scalars.pop(0)) if self._scalars else 1)
         self._sums = [a + times * b for a, b in zip(self._sums, decode_part(part), strict=True)]
 
-    def sum(self) -> bytes:
+    def unrounded(self) -> bytes:
         return struct.pack(f"<{len(self._sums)}q", *self._sums)
 
     def finish(self, total_weight: int) -> bytes:

@@ -43,7 +43,7 @@ class Accumulator(Protocol):
     def finish(self, total_weight: int) -> bytes:
         """The mean as an encoded result chunk (rule 6). The accumulator is spent after it."""
 
-    def sum(self) -> bytes:
+    def unrounded(self) -> bytes:
         """The sum itself, unrounded: float64, little-endian."""
 
 
@@ -91,7 +91,7 @@ class Arithmetic(Protocol):
         """Refuse what cannot be the sum of one cell's legal parts (rule 8).
 
         Args:
-            data: a sum as `Accumulator.sum` gives it.
+            data: a sum as `Accumulator.unrounded` gives it.
             num_values: length of the chunk.
             window: window of the plan.
             weight: sum of the weights of its contributors.

@@ -363,6 +363,11 @@ RUN_PEERS_MAX = 4096
 CELLS_MAX = RUN_PEERS_MAX // CELL_PEERS_MAX
 """Cells of an op: as many as a full run has."""
 
+CELLS_PLANNED = 8
+"""Cells that a coordinator plans at most; of more peers than fit into them all take turns. Each
+member hears of each slice, and says that it has it, so messages grow by the square of members: at
+512 they are some 500 000 in an op."""
+
 SHEET_BYTES_MAX = 64 << 10
 """Largest sheet of a cell: roots and signatures of CELL_PEERS_MAX contributors are 7 KiB, the
 signatures of its slices 4 KiB."""
@@ -538,6 +543,10 @@ and not at every message."""
 CROWD_LOOK_S = 0.25
 """Interval at which a coordinator looks in a crowd if a state is agreed upon, or an op may begin:
 an op of a crowd takes many times as long."""
+
+CROWD_DECIDE_S = 0.05
+"""Interval at which it looks what follows from an op's reports: the 64 members of one say 8 192
+things within seconds, and each look at all that they have said takes 0.2 ms."""
 
 CROWD_REACH_S = 1.0
 """Interval at which it looks who is reached by nobody: they say so after 12 s."""

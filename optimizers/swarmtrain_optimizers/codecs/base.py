@@ -12,6 +12,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from swarmtrain_optimizers.vectors import fresh
+
 Payload = bytes | bytearray | memoryview
 
 PIECE_VALUES = 32_768
@@ -184,7 +186,7 @@ def view_payload(payload: Payload, dtype: str, count: int, offset: int) -> Tenso
 
 def on_host(num_values: int) -> Tensor:
     """A new float32 vector in this machine's memory, whatever a program has set for its tensors."""
-    return torch.empty(num_values, dtype=torch.float32, device="cpu")
+    return fresh(num_values)
 
 
 def to_bytes(values: Tensor, dtype: str) -> bytes:

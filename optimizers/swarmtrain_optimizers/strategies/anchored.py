@@ -8,7 +8,6 @@ own work, which every strategy decides for itself.
 
 from collections.abc import Mapping
 
-import numpy as np
 import torch
 from torch import Tensor
 
@@ -16,6 +15,7 @@ from swarmtrain_optimizers.exclusions import Exclusions
 from swarmtrain_optimizers.outer import OuterTransform, outer_step
 from swarmtrain_optimizers.strategies.base import Exchange, OpKind
 from swarmtrain_optimizers.strategies.checks import check_arrays, check_vector, is_finite
+from swarmtrain_optimizers.vectors import copied, fresh, zeros
 
 
 class Anchored:
@@ -39,9 +39,7 @@ class Anchored:
         self._inner_steps = inner_steps
         self._outer = outer
         self._dtype = dtype
-        # Of the system's own zeros: they take no memory before something is written there.
-        kind = np.float32 if dtype == torch.float32 else np.float64
-        self._anchor = torch.from_numpy(np.zeros(num_values, dtype=kind))
+        self._anchor = zeros(num_values, dtype)
         self._state = outer.init(self._anchor)
         self._drop_spares()
 
@@ -71,8 +69,8 @@ class Anchored:
     def set_initial(self, weights: Tensor) -> None:
         """Begin as op 0: anchor = weights, everything else zero."""
         self._check(weights, "weights")
-        zeros = {name: torch.zeros_like(self._anchor) for name in self._outer.state_names}
-        self.load_state({"anchor": weights, **zeros})
+        rest = {name: torch.zeros_like(self._anchor) for name in self._outer.state_names}
+        self.load_state({"anchor": weights, **rest})
 
     def state_arrays(self) -> list[tuple[str, Tensor]]:
         """[("anchor", ...), then the outer optimizer's state by name], live buffers."""
@@ -115,7 +113,7 @@ class Anchored:
         """
         self._check(weights, "weights")
         now = weights.detach()
-        return (now if is_finite(now) else self._anchor).clone()
+        return copied(now if is_finite(now) else self._anchor)
 
     def _forget(self) -> None:
         """Drop this peer's own work, after new state was loaded."""
@@ -126,8 +124,8 @@ class Anchored:
 
     def _make_spares(self) -> None:
         """Make room for the next state."""
-        self._spare_anchor = torch.empty_like(self._anchor)
-        self._spare_state = tuple(torch.empty_like(array) for array in self._state)
+        self._spare_anchor = fresh(self._num_values, self._dtype)
+        self._spare_state = tuple(fresh(self._num_values, self._dtype) for _ in self._state)
 
     def _drop_spares(self) -> None:
         self._spare_anchor, self._spare_state = torch.empty(0, dtype=self._dtype), ()

@@ -113,7 +113,8 @@ class Strategy(Protocol):
 
     def weights_under_way(self) -> Tensor | None:
         """(num_values,) the weights to go on from while the op is under way that
-        `pseudo_gradient` was just called for, a new tensor; None: as they are."""
+        `pseudo_gradient` was just called for; only read, and before the next call. None: as they
+        are."""
 
     def apply(
         self,

@@ -23,6 +23,7 @@ from swarmtrain_optimizers.outer import OuterTransform, outer_step
 from swarmtrain_optimizers.strategies.anchored import Giving
 from swarmtrain_optimizers.strategies.base import Values
 from swarmtrain_optimizers.strategies.checks import is_finite
+from swarmtrain_optimizers.vectors import copied, fresh
 
 _PIECE_VALUES = 262_144
 """Values per pass: temporaries stay in a cache."""
@@ -154,7 +155,7 @@ class Synchronous(Giving):
         Raises:
             RuntimeError: the last op was ended by neither `apply` nor `skip`.
         """
-        return self.difference(weights.detach().clone(), op)[:]
+        return self.difference(copied(weights), op)[:]
 
     def difference(self, weights: Tensor, op: int = 1) -> Values:
         """Make the part of `pseudo_gradient` when it is asked for; see `StepsInPlace`.
@@ -188,7 +189,7 @@ class Synchronous(Giving):
         """
         self._check(mean, "mean")
         self._check(weights_now, "weights_now")
-        return self.land(mean, included, weights_now.detach().clone(), decoded_own, op=op).clone()
+        return copied(self.land(mean, included, copied(weights_now), decoded_own, op=op))
 
     def land(
         self,
@@ -267,7 +268,7 @@ class Synchronous(Giving):
         self._dropped = ()
         weights = weights_now
         if not isinstance(weights, Tensor):
-            weights = torch.empty_like(self._anchor)
+            weights = fresh(self._num_values, self._dtype)
         for piece in self._pieces():
             old, now = self._anchor[piece].clone(), weights_now[piece]
             self._step_in_place(outer, mean, piece)

@@ -45,6 +45,17 @@ STRANGERS_MAX = 128
 """Connections before the door at once, twice the peers of a full run that all come back. TLS takes
 0.1 MB of each."""
 
+GRACE_S = 2.0
+"""Time for which a stranger is not pushed out where the place is full, unless more than HOUSEHOLD
+of its network stand here: a crowd that comes faster than TLS begins would push out everybody just
+before it stands, and all would come again."""
+
+HOUSEHOLD = 4
+
+EXPECTED_MAX = 128
+"""Strangers beside those who have shown that they may come in, and wait for their turn: each JOIN
+is synced to the disk, in 4 to 20 ms, and who knocks waits ten seconds for an answer."""
+
 STRANGERS_PER_NETWORK = 64
 """Connections from one network among those: a whole run behind one router, and half of the place
 for others."""
@@ -140,21 +151,26 @@ class Doorstep(Generic[S]):
     """Keeps the connections that stand before the door, and limits how fast they come. A flood from
     one network takes the place of its own, not of others: whoever is of the most numerous has to
     go, the one that has had the longest time first. A flood from very many networks is let through
-    at a pace; who was let in before, and who has not come lately, has a pace of its own."""
+    at a pace; who was let in before, and who has not come lately, has a pace of its own. Where the
+    place is full of those who have just come, newcomers are sent away, but for those of networks
+    that somebody was let in from: they push out others. Who waits for its turn only is not pushed
+    out."""
 
     def __init__(self) -> None:
         self._new = _Pace(NEWCOMERS_PER_S, NEWCOMERS_AT_ONCE)
         self._again = _Pace(NEWCOMERS_PER_S, NEWCOMERS_AT_ONCE)
         self._trusted: OrderedDict[str, None] = OrderedDict()
-        self._standing: dict[S, str] = {}
+        self._standing: dict[S, tuple[str, float]] = {}
+        self._expected: dict[S, str] = {}
         self._numbers: Counter[str] = Counter()
         self._arrivals: OrderedDict[str, tuple[float, float]] = OrderedDict()
 
     def __len__(self) -> int:
-        return len(self._standing)
+        return len(self._standing) + len(self._expected)
 
     def __iter__(self) -> Iterator[S]:
-        return iter(self._standing)
+        yield from self._standing
+        yield from self._expected
 
     def enter(self, stranger: S, address: str, now_s: float) -> S | None:
         """Let one more come.
@@ -164,6 +180,8 @@ class Doorstep(Generic[S]):
             comes too fast, or nobody. Only the newcomer is forgotten at once; `leave` follows for
             others.
         """
+        if len(self._expected) >= EXPECTED_MAX:
+            return stranger  # before it costs anything: it would only wait
         network = network_of(address)
         recent, since_s = self._arrivals.get(network, (0.0, now_s))
         recent = max(0.0, recent - (now_s - since_s) * ARRIVALS_PER_S) + 1.0
@@ -175,25 +193,22 @@ class Doorstep(Generic[S]):
         self._arrivals.move_to_end(network)
         if len(self._arrivals) > ADDRESSES_MAX:
             self._arrivals.popitem(last=False)
-        self._standing[stranger] = network
+        self._standing[stranger] = network, now_s
         self._numbers[network] += 1
+        loser = None
         if self._numbers[network] > STRANGERS_PER_NETWORK:
-            return self._dismiss(network)
-        if len(self._standing) > STRANGERS_MAX:
-            most = max(self._numbers.values())
-            return self._dismiss(
-                next(each for each in self._standing.values() if self._numbers[each] == most)
-            )
-        return None
+            loser = self._oldest(lambda where: where == network)
+        elif len(self._standing) > STRANGERS_MAX:
+            loser = self._superfluous(stranger, now_s)
+        if loser is not None:
+            self.leave(loser, was_let_in=False)
+        return loser
 
     def leave(self, stranger: S, *, was_let_in: bool) -> None:
         """The stranger went; one that was let in has never counted. Twice is allowed."""
-        network = self._standing.pop(stranger, None)
-        if network is None:
+        network = self._expected.pop(stranger, "") or self._leave_step(stranger)
+        if not network:
             return
-        self._numbers[network] -= 1
-        if not self._numbers[network]:
-            del self._numbers[network]  # or the names of all who ever came would stay
         if was_let_in:
             self._trusted[network] = None
             self._trusted.move_to_end(network)
@@ -203,10 +218,35 @@ class Doorstep(Generic[S]):
             recent, since_s = self._arrivals[network]
             self._arrivals[network] = (max(0.0, recent - 1.0), since_s)
 
-    def _dismiss(self, network: str) -> S:
-        oldest = next(each for each, where in self._standing.items() if where == network)
-        self.leave(oldest, was_let_in=False)
-        return oldest
+    def expect(self, stranger: S) -> bool:
+        """Let it wait for its turn to come in; False if it is gone, or too many do."""
+        if len(self._expected) < EXPECTED_MAX and (network := self._leave_step(stranger)):
+            self._expected[stranger] = network
+        return stranger in self._expected
+
+    def _leave_step(self, stranger: S) -> str:
+        """Count a stranger no more; the answer is its network, "" if it was not counted."""
+        network, _ = self._standing.pop(stranger, ("", 0.0))
+        if network:
+            self._numbers[network] -= 1
+            if not self._numbers[network]:
+                del self._numbers[network]  # or the names of all who ever came would stay
+        return network
+
+    def _superfluous(self, newcomer: S, now_s: float) -> S:
+        """Return who has to go where the place is full."""
+        most = max(self._numbers.values())
+        if most > HOUSEHOLD:
+            return self._oldest(lambda where: self._numbers[where] == most)
+        oldest = next(iter(self._standing))
+        if now_s >= self._standing[oldest][1] + GRACE_S:
+            return oldest
+        if self._standing[newcomer][0] not in self._trusted:
+            return newcomer
+        return next((e for e, (w, _) in self._standing.items() if w not in self._trusted), newcomer)
+
+    def _oldest(self, is_of: Callable[[str], bool]) -> S:
+        return next(each for each, (where, _) in self._standing.items() if is_of(where))
 
 
 class Door:
@@ -337,13 +377,15 @@ class Door:
             raise DoorClosed("SWT-E315", "The organiser has withdrawn this invite.")
         if row.has_expired(self._wall_clock()):
             raise DoorClosed("SWT-E314", "This invite has expired. Ask for a new one.")
-        for other in [one for one in self._promised if self._store.is_admitted(one)]:
-            del self._promised[other]  # its JOIN has counted the use
-        others = [other for other, by in self._promised.items() if by == row.invite_id]
-        if row.is_used_up(sum(other != peer for other in others)):
-            raise DoorClosed(
-                "SWT-E311", f"All {row.uses_max} uses of this invite are taken. Ask for a new one."
-            )
+        if row.uses_max:
+            for other in [one for one in self._promised if self._store.is_admitted(one)]:
+                del self._promised[other]  # its JOIN has counted the use
+            others = [other for other, by in self._promised.items() if by == row.invite_id]
+            if row.is_used_up(sum(other != peer for other in others)):
+                raise DoorClosed(
+                    "SWT-E311",
+                    f"All {row.uses_max} uses of this invite are taken. Ask for a new one.",
+                )
         return row.invite_id
 
 

@@ -1,7 +1,8 @@
 """The listening socket, and everybody who stands before the door: bounded before TLS begins.
 
 asyncio's own server makes a TLS connection of whatever it accepts, which takes memory for a minute
-though the other side says nothing. So connections are accepted here, and each is counted first: a
+though the other side says nothing. So connections are accepted here, each is counted first, and TLS
+is the socket's (`tls`): a
 `Doorstep` says who has to go when too many stand there. From TCP's accept a stranger has
 ADMISSION_S to become a member's connection (the handshake HANDSHAKE_S of that), however slowly it
 trickles in. Members are not counted among strangers; each may have a few connections.
@@ -12,7 +13,6 @@ import contextlib
 import logging
 import socket
 import ssl
-from asyncio import sslproto
 from collections import deque
 from collections.abc import Callable
 
@@ -20,6 +20,13 @@ from aiohttp.http_exceptions import HttpProcessingError
 
 from swarmtrain.console.repeats import Repeats
 from swarmtrain.coordinator.door.admission import Doorstep
+from swarmtrain.coordinator.door.tls import (
+    RECORD_BYTES,
+    TlsTransport,
+    readable,
+    secured,
+    shake_hands,
+)
 from swarmtrain.foundation.control_lane import CLOSE_TIMEOUT_S
 from swarmtrain_transport import limits
 from swarmtrain_transport.errors import RemoteFault
@@ -43,10 +50,6 @@ more is not handed on, so that neither the HTTP server nor a WebSocket keeps any
 WORDLESS_BYTES_MAX = limits.CONTROL_BYTES_MAX + (1 << 20)
 """Bytes of a member between two of its messages, of which the largest has CONTROL_BYTES_MAX. Empty
 fragments of one that never ends take time to read, and no budget would hear of them."""
-
-TLS_BUFFER_BYTES = 16 << 10
-"""Bytes that asyncio reads of a TLS connection at once, one record of TLS. By itself it keeps room
-for 256 KiB for each, also for a stranger's; control messages and requests are small."""
 
 MEMBER_CONNECTIONS_MAX = 8
 """Connections of one member: its control lane, one for pieces of text, and those that have broken
@@ -72,10 +75,12 @@ class Line(asyncio.Protocol):
     Args:
         stream: connection as it was accepted.
         server: the HTTP server's side.
+        expected: called when it has shown that it may become a member's, and waits for its turn.
         welcomed: called when it has become a member's.
         ended: called when it was a member's, and is gone.
 
     Attributes:
+        stream: socket, which is another one once TLS begins.
         member: member whose connection it is, None before it has proved that.
         settled: set when it is a member's, or gone.
         is_wordless: True once it was ended for bytes of a member that became no message.
@@ -86,15 +91,16 @@ class Line(asyncio.Protocol):
         self,
         stream: socket.socket,
         server: asyncio.Protocol,
+        expected: Callable[["Line"], bool],
         welcomed: Callable[["Line", PeerId], None],
         ended: Callable[["Line", PeerId], None],
     ) -> None:
         self.member: PeerId | None = None
         self.settled = asyncio.Event()
         self.is_wordless = self.is_viewer = False
-        self._stream = stream
+        self.stream = stream
         self._server = server
-        self._welcomed, self._ended = welcomed, ended
+        self._expected, self._welcomed, self._ended = expected, welcomed, ended
         self._transport: asyncio.Transport | None = None
         self._num_bytes = 0
         self._allowed_bytes = STRANGER_BYTES_MAX
@@ -105,6 +111,10 @@ class Line(asyncio.Protocol):
             self.member = member
             self.settled.set()
             self._welcomed(self, member)
+
+    def expect(self) -> bool:
+        """Let it wait for its turn, as it has shown that it may come in; False if too many do."""
+        return self._expected(self)
 
     def allow(self, num_bytes: int) -> None:
         """Let a stranger send so many bytes more than others."""
@@ -117,17 +127,11 @@ class Line(asyncio.Protocol):
     def abort(self) -> None:
         """End it now, without a goodbye."""
         if self._transport is not None:
-            # Closed twice, a TLS transport of asyncio's knows its protocol no more.
-            with contextlib.suppress(AttributeError):
-                self._transport.abort()
-                return
-        # TLS is under way, or half gone: its end is told by the socket, in whichever state it is.
+            self._transport.abort()
+            return
+        # TLS is under way: its end is told by the socket, in whichever state it is.
         with contextlib.suppress(OSError):
-            self._stream.shutdown(socket.SHUT_RDWR)
-
-    def has_tls(self) -> bool:
-        """Return True if the TLS handshake has been completed."""
-        return self._transport is not None
+            socket.socket.shutdown(self.stream, socket.SHUT_RDWR)
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         """TLS stands."""
@@ -166,15 +170,10 @@ class Line(asyncio.Protocol):
         self._server.resume_writing()
 
 
-def _set(ready: asyncio.Future[None]) -> None:
-    if not ready.done():
-        ready.set_result(None)
-
-
 def line_of(transport: asyncio.BaseTransport | None) -> Line | None:
     """The line that a request came by, None if it is gone."""
     if not isinstance(transport, asyncio.Transport) or transport.is_closing():
-        return None  # a closed TLS transport has no protocol to ask for
+        return None
     found = transport.get_protocol()
     return found if isinstance(found, Line) else None
 
@@ -217,8 +216,8 @@ class Porch:
         self._serve = serve
         self._context = context
         self._loop = asyncio.get_running_loop()
-        sslproto.SSLProtocol.max_size = TLS_BUFFER_BYTES
         self._doorstep: Doorstep[Line] = Doorstep()
+        self._heard = bytearray(RECORD_BYTES)
         self._listeners: list[socket.socket] = []
         self._accepting: list[asyncio.Task[None]] = []
         self._ushering: set[asyncio.Task[None]] = set()
@@ -283,7 +282,7 @@ class Porch:
                 await asyncio.sleep(0)  # accepting what waits does not await by itself
 
     def _receive(self, stream: socket.socket, address: str) -> None:
-        line = Line(stream, self._serve(), self._welcomed, self._ended)
+        line = Line(stream, self._serve(), self._doorstep.expect, self._welcomed, self._ended)
         loser = self._doorstep.enter(line, address, self._loop.time())
         if loser is line:
             stream.close()
@@ -296,28 +295,27 @@ class Porch:
 
     async def _usher(self, line: Line, stream: socket.socket) -> None:
         """See a stranger through TLS and to the door, or off; or to a meeting."""
-        is_met, is_ours = False, True
+        is_met = has_tls = False
         try:
             async with asyncio.timeout(ADMISSION_S):
                 preamble = await self._preamble(stream)
                 if preamble is not None:
                     is_met = self.greet(preamble, stream)
                     return
-                is_ours = False
-                await self._loop.connect_accepted_socket(
-                    lambda: line, stream, ssl=self._context,
-                    ssl_handshake_timeout=HANDSHAKE_S, ssl_shutdown_timeout=CLOSE_TIMEOUT_S,
-                )  # fmt: skip
-                if line.has_tls():  # else it went away in the middle, which asyncio keeps quiet
-                    await line.settled.wait()
+                line.stream = shaken = secured(stream, self._context)
+                async with asyncio.timeout(HANDSHAKE_S):
+                    await shake_hands(shaken)
+                TlsTransport(shaken, line, self._heard, CLOSE_TIMEOUT_S)
+                has_tls = True
+                await line.settled.wait()
         except (OSError, RemoteFault) as exc:  # it left, spoke no TLS, or took too long
             logger.debug("a stranger did not come in: %s", exc)
         finally:
             self._doorstep.leave(line, was_let_in=is_met or line.member is not None)
             if line.member is None and not is_met:
                 line.abort()
-                if is_ours:
-                    stream.close()
+                if not has_tls:
+                    line.stream.close()
 
     async def _preamble(self, stream: socket.socket) -> Preamble | None:
         """Look how a connection begins: None, and nothing read, if not with a preamble.
@@ -343,14 +341,10 @@ class Porch:
             try:
                 return stream.recv(1, socket.MSG_PEEK)
             except (BlockingIOError, InterruptedError):
-                ready = self._loop.create_future()
-                self._loop.add_reader(stream, _set, ready)
-                try:
-                    await ready
-                finally:
-                    self._loop.remove_reader(stream)
+                await readable(stream)
 
     def _welcomed(self, line: Line, member: PeerId) -> None:
+        self._doorstep.leave(line, was_let_in=True)  # at once: nobody pushes it out any more
         lines = self._members.setdefault(member, deque())
         lines.append(line)
         for surplus in tuple(lines)[:-MEMBER_CONNECTIONS_MAX]:

@@ -21,9 +21,9 @@ import numpy as np
 from swarmtrain.simulate.checks.decided import Decided
 from swarmtrain.simulate.checks.sums import NamedSums
 from swarmtrain.simulate.ground.scene import Scene
-from swarmtrain_transport.ledger.fold import chunk_range, set_id
+from swarmtrain_transport.ledger.fold import chunk_range, edition, set_id
 from swarmtrain_transport.links.link import PeerId
-from swarmtrain_transport.wire.frames import Frame, FrameKind
+from swarmtrain_transport.wire.frames import Frame, FrameKind, unpack_sum
 from swarmtrain_transport.wire.records import Commit, Freeze, Plan, Reassign, SliceFreeze
 
 _OPS_KEPT = 8
@@ -67,9 +67,9 @@ class CellChecks:
     """Judges one group's ops that have cells.
 
     Args:
-        scene: where violations are told.
+        scene: world, which is told of violations.
         decided: decisions of the group that were logged.
-        sums: what peers have given.
+        sums: parts that peers have given.
     """
 
     def __init__(self, scene: Scene, decided: Decided, sums: NamedSums) -> None:
@@ -108,7 +108,8 @@ class CellChecks:
         """C1 of the set that a new owner sums."""
         for op in self._named(body.op):
             self._check_cell(op, body.slice_index, body.contributors, "sums")
-            op.sets[set_id(body.contributors)] = body.contributors
+            name = set_id(body.contributors)
+            op.sets[edition(name, (body.attempt,))] = body.contributors
 
     def committed(self, commit: Commit, frozen: Freeze) -> None:
         """C4, and what was not made again is of all of FREEZE."""
@@ -163,7 +164,7 @@ class CellChecks:
             is_right = (is_near and (is_owner or peer in near)) or relays
         else:
             return
-        if frame.kind is FrameKind.SUM and frame.body != self._sum(op, frame):
+        if frame.kind is FrameKind.SUM and not self._is_sum(op, frame):
             name = self._scene.name_of(peer)
             self._violated("C5", f"op {op.plan.op}: {name} passes on another sum for {index}")
         if not is_right:
@@ -172,18 +173,23 @@ class CellChecks:
             name = "C3" if frame.kind is FrameKind.RESULT else "C2"
             self._violated(name, f"op {op.plan.op}: {names[0]} sends {names[1]} {what}")
 
-    def _sum(self, op: _Op, frame: Frame) -> bytes:
-        """Make a sum again; nothing if there is no such set."""
+    def _is_sum(self, op: _Op, frame: Frame) -> bool:
+        """Make a sum again. Of whoever gives other bytes than it has signed none knows
+        before FREEZE."""
         key = frame.slice_index, frame.chunk, frame.set_id
         named = op.sets.get(frame.set_id)
-        if key not in op.sums and named is not None:
+        if named is None:
+            return False
+        if self._scene.deeds.keys() & named:
+            return True
+        if key not in op.sums:
             plan = op.plan
             start, stop = chunk_range(plan, frame.slice_index, frame.chunk)
             weights = {member.peer: member.weight for member in plan.members}
             parts = [(self._sums.decoded(plan.op, peer, plan), weights[peer]) for peer in named]
             total = sum(part[start:stop].numpy() * weight for part, weight in parts)
             op.sums[key] = np.asarray(total, dtype="<f8").tobytes()
-        return op.sums.get(key, b"")
+        return bytes(unpack_sum(frame.body)[0]) == op.sums[key]
 
     def _violated(self, invariant: str, story: str) -> None:
         self._decided.violated(invariant, story)

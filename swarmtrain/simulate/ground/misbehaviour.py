@@ -13,10 +13,13 @@ from dataclasses import dataclass, replace
 import msgspec
 import numpy as np
 
+from swarmtrain.simulate.ground.quick_keys import quick_sign
 from swarmtrain_transport import actions as do
+from swarmtrain_transport.hashing import content_hash
 from swarmtrain_transport.ledger.fold import OpView
+from swarmtrain_transport.ledger.signed_roots import sum_payload
 from swarmtrain_transport.links.link import PeerId
-from swarmtrain_transport.wire.frames import Frame, FrameKind
+from swarmtrain_transport.wire.frames import Frame, FrameKind, pack_sum, unpack_sum
 from swarmtrain_transport.wire.messages import Got, Have, PeerMessage, Ready, Roots, SliceDone
 
 REFUSES, DENIES, OMITS, WITHHOLDS = "refuses", "denies", "omits", "withholds"
@@ -157,15 +160,27 @@ def _forged(kind: str, frame: Frame, op: OpView | None, *, is_victim: bool) -> F
         bits = (127 + op.plan.e_min - _DIP) << _MANTISSA_BITS
         return replace(frame, body=bits.to_bytes(2, "little") + body[2:], digest=b"")
     if frame.kind is FrameKind.SUM:
-        return replace(frame, body=_other_sum(kind, body, op), digest=b"")
+        return replace(frame, body=_other_sum(kind, frame, op), digest=b"")
     wanted = {FORGES: FrameKind.PART, BENDS: FrameKind.RESULT}.get(kind)
     if not is_victim or frame.kind is not wanted:
         return frame
     return replace(frame, body=body[:-1] + bytes([body[-1] ^ 1]), digest=b"")
 
 
-def _other_sum(kind: str, body: bytes, op: OpView) -> bytes:
-    """Return what is sent in the place of a cell's sum."""
+def _other_sum(kind: str, frame: Frame, op: OpView) -> bytes:
+    """Return what is sent in the place of a cell's sum, and signed."""
+    data, signature = unpack_sum(frame.body)
+    peer, index = signature[: len(signature) // 2], frame.slice_index
+    data = _wrong_sum(kind, bytes(data), op)
+    own = op.cells.owned(op.cells.cell_of(peer), index)
+    payload = sum_payload(
+        op.plan_hash, (own, op.attempts[own]), (index, frame.chunk), frame.set_id,
+        content_hash(data),
+    )  # fmt: skip
+    return pack_sum(data, quick_sign(peer, payload))
+
+
+def _wrong_sum(kind: str, body: bytes, op: OpView) -> bytes:
     values, unit = np.frombuffer(body, dtype="<f8").copy(), 2.0 ** (op.plan.e_min - 7)
     is_even, first = op.plan.op % 2 == 0, float(values[0])
     if kind == CUTS:

@@ -129,10 +129,10 @@ class _WatchedSum:
         self._look()
         return self._watch.told(self._inner.finish(total_weight), self._num_values)
 
-    def sum(self) -> bytes:
+    def unrounded(self) -> bytes:
         """See the production arithmetic."""
         self._look()
-        total = self._inner.sum()
+        total = self._inner.unrounded()
         return _wrong_sum(total) if self._watch.sums_wrongly else total
 
     def _look(self) -> None:

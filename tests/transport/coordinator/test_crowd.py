@@ -1,12 +1,16 @@
 """A crowd: what a peer of thousands is told, and when, and that nothing is missed for that."""
 
+from collections.abc import Set
+from typing import Any
+
 import pytest
 
 from swarmtrain_transport import limits
+from swarmtrain_transport.ledger.fold import OpDecision
 from swarmtrain_transport.wire import messages as m
 from swarmtrain_transport.wire.records import Attest, Commit, Plan
 from tests.transport.hall import Hall, held, opened, root_of
-from tests.transport.rig import A, B, C, D, E
+from tests.transport.rig import A, B, C, D, E, received, roots_of
 
 F = b"F" * 32
 ALL = (A, B, C, D, E)
@@ -198,3 +202,33 @@ def test_the_pause_has_an_end(monkeypatch: pytest.MonkeyPatch) -> None:
     hall.join(*(bytes([50 + number]) * 32 for number in range(9)))
     assert hall.machine.view.progress_s == limits.PROGRESS_MAX_S
     assert limits.SUSPECT_PROGRESS * limits.PROGRESS_MAX_S <= limits.EVICT_S
+
+
+def test_what_follows_from_reports_is_looked_at_once_in_a_while(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    hall, looks = crowd(), list[float]()
+    hall.ready(1, *ALL)
+    hall.tick(hall.now_s + limits.CROWD_LOOK_S)
+    operation, view = hall.machine.first.operation, hall.plan()
+    assert operation is not None
+    real = operation.decide
+
+    def decide(alive: Set[bytes], now_s: float, *more: Any) -> OpDecision | None:
+        looks.append(now_s)
+        return real(alive, now_s, *more)
+
+    monkeypatch.setattr(operation, "decide", decide)
+    hall.tick(hall.now_s + limits.CROWD_DECIDE_S)
+    begun_s, peers = hall.now_s, [member.peer for member in view.members]
+    for peer in peers:
+        hall.say(peer, roots_of(operation.view, peer))
+    for _ in range(50):
+        hall.tick(hall.now_s + limits.CROWD_DECIDE_S / 10)
+        for index, owner in enumerate(operation.view.owners):
+            some = received(index, peers[:1])
+            hall.say(owner, m.Got(operation.view.plan_id, index, 0, some))
+    seen = sum(look_s >= begun_s for look_s in looks)
+    assert 4 <= seen <= 7, "five intervals have passed"
+    hall.exchange(*peers)
+    assert hall.bodies(Commit)

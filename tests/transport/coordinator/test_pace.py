@@ -5,7 +5,6 @@ import pytest
 from swarmtrain_transport import actions as do
 from swarmtrain_transport import limits
 from swarmtrain_transport.coordinator.rendezvous import Rendezvous
-from swarmtrain_transport.ledger.chain import size_of
 from swarmtrain_transport.links.link import PeerId
 from swarmtrain_transport.wire import messages as m
 from swarmtrain_transport.wire.records import Gone, Record
@@ -99,6 +98,6 @@ def test_who_is_up_to_date_hears_a_decision_at_once_though_another_takes_nothing
         hall.ack(B)
         assert hall.heard(A) == hall.heard(B) == hall.records
     unread = hall.heard(C)[deaf_from:]
-    assert 20_000 <= sum(map(size_of, unread)) < 25_000
+    assert 20_000 <= sum(len(record.to_bytes()) for record in unread) < 25_000
     hall.ack(C, index=unread[-1].index)
     assert len(hall.heard(C)) > deaf_from + len(unread)

@@ -302,7 +302,7 @@ class Reducer:
         for peer in sorted(contributors):
             accumulator.add(self._parts[peer][chunk].read(), self._weights[peer])
         if self._is_partial:
-            return accumulator.sum()
+            return accumulator.unrounded()
         return accumulator.finish(sum(self._weights[peer] for peer in contributors))
 
     def _enter(self, phase: Reducing) -> None:

@@ -92,6 +92,7 @@ class GroupCoordinator:
         self._ended_s = now_s
         self._ready_waits: dict[int, Waits] = {}
         self._looked_s, self._is_look_due = -math.inf, False
+        self._decided_s, self._is_decision_due = -math.inf, False
         self.concerned = set[PeerId]()
         self.unheard: set[tuple[PeerId, PeerId]] = set()
         self._sheets: list[tuple[PeerId, Sheet]] = []
@@ -247,8 +248,13 @@ class GroupCoordinator:
 
     @property
     def look_s(self) -> float:
-        """Time at which all peers of a crowd are to be looked at; infinity if nothing has come that
+        """Time at which a crowd, or its ops, are to be looked at; infinity if nothing has come that
         may have changed anything."""
+        decide_s = self._decided_s + limits.CROWD_DECIDE_S if self._is_decision_due else math.inf
+        return min(self._crowd_look_s, decide_s)
+
+    @property
+    def _crowd_look_s(self) -> float:
         return self._looked_s + limits.CROWD_LOOK_S if self._is_look_due else math.inf
 
     def settle(self, now_s: float, *, is_under_way: bool = False) -> None:
@@ -259,9 +265,13 @@ class GroupCoordinator:
             is_under_way: True if the state is in use before the first op, as a stage's is in rounds
                 of a pipeline.
         """
-        self._decide(now_s)
+        is_soon = now_s < self._decided_s + limits.CROWD_DECIDE_S
+        self._is_decision_due = self._is_crowd and is_soon and bool(self.operations)
+        if not self._is_decision_due:
+            self._decided_s = now_s
+            self._decide(now_s)
         self._is_look_due = self._is_crowd
-        if now_s < self.look_s and self._is_crowd:
+        if now_s < self._crowd_look_s and self._is_crowd:
             return
         self._looked_s = now_s
         self._agreement.attest(self.view.last_op, now_s)

@@ -4,7 +4,8 @@ Every peer is sent every record, and most of them lack the same ones. So the led
 parcels at places that do not depend on who asks: whoever lacks more than one is sent the same
 messages as the others, up to the first cut and after the last.
 
-The newest records of ops in cells go in short (`short_records`): they are long, and all get them.
+The newest records of ops in cells are sent in short (`short_records`): they are long, and all get
+them.
 """
 
 from bisect import bisect_right
@@ -44,13 +45,16 @@ class Parcels:
         self._ledger = ledger
         self._cuts: list[int] = []
         self._open_bytes = 0
+        self._newest: list[bytes] = []
+        self._newest_bytes = 0
+        """The newest records as they travel: in a crowd each peer lacks others of them."""
         self._made: dict[tuple[int, int], Parcel] = {}
         self._made_bytes = 0
         self._images: tuple[int, tuple[Image, ...]] = (-1, ())
         self._plans: dict[int, tuple[Before, bool]] = {}
         """The newest PLAN of each group, and True if it has cells."""
-        self._short: dict[int, Before] = {}
-        """Records that go in short, by index, each with the PLAN that it is short by."""
+        self._short: dict[int, bytes] = {}
+        """Records that go in short, by index."""
 
     def added(self, record: Record) -> None:
         """The ledger has grown by a record."""
@@ -59,10 +63,15 @@ class Parcels:
             self._cuts.append(record.index)
             self._open_bytes = 0
         self._open_bytes += size
-        self._note(record)
+        self._newest.append(data := record.to_bytes())
+        self._newest_bytes += len(data)
+        if self._newest_bytes > limits.LEDGER_MEMORY_BYTES:
+            self._newest = self._newest[len(self._newest) // 2 :]
+            self._newest_bytes = sum(map(len, self._newest))
+        self._note(record, data)
 
-    def _note(self, record: Record) -> None:
-        """Find out if a record goes in short."""
+    def _note(self, record: Record, data: bytes) -> None:
+        """Write a record in short, if it goes so."""
         kind, group, op = outline_of(record)
         if op < 0:
             return
@@ -72,14 +81,10 @@ class Parcels:
             is_in_cells = isinstance(plan, Plan) and plan.cells > 1
             self._plans[group] = Before(group, op, record.body), is_in_cells
         if is_in_cells:
-            self._short[record.index] = before if kind == tag_of(Plan) else NONE
+            near = before if kind == tag_of(Plan) else NONE
+            self._short[record.index] = shortened(data, record.index, near)
             if len(self._short) > _SHORT_KEPT:
                 del self._short[next(iter(self._short))]
-
-    def _bytes_of(self, record: Record) -> bytes:
-        before = self._short.get(record.index)
-        data = record.to_bytes()
-        return data if before is None else shortened(data, record.index, before)
 
     def since(self, first: int) -> Iterator[Parcel]:
         """Yield all records from this one on."""
@@ -93,14 +98,21 @@ class Parcels:
     def _parcel(self, first: int, stop: int) -> Parcel:
         known = self._made.pop((first, stop), None)
         if known is None:
-            records = tuple(self._ledger.since(first, stop))
-            message = Records(first, tuple(map(self._bytes_of, records)))
-            known = Parcel(message, stop - 1, sum(map(size_of, records)))
+            records = self._bytes_of(first, stop)
+            known = Parcel(Records(first, records), stop - 1, sum(map(len, records)))
             self._made_bytes += known.num_bytes
         self._made[first, stop] = known
         while self._made_bytes > _KEPT_BYTES:
             self._made_bytes -= self._made.pop(next(iter(self._made))).num_bytes
         return known
+
+    def _bytes_of(self, first: int, stop: int) -> tuple[bytes, ...]:
+        at = first - (len(self._ledger) - len(self._newest))
+        if at >= 0:
+            found = self._newest[at : at + stop - first]
+        else:
+            found = [record.to_bytes() for record in self._ledger.since(first, stop)]
+        return tuple(self._short.get(first + n, data) for n, data in enumerate(found))
 
     def image(self, index: int, image: bytes, begins: tuple[bytes, bytes]) -> tuple[Image, ...]:
         """Return the pieces of a SNAPSHOT's image; the first brings the two records that it begins

@@ -363,7 +363,7 @@ def right_hash(
     weight = sum(view.weights[peer] for peer in view.slice_sets[drawn.slice_index] or ())
     if view.cells.count == 1:
         return content_hash(total.finish(weight))
-    sums = [total.sum(), *(passed[cell].data for cell in drawn.passed)]
+    sums = [total.unrounded(), *(passed[cell].data for cell in drawn.passed)]
     if drawn.is_of_sum:
         return content_hash(sums[0])
     return content_hash(arithmetic.finish_sums(sums, stop - start, window, weight))

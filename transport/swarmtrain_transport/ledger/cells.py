@@ -48,11 +48,11 @@ class Cells:
         return self.of.get(peer, 0)
 
     def near(self, peer: PeerId, peers: Iterable[PeerId]) -> tuple[PeerId, ...]:
-        """Those of some members that are in the cell of a member, itself among them."""
+        """Choose the members that are in the cell of a member, itself among them."""
         return self.among(peers, self.cell_of(peer))
 
     def among(self, peers: Iterable[PeerId], index: int) -> tuple[PeerId, ...]:
-        """Those of some members that are in the cell of a slice, in the order given."""
+        """Choose the members that are in the cell of a slice, in the order given."""
         if self.count == 1:
             return tuple(peers)
         cell = index % self.count

@@ -5,7 +5,7 @@ exactly what was decided, and nothing else is state (protocol.md, COORDINATOR ST
 """
 
 import hashlib
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import lru_cache
 from statistics import median_low
@@ -69,6 +69,15 @@ ledger, and a joiner takes a newer snapshot."""
 def set_id(contributors: tuple[PeerId, ...]) -> int:
     """Names a set of contributors in 64 bits: the first 8 bytes of its hash."""
     return int.from_bytes(hashlib.sha256(b"".join(sorted(contributors))).digest()[:8], "little")
+
+
+def edition(name: int, attempts: Sequence[int]) -> int:
+    """Names, in cells, what is made of a set after some of these slices have gone to other owners:
+    what was made of it before is void, as those may have summed other bytes than were signed."""
+    if not any(attempts):
+        return name
+    data = name.to_bytes(8, "little") + bytes(attempts)
+    return int.from_bytes(hashlib.sha256(data).digest()[:8], "little")
 
 
 def slice_root(chunk_hashes: tuple[bytes, ...]) -> bytes:
@@ -203,16 +212,18 @@ class OpView:
         given = self.given_sets[slice_index]
         if given is None and self.frozen is None and self.attempts[slice_index] == 0:
             given = self.givers(slice_index)
-        return None if given is None else set_id(given)
+        attempts = self.attempts[slice_index : slice_index + 1] if given else ()
+        return None if given is None else edition(set_id(given), attempts)
 
     def result_set_id(self, slice_index: int) -> int | None:
         """Names the set whose mean is the slice's, or that may still become so: before FREEZE the
         first attempt's result over all planned contributors may be published (T3)."""
         contributors = self.slice_sets[slice_index]
+        attempts = [self.attempts[piece] for piece in self.cells.pieces(slice_index)]
         if contributors is not None:
-            return set_id(contributors)
-        is_first = not any(self.attempts[piece] for piece in self.cells.pieces(slice_index))
-        return self.all_planned_id if self.frozen is None and is_first else None
+            is_one = self.cells.count == 1
+            return set_id(contributors) if is_one else edition(set_id(contributors), attempts)
+        return self.all_planned_id if self.frozen is None and not any(attempts) else None
 
     @property
     def all_sheets(self) -> tuple[bytes, ...]:

@@ -147,7 +147,7 @@ class LedgerCopy:
         Raises:
             RemoteFault: it is not the next link, contradicts the ledger, or plans what is illegal.
         """
-        if is_short(raw) and short_from_bytes(raw).index <= self.ledger.head_index:
+        if is_short(raw) and short_from_bytes(raw).number <= self.ledger.head_index:
             return None  # the PLAN that it needs may be forgotten
         record = self.ledger.reader.record(raw)
         if record.index <= self.ledger.head_index:

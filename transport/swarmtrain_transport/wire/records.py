@@ -280,7 +280,7 @@ class Commit(Body, frozen=True, tag="COMMIT", omit_defaults=True):
     """The op's result, named by hashes. `contributors` is FREEZE's; a slice may have fewer.
 
     `signatures` are the owners', one per slice, over what signed.result_payload names; in cells
-    they are in the `sheets` of the cells, which are named here by their hashes. Where
+    the `sheets` of the cells have them, which are named here by their hashes. Where
     contributions stay whole `contributors` are those of FREEZE's whose contributions are held (of a
     pair op, whose pairs have exchanged); the others' slices have no contributor, root or signature.
     `behind` are contributors who live and for whom it has waited in vain: they have not said that
@@ -664,12 +664,12 @@ def _body_from(data: bytes, plan: bytes) -> AnyBody:
 
 
 def _without(contributors: Sequence[bytes], slices: Sequence[Any]) -> list[Any]:
-    """Outcomes of slices in cells, hundreds of them: None for the contributors of the op."""
+    """Outcomes of slices in cells, which are hundreds: None for the op's own contributors."""
     return [[one[0], None if one[1] == contributors else one[1], *one[2:]] for one in slices]
 
 
 def _with(contributors: Any, slices: Any) -> Any:
-    """The same with them again."""
+    """Put the contributors of the op back in the place of None."""
     if not isinstance(slices, list):
         return slices
     short = [isinstance(one, list) and len(one) > 1 and one[1] is None for one in slices]

@@ -37,10 +37,10 @@ NONE = Before()
 
 
 class Short(NamedTuple):
-    """A record in short: its index, group and op of the PLAN that it needs (op -1 for none), and
+    """A record in short: its number, group and op of the PLAN that it needs (op -1 for none), and
     its deflated parts."""
 
-    index: int
+    number: int
     group: int
     op: int
     parts: list[bytes]

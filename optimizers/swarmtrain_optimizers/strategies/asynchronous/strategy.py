@@ -31,6 +31,7 @@ from swarmtrain_optimizers.strategies.base import Exchange, OpKind
 from swarmtrain_optimizers.strategies.delayed.strategy import Delayed
 from swarmtrain_optimizers.strategies.delayed_nesterov.strategy import arrivals_step
 from swarmtrain_optimizers.strategies.synchronous import steps_for
+from swarmtrain_optimizers.vectors import copied
 
 
 class Asynchronous(Delayed):
@@ -94,7 +95,7 @@ class Asynchronous(Delayed):
         """Drop all that is not in the anchor; see `KeepsBase`."""
         self._forget()
         self._dropped = ((0, self._num_values),)
-        return self._anchor.clone()
+        return copied(self._anchor)
 
     def exchange(self, op: int) -> Exchange:
         """The mean of the whole vector, waited for by those who have given."""
@@ -136,10 +137,10 @@ class Asynchronous(Delayed):
         super().apply(mean, included, weights_now, decoded_own, op=op, own_share=own_share)
         if has_given or torch.equal(weights_now, begun):
             since = weights_now.detach() - begun
-            self._base = self._anchor.clone()
+            self._base = copied(self._anchor)
             return torch.where(since == 0, self._anchor, self._anchor + since)
         self._base = begun
-        return weights_now.detach().clone()
+        return copied(weights_now)
 
     def _due_to_drop(
         self, included: Sequence[tuple[int, int, bool]]

@@ -26,6 +26,7 @@ from swarmtrain_optimizers.outer import OuterTransform, nesterov
 from swarmtrain_optimizers.strategies.anchored import Giving
 from swarmtrain_optimizers.strategies.base import Exchange, OpKind
 from swarmtrain_optimizers.strategies.checks import is_finite
+from swarmtrain_optimizers.vectors import copied, fresh
 
 
 class Delayed(Giving):
@@ -57,7 +58,7 @@ class Delayed(Giving):
         super().__init__(num_values, inner_steps=inner_steps, outer=outer, dtype=dtype)
         self._keeps_loss = error_feedback
         self._held = ErrorFeedback(num_values, dtype=dtype)
-        self._base = self._anchor.clone()  # (num_values,) the weights that the round began with
+        self._base = copied(self._anchor)  # (num_values,) the weights that the round began with
         self._pending: Tensor | None = None  # (num_values,) what the op under way was given
 
     @property
@@ -91,14 +92,15 @@ class Delayed(Giving):
         if self._pending is not None:
             raise RuntimeError("an op is under way: end it with apply() or skip() first")
         self._check(weights, "weights")
-        contribution = self._held.corrected(torch.sub(self._base, weights.detach()))
+        delta = torch.sub(self._base, weights.detach(), out=fresh(self._num_values, self._dtype))
+        contribution = self._held.corrected_(delta)
         self._pending = contribution
         self._base = self._restart(contribution)
         return contribution
 
     def weights_under_way(self) -> Tensor | None:
-        """The weights of the next round: the anchor with the last op's result in it."""
-        return self._base.clone()
+        """The weights of the next round: the anchor with the last op's result in it; only read."""
+        return self._base
 
     def apply(
         self,
@@ -120,7 +122,7 @@ class Delayed(Giving):
         """
         self._check(mean, "mean")
         self._check(weights_now, "weights_now")
-        weights = weights_now.detach().clone()
+        weights = copied(weights_now)
         residual = self._settled(included, decoded_own)
         self._step(mean, op)
         # Nothing below can fail: from here on the op counts.
@@ -148,13 +150,13 @@ class Delayed(Giving):
         if not is_finite(self._held.residual):
             self._held.drop()
         if is_finite(weights) and is_finite(self._base):
-            return weights.detach().clone()
-        self._base = self._anchor.clone()
-        return self._anchor.clone()
+            return copied(weights)
+        self._base = copied(self._anchor)
+        return copied(self._anchor)
 
     def _forget(self) -> None:
         super()._forget()
-        self._base = self._anchor.clone()
+        self._base = copied(self._anchor)
         self._pending = None
         self._held.drop()
 
@@ -170,7 +172,7 @@ class Delayed(Giving):
 
     def _restart(self, contribution: Tensor) -> Tensor:
         """The weights of the round that begins while this is under way, a new tensor."""
-        return self._anchor.clone()
+        return copied(self._anchor)
 
     def _settled(
         self,

@@ -21,6 +21,7 @@ from swarmtrain_optimizers.error_feedback import DecodeOwn
 from swarmtrain_optimizers.outer import outer_step
 from swarmtrain_optimizers.strategies.checks import is_finite
 from swarmtrain_optimizers.strategies.delayed.strategy import Delayed
+from swarmtrain_optimizers.vectors import fresh
 
 
 class Eager(Delayed):
@@ -124,10 +125,11 @@ class Eager(Delayed):
             tensor.zero_()
 
     def _restart(self, contribution: Tensor) -> Tensor:
-        ahead = torch.mul(contribution, self._share)
+        ahead, base = (fresh(self._num_values, self._dtype) for _ in "ab")
+        torch.mul(contribution, self._share, out=ahead)
         outer_step(
             self._outer,
-            torch.sub(ahead, self._ahead),
+            torch.sub(ahead, self._ahead, out=self._ahead),
             self._lead,
             self._lead_state,
             self._spare_lead,
@@ -136,4 +138,4 @@ class Eager(Delayed):
         self._lead, self._spare_lead = self._spare_lead, self._lead
         self._lead_state, self._spare_lead_state = self._spare_lead_state, self._lead_state
         self._ahead = ahead
-        return torch.add(self._anchor, self._lead)
+        return torch.add(self._anchor, self._lead, out=base)

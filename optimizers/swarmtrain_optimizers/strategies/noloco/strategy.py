@@ -27,6 +27,7 @@ from swarmtrain_optimizers.outer import OuterTransform, State
 from swarmtrain_optimizers.strategies.anchored import Anchored
 from swarmtrain_optimizers.strategies.base import Exchange, OpKind
 from swarmtrain_optimizers.subnormals import flush_tiny_
+from swarmtrain_optimizers.vectors import copied, fresh
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,8 +99,10 @@ class NoLoCo(Anchored):
         if self._pending is not None:
             raise RuntimeError("an op is under way: end it with apply(), solo() or skip() first")
         self._check(weights, "weights")
-        snapshot = weights.detach().clone()
-        contribution = torch.cat((torch.sub(self._anchor, snapshot), self._anchor))
+        snapshot, size = copied(weights), self._num_values
+        contribution = fresh(2 * size, self._dtype)
+        torch.sub(self._anchor, snapshot, out=contribution[:size])
+        contribution[size:] = self._anchor
         self._pending = _Pending(snapshot, contribution)
         return contribution
 
@@ -143,7 +146,7 @@ class NoLoCo(Anchored):
             raise ValueError(f"the partner's half is {tuple(mean.shape)} {mean.dtype}")
         check_cover(included, given.numel())
         own = _decoded(given, included, decoded_own)
-        partner = own.clone()
+        partner = copied(own)
         for start, stop, both in included:
             if both:
                 partner[start:stop] = mean[start:stop]
@@ -187,7 +190,7 @@ class NoLoCo(Anchored):
         self._swap()
         self._pending = None
         if torch.equal(now, pending.snapshot):
-            return self._anchor.clone()
+            return copied(self._anchor)
         return torch.add(self._anchor, now - pending.snapshot)
 
 
@@ -197,7 +200,7 @@ def _decoded(
     decoded_own: DecodeOwn | None,
 ) -> Tensor:
     """Our half as the partner has it; where we step alone, and without a loss, as we gave it."""
-    own = given.clone()
+    own = copied(given)
     for start, stop, both in included:
         if both and decoded_own is not None:
             own[start:stop] = decoded_own(start, stop)

@@ -23,6 +23,7 @@ from swarmtrain_optimizers.strategies.base import Exchange, OpKind
 from swarmtrain_optimizers.strategies.checks import check_arrays, check_vector
 from swarmtrain_optimizers.strategies.diloco.strategy import DiLoCo
 from swarmtrain_optimizers.strategies.fragments import Ranges, check_fragments
+from swarmtrain_optimizers.vectors import copied, fresh
 
 
 class Streaming:
@@ -209,7 +210,7 @@ class Streaming:
             raise RuntimeError(f"op {op} moves fragment {index}, we gave {self._under_way[0]}")
         self._check(weights_now, "weights_now")
         ranges, part = self._fragments[index], self._parts[index]
-        weights = weights_now.detach().clone()
+        weights = copied(weights_now)
         now, snapshot = _taken(weights, ranges), part.snapshot
         # With a delay the steps made meanwhile are alpha's matter, not rule 10's.
         base = now if snapshot is None or not self._delay_steps else snapshot
@@ -232,18 +233,20 @@ class Streaming:
             ValueError: `weights` is not (num_values,).
         """
         self._check(weights, "weights")
-        kept = weights.detach().clone()
+        kept = copied(weights)
         for part, ranges in zip(self._parts, self._fragments, strict=True):
             _put_(kept, ranges, part.drop_broken(_taken(kept, ranges)))
         return kept
 
     def _mixed(self, part: DiLoCo, now: Tensor, landed: Tensor, *, gave: bool) -> Tensor:
-        """theta of the fragment; a peer that gave nothing moves along with the anchor unmixed."""
+        """theta of the fragment, made in `now`; a peer that gave nothing moves along with the
+        anchor unmixed."""
         if self._alpha == 1:
             return now
         if self._alpha == 0 or not gave:
             return landed
-        mixed = now * self._alpha + landed * (1 - self._alpha)
+        theirs = torch.mul(landed, 1 - self._alpha, out=fresh(landed.numel(), self._dtype))
+        mixed = torch.mul(now, self._alpha, out=now).add_(theirs)
         for start, stop in part.dropped:
             mixed[start:stop] = landed[start:stop]
         return mixed
@@ -254,7 +257,7 @@ class Streaming:
     def _joined(self, lists: Sequence[list[tuple[str, Tensor]]]) -> list[tuple[str, Tensor]]:
         """The fragments' arrays of one name as one vector."""
         names = [name for name, _ in lists[0]]
-        joined = [torch.empty(self._num_values, dtype=self._dtype) for _ in names]
+        joined = [fresh(self._num_values, self._dtype) for _ in names]
         for arrays, ranges in zip(lists, self._fragments, strict=True):
             for (_, array), whole in zip(arrays, joined, strict=True):
                 _put_(whole, ranges, array)
@@ -269,7 +272,8 @@ class Streaming:
 
 def _taken(vector: Tensor, ranges: Ranges) -> Tensor:
     """The parts of a vector one after the other, a new tensor."""
-    return torch.cat([vector[start:stop] for start, stop in ranges])
+    taken = fresh(sum(stop - start for start, stop in ranges), vector.dtype)
+    return torch.cat([vector[start:stop] for start, stop in ranges], out=taken)
 
 
 def _put_(vector: Tensor, ranges: Ranges, values: Tensor) -> None:

@@ -225,9 +225,21 @@ def test_who_only_receives_makes_no_cell_in_which_too_few_give() -> None:
 def test_a_vector_of_few_blocks_is_not_cut_for_more_cells() -> None:
     peers = [bytes([200 - number]) * 32 for number in range(60)]
     lines = {peer: ready_line(peer) for peer in peers}
-    plan = plan_now(begun_chain(peers), lines, cell_peers=4)  # 24 values in blocks of 2
-    assert plan is not None and plan.cells == 12
-    assert all(spec.stop - spec.start == 2 for spec in plan.slices)
+    plan = plan_now(begun_chain(peers), lines, cell_peers=4, block=4)  # 24 values
+    assert plan is not None and plan.cells == 6 and len(plan.members) == 24
+    assert all(spec.stop - spec.start == 4 for spec in plan.slices)
+
+
+def test_more_who_are_ready_than_eight_cells_take_turns() -> None:
+    peers = [bytes([200 - number]) * 32 for number in range(48)]
+    chain, times = begun_chain(peers), Counter[PeerId]()
+    for op in range(1, 4):
+        lines = {peer: ready_line(peer, op, applied_op=op - 1) for peer in peers}
+        plan = plan_now(chain, lines, cell_peers=4)
+        assert plan is not None and plan.cells == limits.CELLS_PLANNED
+        times.update(weights(plan).keys())
+        chain.add(Skip(op, "test"))
+    assert times == dict.fromkeys(peers, 2)
 
 
 # ---- a newcomer's key

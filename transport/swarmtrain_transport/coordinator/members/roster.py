@@ -229,6 +229,8 @@ class LiveRoster:
             lives = self.lives().values()
             times = [time for life in lives for time in (life.suspect_at_s, life.evict_at_s)]
             self._change_s = min((time for time in times if time > now_s), default=math.inf)
+            if self.is_crowd:
+                self._change_s = max(self._change_s, now_s + limits.CROWD_LOOK_S)
         loss_s = self.closes_s - limits.FINISH_S + self.last_loss_s
         return [self._change_s, loss_s, self.closes_s, self._missed_until_s, self._ends_s]
 

@@ -180,11 +180,12 @@ def next_plan(
         return None
     if terms.graph == CLOCKS:
         ready = present = {peer: ready[peer] for peer in _two_of(view, op, ready.keys())}
-    in_turn = _in_turn(op, sorted(ready, key=join_index.__getitem__))
-    named = in_turn + sorted(present.keys() - ready.keys(), key=join_index.__getitem__)
     moved = values_of(view.genesis, op, terms.block, terms.vectors if terms.kind == PAIR else 1)
-    cells = _num_cells(terms, len(in_turn), len(named), moved)
-    present = {peer: present[peer] for peer in named[: cells * _cell_peers(terms)]}
+    cells = _num_cells(terms, len(ready), len(present), moved)
+    places = cells * _cell_peers(terms)
+    in_turn = _in_turn(op, sorted(ready, key=join_index.__getitem__), places)
+    named = in_turn + sorted(present.keys() - ready.keys(), key=join_index.__getitem__)
+    present = {peer: present[peer] for peer in named[:places]}
     ready = {peer: one for peer, one in ready.items() if peer in present}
     receivers = {peer: one for peer, one in present.items() if peer not in ready}
     order = sorted(ready)
@@ -218,7 +219,7 @@ def _num_cells(terms: RunTerms, contributors: int, members: int, num_values: int
     if not terms.exact or terms.kind in WHOLE or terms.rule:
         return 1
     wanted = -(-members // _cell_peers(terms))
-    able = min(contributors // CELL_LEAST, num_values // terms.block, limits.CELLS_MAX)
+    able = min(contributors // CELL_LEAST, num_values // terms.block, limits.CELLS_PLANNED)
     return max(1, min(wanted, able))
 
 
@@ -269,10 +270,10 @@ def with_keepers(
     return msgspec.structs.replace(plan, members=plan.members + added, keepers=named)
 
 
-def _in_turn(op: int, peers: list[PeerId]) -> list[PeerId]:
+def _in_turn(op: int, peers: list[PeerId], places: int) -> list[PeerId]:
     """Put those first with whom the places of the ops before have ended: of more peers than have a
     place each is then left out as often."""
-    start = (op - 1) * limits.CELL_PEERS_MAX % len(peers)
+    start = (op - 1) * places % len(peers)
     return peers[start:] + peers[:start]
 
 

@@ -1,0 +1,27 @@
+"""Memory of vectors as long as the model."""
+
+import pytest
+import torch
+
+from swarmtrain_optimizers.vectors import copied, fresh, zeros
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+@pytest.mark.parametrize("make", [fresh, zeros])
+def test_a_vector_lies_in_this_machines_memory_whatever_a_program_has_set(make, dtype):
+    with torch.device("meta"):
+        vector = make(5, dtype)
+    assert (vector.shape, vector.dtype, vector.device.type) == ((5,), dtype, "cpu")
+
+
+def test_a_copy_shares_no_memory_with_what_it_is_of():
+    vector = torch.arange(4.0, requires_grad=True)
+    copy = copied(vector)
+    assert torch.equal(copy, vector)
+    assert not copy.requires_grad
+    copy.zero_()
+    assert vector.tolist() == [0, 1, 2, 3]
+
+
+def test_zeros_are_zeros():
+    assert zeros(3).tolist() == [0, 0, 0]
