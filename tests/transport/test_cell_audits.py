@@ -1,0 +1,182 @@
+"""In cells an owner answers for its cell's sums and for its means, and for nothing else."""
+
+import dataclasses
+from collections.abc import Sequence
+from typing import Any
+
+import msgspec
+import pytest
+
+from swarmtrain_transport.arithmetic import Buffer, Window
+from swarmtrain_transport.errors import RemoteFault
+from swarmtrain_transport.ledger.audit import (
+    Passed,
+    Proof,
+    convicted,
+    draw,
+    may_judge,
+    proof_from_bytes,
+    sheets_of,
+)
+from swarmtrain_transport.ledger.fold import OpView
+from swarmtrain_transport.links.link import PeerId
+from swarmtrain_transport.wire.frames import FrameKind, pack, pack_sum, unpack, unpack_sum
+from swarmtrain_transport.wire.records import Gone, bodies_of
+from tests.transport.cells_rig import peers_of
+from tests.transport.plain_arithmetic import PlainArithmetic, PlainSum
+from tests.transport.rig import verify
+from tests.transport.swarm import Swarm
+
+PEERS = peers_of(8)
+LIAR = PEERS[-1]
+
+
+class _WrongCellSum(PlainSum):
+    """Adds one to the first value."""
+
+    def sum(self) -> bytes:
+        self._sums[0] += 1
+        total = super().sum()
+        self._sums[0] -= 1
+        return total
+
+
+class WrongSums(PlainArithmetic):
+    """Passes wrong sums on to the owners in other cells."""
+
+    def accumulator(
+        self, num_values: int, window: Window, scalars: tuple[float, ...] = (), centre: Any = b""
+    ) -> PlainSum:
+        return _WrongCellSum(num_values, scalars)
+
+
+class WrongMeans(PlainArithmetic):
+    """Makes wrong means of right sums."""
+
+    def finish_sums(
+        self, sums: Sequence[Buffer], num_values: int, window: Window, weight: int
+    ) -> bytes:
+        return super().finish_sums([*sums, *sums[:1]], num_values, window, weight)
+
+
+def swarm_with(seed: int, arithmetic: PlainArithmetic | None = None, rounds: int = 60) -> Swarm:
+    swarm = Swarm(seed, rounds=rounds, start_peers=8, cell_peers=4)
+    for peer in PEERS[:-1]:
+        swarm.add(peer)
+    swarm.add(LIAR, arithmetic)
+    return swarm
+
+
+def evicted(swarm: Swarm) -> list[PeerId]:
+    bodies = bodies_of(swarm.records)
+    return [body.peer for body in bodies if isinstance(body, Gone) and body.conviction is not None]
+
+
+def proved(arithmetic: PlainArithmetic, of_sum: bool, seed: int = 1) -> tuple[Proof, OpView]:
+    """A proof that an honest peer has kept, of either look, and the ledger's view of its op."""
+    swarm = swarm_with(seed, arithmetic, rounds=400)
+    for _ in range(400_000):
+        for peer in PEERS[:-1]:
+            for kept in swarm.members[peer].proofs:
+                view = swarm.members[peer].machine.view.first.commits[kept.op]
+                drawn = draw(view)
+                if drawn is not None and drawn.is_of_sum == of_sum:
+                    return proof_from_bytes(kept.data), view
+        swarm.step()
+    raise AssertionError("nobody has found anything")
+
+
+@pytest.mark.parametrize("arithmetic", [WrongSums(), WrongMeans()], ids=["sums", "means"])
+@pytest.mark.parametrize("seed", range(2))
+def test_who_sums_wrongly_is_convicted_and_nobody_else(
+    seed: int, arithmetic: PlainArithmetic
+) -> None:
+    swarm = swarm_with(seed, arithmetic, rounds=400)
+    for _ in range(400_000):
+        if evicted(swarm):
+            break
+        swarm.step()
+    assert evicted(swarm) == [LIAR]
+
+
+def test_both_looks_take_place_and_find_honest_work_right() -> None:
+    swarm = swarm_with(5, rounds=24)
+    assert swarm.run(400_000)
+    views = swarm.members[PEERS[0]].machine.view.first.commits.values()
+    drawn = [one for view in views if (one := draw(view)) is not None]
+    assert {one.is_of_sum for one in drawn} == {True, False}
+    for one, view in zip(drawn, views, strict=True):
+        assert one.owner == view.owners[one.place] != one.auditor
+        assert view.cells.cell_of(one.auditor) == view.cells.cell_of(one.owner) == one.cell
+        assert len(one.passed) == 1 and len(sheets_of(view, one)) == 2
+        assert sum(may_judge(view, one, peer) for peer in PEERS) == 4
+    counts = [member.machine.first.audits.counts for member in swarm.members.values()]
+    assert not any(count["wrong"] for count in counts)
+    assert sum(count["right"] for count in counts) >= 5
+    assert not evicted(swarm) and not any(member.faults for member in swarm.members.values())
+
+
+@pytest.mark.parametrize(
+    ("arithmetic", "of_sum"), [(WrongSums(), True), (WrongMeans(), False)], ids=["sum", "mean"]
+)
+def test_a_proof_convicts_the_owner_and_nothing_else_does(
+    arithmetic: PlainArithmetic, of_sum: bool
+) -> None:
+    proof, view = proved(arithmetic, of_sum)
+    assert convicted(proof, view, PlainArithmetic(), verify) == LIAR
+    assert proof_from_bytes(proof.to_bytes()) == proof
+    (cell, passed), *_ = proof.passed.items()
+    other = Passed(passed.data[:-1] + b"\x01", passed.signature)
+    unsigned = Passed(passed.data, b"s" * 32)
+    longer = Passed(passed.data + bytes(8), passed.signature)
+    peer, shown = next(iter(proof.shown.items()))
+    false = msgspec.structs.replace(shown, part=shown.part + b"x")
+    for words, changes in (
+        ("sums are missing", {"passed": {}}),
+        ("sums are missing", {"passed": {**proof.passed, 7: passed}}),
+        ("illegal: signature", {"passed": {**proof.passed, cell: other}}),
+        ("illegal: signature", {"passed": {**proof.passed, cell: unsigned}}),
+        ("illegal: length", {"passed": {**proof.passed, cell: longer}}),
+        ("not the sheets", {"sheets": ()}),
+        ("not the sheets", {"sheets": proof.sheets[::-1]}),
+        ("not the sheets", {"sheets": (proof.sheets[0], proof.sheets[1] + b"x")}),
+        ("parts are missing", {"shown": {peer: shown}}),
+        ("contributor has signed", {"shown": {**proof.shown, peer: false}}),
+    ):
+        with pytest.raises(RemoteFault, match=words):
+            convicted(msgspec.structs.replace(proof, **changes), view, PlainArithmetic(), verify)
+    with pytest.raises(RemoteFault, match="the sum is right"):
+        convicted(proof, view, arithmetic, verify)
+
+
+def test_a_sum_with_a_wrong_signature_is_refused_and_comes_again() -> None:
+    swarm = swarm_with(3, rounds=2)
+    spoilt = False
+    while not spoilt:
+        swarm.step()
+        for (_, target), queue in swarm.data.items():
+            for place, (header, body) in enumerate(queue):
+                frame = unpack(header, body)
+                if frame.kind is FrameKind.SUM and not spoilt:
+                    data, signature = unpack_sum(frame.body)
+                    assert len(signature) == 32
+                    body = pack_sum(data, signature[::-1])
+                    header, body = pack(with_body(frame, body))
+                    queue[place] = header, bytes(body)
+                    victim, spoilt = target, True
+    assert swarm.run(300_000)
+    assert [fault.reason for fault in swarm.members[victim].faults] == ["signature"]
+    assert len({dict(one.roots)[0, 2] for one in swarm.members.values()}) == 1
+
+
+def with_body(frame: Any, body: bytes) -> Any:
+    """The same frame with another body."""
+
+    return dataclasses.replace(frame, body=body, digest=b"")
+
+
+@pytest.mark.parametrize("body", [b"", b"\x01", b"\x05abcd", b"\xff"])
+def test_a_sum_without_a_signature_is_refused(body: bytes) -> None:
+    with pytest.raises(RemoteFault) as caught:
+        unpack_sum(body[::-1] if body == b"\x05abcd" else body)
+    assert caught.value.reason == "length"
