@@ -38,7 +38,6 @@ from swarmtrain_transport.ledger.fold import (
     OpView,
     chunk_range,
     num_chunks,
-    set_id,
     slice_root,
     window_of,
 )
@@ -328,7 +327,7 @@ def check_passed(
     start, stop = chunk_range(view.plan, index, drawn.chunk)
     weight = sum(view.weights[peer] for peer in view.givers(place))
     arithmetic.check_sum(passed.data, stop - start, window_of(view.plan), weight)
-    own, name = (place, view.attempts[place]), set_id(view.given_sets[place] or ())
+    own, name = (place, view.attempts[place]), view.given_set_id(place) or 0
     digest = content_hash(passed.data)
     payload = sum_payload(view.plan_hash, own, (index, drawn.chunk), name, digest)
     is_signed = is_signature(passed.signature)
