@@ -7,6 +7,7 @@ from typing import Any
 import msgspec
 import pytest
 
+from swarmtrain_transport import limits
 from swarmtrain_transport.arithmetic import Buffer, Window
 from swarmtrain_transport.errors import RemoteFault
 from swarmtrain_transport.ledger.audit import (
@@ -28,15 +29,23 @@ from tests.transport.rig import verify
 from tests.transport.swarm import Swarm
 
 PEERS = peers_of(8)
+
+
+@pytest.fixture(autouse=True)
+def haste(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Rounds here are seconds, and the next COMMIT ends an audit."""
+    monkeypatch.setattr(limits, "AUDIT_PAUSE_S", 0.1)
+
+
 LIAR = PEERS[-1]
 
 
 class _WrongCellSum(PlainSum):
     """Adds one to the first value."""
 
-    def sum(self) -> bytes:
+    def unrounded(self) -> bytes:
         self._sums[0] += 1
-        total = super().sum()
+        total = super().unrounded()
         self._sums[0] -= 1
         return total
 
@@ -75,7 +84,7 @@ def evicted(swarm: Swarm) -> list[PeerId]:
 def proved(arithmetic: PlainArithmetic, of_sum: bool, seed: int = 1) -> tuple[Proof, OpView]:
     """A proof that an honest peer has kept, of either look, and the ledger's view of its op."""
     swarm = swarm_with(seed, arithmetic, rounds=400)
-    for _ in range(400_000):
+    for _ in range(40_000):
         for peer in PEERS[:-1]:
             for kept in swarm.members[peer].proofs:
                 view = swarm.members[peer].machine.view.first.commits[kept.op]
@@ -92,7 +101,7 @@ def test_who_sums_wrongly_is_convicted_and_nobody_else(
     seed: int, arithmetic: PlainArithmetic
 ) -> None:
     swarm = swarm_with(seed, arithmetic, rounds=400)
-    for _ in range(400_000):
+    for _ in range(40_000):
         if evicted(swarm):
             break
         swarm.step()
@@ -101,7 +110,7 @@ def test_who_sums_wrongly_is_convicted_and_nobody_else(
 
 def test_both_looks_take_place_and_find_honest_work_right() -> None:
     swarm = swarm_with(5, rounds=24)
-    assert swarm.run(400_000)
+    assert swarm.run(40_000)
     views = swarm.members[PEERS[0]].machine.view.first.commits.values()
     drawn = [one for view in views if (one := draw(view)) is not None]
     assert {one.is_of_sum for one in drawn} == {True, False}
@@ -164,7 +173,7 @@ def test_a_sum_with_a_wrong_signature_is_refused_and_comes_again() -> None:
                     header, body = pack(with_body(frame, body))
                     queue[place] = header, bytes(body)
                     victim, spoilt = target, True
-    assert swarm.run(300_000)
+    assert swarm.run(30_000)
     assert [fault.reason for fault in swarm.members[victim].faults] == ["signature"]
     assert len({dict(one.roots)[0, 2] for one in swarm.members.values()}) == 1
 

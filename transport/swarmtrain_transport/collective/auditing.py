@@ -203,6 +203,11 @@ class Auditing:
         self._due_s = now_s + (limits.AUDIT_PAUSE_S if self._in_op else 0.0)
         return []
 
+    def sheet_came(self, now_s: float) -> None:
+        """A sheet is here: an audit may have waited for it."""
+        if self._case is not None and self._case.looked:
+            self._due_s = min(self._due_s, now_s)
+
     def _show(self, peer: PeerId, frame: Frame) -> list[PeerAction]:
         kept, what = self._kept.get(frame.plan_id), frame.attempt
         if kept is None or kept.drawn.auditor != peer or what not in kept.shown:

@@ -264,7 +264,7 @@ class GroupPeer(GroupPart):
         self.blobs.rewound(op)
         return [do.Rewound(op, self.view.group)]
 
-    def sheet(self, message: Sheet) -> None:
+    def sheet(self, message: Sheet, now_s: float) -> None:
         """Keep and serve a sheet of our cell, if the ledger names it; another one is nobody's."""
         exchange = self.exchange_in(message.op)
         view = self.view.commits.get(message.op) if exchange is None else exchange.view
@@ -273,6 +273,7 @@ class GroupPeer(GroupPart):
             self._stats.ignored["sheet"] += 1
         else:
             self.blobs.keep_result(message.op, message.data, digest)
+            self.audits.sheet_came(now_s)
 
     def avoid(self, until_s: float) -> None:
         """Ask last, until then, to whom no connection can be made, and who is heard by a relay."""

@@ -355,7 +355,7 @@ class Participant:
                     actions += part.hashes(message, now_s)
             case say.Sheet():
                 if (meant := self.groups.get(message.group)) is not None:
-                    meant.sheet(message)
+                    meant.sheet(message, now_s)
             case say.Accused():
                 if (accused := self.groups.get(message.group)) is not None:
                     accused.audits.accused(message)
