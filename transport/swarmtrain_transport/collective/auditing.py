@@ -409,14 +409,16 @@ class Auditing:
         op = case.view.plan.op
         place = (op, drawn.slice_index, drawn.chunk)
         sheets = tuple(bytes(self._blobs.get(one) or b"") for one in sheets_of(case.view, drawn))
-        parts = case.shown, self._view.group, case.passed, sheets
-        proof = Proof(*place, hashes, *parts)
+        group = self._view.group
+        proof = Proof(*place, hashes, case.shown, group, case.passed, sheets)
         try:
             convicted(proof, case.view, self._arithmetic, self._verify)
         except RemoteFault:
             return []  # the owner has signed other inputs: that convicts nobody
-        for shown in (*case.shown.values(), *case.passed.values()):
-            self._blobs.keep_result(op, shown.to_bytes())
+        shown = (one.to_bytes() for one in case.shown.values())
+        passed = (one.to_bytes() for one in case.passed.values())
+        for data in (*shown, *passed):
+            self._blobs.keep_result(op, data)
         return self._accuse(self._blobs.keep_result(op, proof.charge.to_bytes()), proof)
 
     def _accuse(self, charge_hash: bytes, proof: Proof) -> list[PeerAction]:

@@ -265,8 +265,9 @@ class Proof(_Claim[Shown, Passed], frozen=True):
     ) -> "Proof":
         """A charge, all its parts, and the sheets."""
         place = (charge.op, charge.slice_index, charge.chunk)
-        parts = dict(shown), charge.group, dict(passed), tuple(sheets)
-        return cls(*place, charge.chunk_hashes, *parts)
+        return cls(
+            *place, charge.chunk_hashes, dict(shown), charge.group, dict(passed), tuple(sheets)
+        )
 
 
 def proof_from_bytes(data: Buffer) -> Proof:
