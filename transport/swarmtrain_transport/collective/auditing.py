@@ -50,7 +50,7 @@ from swarmtrain_transport.wire.messages import Accuse, Accused
 from swarmtrain_transport.wire.records import Commit, Verify
 
 _PART = 0
-"""What PROVE asks for, in the place of an attempt: a part, or the sum of the cell before this
+"""Wishes of PROVE, in the place of an attempt: a part, or the sum of the cell before this
 number."""
 
 AUDIT_FRAMES = frozenset({FrameKind.PROVE, FrameKind.EVIDENCE})
@@ -79,7 +79,7 @@ class _Case:
 
     @property
     def missing(self) -> list[tuple[PeerId, int]]:
-        """Who is still to be asked, and for what."""
+        """Peers that are still to be asked, and for what."""
         parts = [(peer, _PART) for peer in self.drawn.contributors if peer not in self.shown]
         finisher = self.view.owners[self.drawn.slice_index]
         sums = [cell for cell in self.drawn.passed if cell not in self.passed]
@@ -102,7 +102,7 @@ class _Trial:
     shown: dict[PeerId, Shown] = field(default_factory=dict)
     passed: dict[int, Passed] = field(default_factory=dict)
     rest: dict[bytes, bytes] = field(default_factory=dict)
-    """What has come before it could be looked at, by its hash: the charge, for want of sheets."""
+    """Blobs that have come before they could be looked at: the charge, for want of sheets."""
 
 
 class Auditing:
@@ -170,7 +170,7 @@ class Auditing:
                 self._case.shown[self._me] = mine
 
     def _own(self, view: OpView, drawn: Drawn, exchange: Exchange) -> dict[int, Shown | Passed]:
-        """What we may be asked for: our part, or as the owner of the slice the sums in it."""
+        """Evidence that we may be asked for: our part, or as a slice's owner the sums in it."""
         found: dict[int, Shown | Passed] = {}
         sender = exchange.sender
         if sender is not None and self._me in drawn.contributors and sender.slice_roots is not None:
@@ -223,8 +223,8 @@ class Auditing:
         return [SendFrame(peer, answer)]
 
     def _signed(self, view: OpView, drawn: Drawn) -> Signed | None:
-        """What contributors and owner have signed; None while a sheet is not here, or is of
-        another shape than the ledger says."""
+        """Return what contributors and owner have signed; None while a sheet is not here, or is
+        of another shape than the ledger says."""
         sheets = [self._blobs.get(digest) for digest in sheets_of(view, drawn)]
         try:
             return signed_in(view, drawn, [sheet for sheet in sheets if sheet is not None])

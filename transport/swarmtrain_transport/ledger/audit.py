@@ -132,7 +132,7 @@ class Signed(NamedTuple):
 
 
 def signed_in(view: OpView, drawn: Drawn, sheets: Sequence[Buffer]) -> Signed:
-    """What was signed, from the records, or from the sheets that they name.
+    """Read what was signed, from the records, or from the sheets that they name.
 
     Raises:
         RemoteFault: reason ``sheet``: these are others.

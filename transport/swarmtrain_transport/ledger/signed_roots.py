@@ -57,7 +57,7 @@ def sum_payload(
 
     Args:
         plan_hash: hash of the PLAN record.
-        own: its own slice in that range, and the attempt at it.
+        own: slice of the owner in that range, and the attempt at it.
         place: the slice that the chunk is of, and its number there.
         name: names the contributors whose sum it is.
         digest: content hash of the sum.
