@@ -81,18 +81,23 @@ def evicted(swarm: Swarm) -> list[PeerId]:
     return [body.peer for body in bodies if isinstance(body, Gone) and body.conviction is not None]
 
 
-def proved(arithmetic: PlainArithmetic, of_sum: bool, seed: int = 1) -> tuple[Proof, OpView]:
-    """A proof that an honest peer has kept, of either look, and the ledger's view of its op."""
-    swarm = swarm_with(seed, arithmetic, rounds=400)
-    for _ in range(40_000):
-        for peer in PEERS[:-1]:
-            for kept in swarm.members[peer].proofs:
-                view = swarm.members[peer].machine.view.first.commits[kept.op]
-                drawn = draw(view)
-                if drawn is not None and drawn.is_of_sum == of_sum:
-                    return proof_from_bytes(kept.data), view
-        swarm.step()
+def proved(arithmetic: PlainArithmetic, *, of_sum: bool) -> tuple[Proof, OpView]:
+    """A proof of one of the looks that an honest peer has kept, and the view of its op."""
+    for seed in range(9):
+        found = first_proof(swarm_with(seed, arithmetic))
+        if found is not None and bool(found[0].chunk_hashes) != of_sum:
+            return found
     raise AssertionError("nobody has found anything")
+
+
+def first_proof(swarm: Swarm) -> tuple[Proof, OpView] | None:
+    for _ in range(20_000):
+        for member in (swarm.members[peer] for peer in PEERS[:-1]):
+            if member.proofs:
+                kept = member.proofs[0]
+                return proof_from_bytes(kept.data), member.machine.view.first.commits[kept.op]
+        swarm.step()
+    return None
 
 
 @pytest.mark.parametrize("arithmetic", [WrongSums(), WrongMeans()], ids=["sums", "means"])
@@ -112,9 +117,9 @@ def test_both_looks_take_place_and_find_honest_work_right() -> None:
     swarm = swarm_with(5, rounds=24)
     assert swarm.run(40_000)
     views = swarm.members[PEERS[0]].machine.view.first.commits.values()
-    drawn = [one for view in views if (one := draw(view)) is not None]
-    assert {one.is_of_sum for one in drawn} == {True, False}
-    for one, view in zip(drawn, views, strict=True):
+    drawn = [(one, view) for view in views if (one := draw(view)) is not None]
+    assert {one.is_of_sum for one, _ in drawn} == {True, False}
+    for one, view in drawn:
         assert one.owner == view.owners[one.place] != one.auditor
         assert view.cells.cell_of(one.auditor) == view.cells.cell_of(one.owner) == one.cell
         assert len(one.passed) == 1 and len(sheets_of(view, one)) == 2
@@ -131,7 +136,7 @@ def test_both_looks_take_place_and_find_honest_work_right() -> None:
 def test_a_proof_convicts_the_owner_and_nothing_else_does(
     arithmetic: PlainArithmetic, of_sum: bool
 ) -> None:
-    proof, view = proved(arithmetic, of_sum)
+    proof, view = proved(arithmetic, of_sum=of_sum)
     assert convicted(proof, view, PlainArithmetic(), verify) == LIAR
     assert proof_from_bytes(proof.to_bytes()) == proof
     (cell, passed), *_ = proof.passed.items()

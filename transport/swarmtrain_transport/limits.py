@@ -399,9 +399,9 @@ a peer keeps of parts that come before their PLAN, for so long, each frame with 
 AUDIT_OPS_KEPT = 4
 """Ops of which a contributor keeps its drawn chunk, and a member an accusation."""
 
-PROOF_BYTES_MAX = CELL_PEERS_MAX * FRAME_BYTES_MAX
-"""A proof on the disk: what each contributor has shown came in a frame of its own. With chunks of
-256 Ki values and 64 peers it has 17 MiB."""
+PROOF_BYTES_MAX = (CELL_PEERS_MAX + CELLS_MAX) * FRAME_BYTES_MAX
+"""A proof on the disk: what each contributor has shown came in a frame of its own, and each cell's
+sum. With chunks of 256 Ki values and 64 peers it has 17 MiB."""
 
 AUDIT_ASKS_MAX = 4
 """Times that a contributor is asked for its chunk, and that it shows it: frames get lost."""

@@ -8,6 +8,11 @@ audit that the next COMMIT overtakes finds nothing.
 
 The draw is made again here, from the ledger's hash alone. A world has one hostile owner at most:
 where most peers are hostile nothing is promised.
+
+In cells it is not said who made a chunk wrong: its owner, or one of those who gave it sums. There
+it is checked that only the drawn owner is convicted, and only of its own; that a wrong sum is not
+found right; and that the others of its cell convict it once it is proved. That each is found is
+not: who does not show what it was given is not found out.
 """
 
 from collections import Counter
@@ -21,6 +26,7 @@ from swarmtrain.simulate.ground.misbehaviour import MISADDS
 from swarmtrain.simulate.processes.peer import SimPeer
 from swarmtrain.simulate.processes.swarm import Swarm
 from swarmtrain_transport import limits
+from swarmtrain_transport.ledger.cells import Cells
 from swarmtrain_transport.ledger.fold import num_chunks
 from swarmtrain_transport.links.link import PeerId
 from swarmtrain_transport.wire.records import (
@@ -50,8 +56,10 @@ class _Ended:
         makers: peers whose sums may be in each slice: its owner, in cells also whoever has owned
             another piece of its range, or was relieved.
         auditor: peer that the ledger has drawn, b"" for nobody.
-        place: slice and chunk that are summed again.
-        contributors: peers whose parts are in that slice.
+        place: slice and chunk that are looked at.
+        audited: peer that has made it, or its cell's sum for it.
+        contributors: peers whose parts are in what that peer has summed.
+        judges: peers that may check a proof, None for all.
     """
 
     plan: Plan
@@ -59,7 +67,9 @@ class _Ended:
     makers: tuple[AbstractSet[PeerId], ...]
     auditor: PeerId
     place: tuple[int, int]
+    audited: PeerId
     contributors: tuple[PeerId, ...]
+    judges: AbstractSet[PeerId] | None
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,6 +108,8 @@ class Lies:
         self._ended: dict[int, _Ended] = {}
         self._wrong: dict[int, set[tuple[int, int]]] = {}
         self._proved: set[int] = set()
+        self._misadded: set[PeerId] = set()
+        """Owners that have passed wrong sums on."""
         self._looks: dict[PeerId, _Look] = {}
         self._death_s = float("-inf")
 
@@ -127,20 +139,27 @@ class Lies:
     def committed(self, record: Record, commit: Commit) -> None:
         """An op was committed: its audit is drawn."""
         plan, owners = self._under_way[commit.op]
-        if not self._liars:
+        self._misadded |= self._misadders
+        if self._scene.liar is None and not self._misadded:
             return
-        lots = [int.from_bytes(record.hash[at : at + 8], "little") for at in (0, 8, 16)]
-        index = lots[0] % len(commit.slices)
-        auditors = [peer for peer in commit.contributors if peer != owners[index]]
-        if plan.cells > 1:
-            auditors = []  # it may be a sum that is looked at, which is in no result alone
+        lots = [int.from_bytes(record.hash[at : at + 8], "little") for at in (0, 8, 16, 24)]
+        index, cells = lots[0] % len(commit.slices), Cells.in_plan(plan)
+        near = [cells.among(commit.slices[index].contributors, c) for c in range(plan.cells)]
+        cell = index % plan.cells
+        others = [other for other, peers in enumerate(near) if peers and other != cell]
+        if others and lots[3] % 2:
+            cell = others[lots[3] // 2 % len(others)]
+        audited = owners[cells.owned(cell, index)]
+        auditors = [p for p in cells.among(commit.contributors, cell) if p != audited]
         self._ended[commit.op] = _Ended(
             plan,
             tuple(owners),
             tuple(self._makers(commit.op, place) for place in range(len(owners))),
             auditors[lots[2] % len(auditors)] if auditors else b"",
             (index, lots[1] % num_chunks(plan, index)),
-            commit.slices[index].contributors,
+            audited,
+            near[cell],
+            None if plan.cells == 1 else {p for p, one in cells.of.items() if one == cell},
         )
 
     def _makers(self, op: int, index: int) -> AbstractSet[PeerId]:
@@ -153,10 +172,14 @@ class Lies:
         return {owners[piece] for piece in pieces}.union(*relieved)
 
     @property
+    def _misadders(self) -> set[PeerId]:
+        return {peer for peer, deed in self._scene.deeds.items() if deed.kind == MISADDS}
+
+    @property
     def _liars(self) -> set[PeerId]:
-        """Peers that sign wrong sums."""
-        liars = {peer for peer, deed in self._scene.deeds.items() if deed.kind == MISADDS}
-        return liars | ({self._scene.liar} if self._scene.liar is not None else set())
+        """Peers that sign wrong sums, or have done so."""
+        liar = self._scene.liar
+        return self._misadded | self._misadders | ({liar} if liar is not None else set())
 
     def rewound(self, op: int) -> None:
         """Later ops are cancelled, and their sums with them."""
@@ -173,10 +196,7 @@ class Lies:
         name = self._scene.name_of(peer)
         if self._scene.liar is None and self._swarm.peers[peer].arithmetic.forges_results:
             self._scene.liar = peer  # it was alone, and has signed what nobody can decode
-        elif ended is not None and ended.plan.cells > 1:
-            if not {peer} & self._liars & ended.makers[place[0]]:
-                self._violated(f"{name} is convicted in a cell of what it has not made wrong")
-        elif peer != self._scene.liar or ended is None or ended.owners[place[0]] != peer:
+        elif peer not in self._liars or ended is None or ended.audited != peer:
             self._violated(f"{name} is convicted of a sum that it has not made wrong")
         elif ended.place != place:
             self._violated(f"{name} is convicted of what was not drawn")
@@ -203,25 +223,27 @@ class Lies:
 
     def proved(self, peer: SimPeer, op: int) -> None:
         """A peer keeps a proof: as auditor, or because it agrees with the auditor."""
-        if peer.peer_id == self._scene.liar or op not in self._ended:
+        if peer.peer_id in self._liars or op not in self._ended:
             return  # its word is worth nothing; or the op is cancelled, which the peer may not know
         if op not in self._proved:
             self._proved.add(op)
             self.counts["proved"] += 1
             now_s = self._scene.clock.now_s
-            judges = self._judges()
+            judges = self._judges(op)
             self._scene.clock.after(_CONVICT_S, partial(self._check_convicted, op, now_s, judges))
         self._check_proof(op)
 
-    def _judges(self) -> tuple[SimPeer, ...]:
+    def _judges(self, op: int) -> tuple[SimPeer, ...]:
         members = (one for one in self._swarm.survivors if self._group in one.machine.groups)
-        return tuple(one for one in members if one.peer_id != self._scene.liar)
+        able = self._ended[op].judges
+        judges = (one for one in members if able is None or one.peer_id in able)
+        return tuple(one for one in judges if one.peer_id != self._scene.liar)
 
     def _check_proof(self, op: int) -> None:
         """Check that a proof is of a wrong sum; it is known once somebody has applied it."""
         wrong = self._wrong.get(op)
-        if self._ended[op].plan.cells > 1:
-            return  # a cell's wrong sum need not be seen in the rounded mean
+        if op in self._ended and self._ended[op].plan.cells > 1:
+            return  # a sum may be wrong and its mean be rounded to what is right
         if op in self._proved and wrong is not None and self._ended[op].place not in wrong:
             self._violated(f"a right sum of op {op} is proved wrong")
 
@@ -230,11 +252,9 @@ class Lies:
         swarm, demands = self._swarm, self._demands
         if self._scene.is_convicted or op not in self._ended or self._decided.is_over:
             return
-        if self._ended[op].plan.cells > 1:
-            return  # those of one cell judge
         is_quiet = demands.is_quiet(since_s) and self._death_s < since_s - GRACE_S
         is_quiet = is_quiet and swarm.coordinator.sync_s <= swarm.scene.conditions.sync_s
-        are_all = set(judges) == set(self._judges())
+        are_all = set(judges) == set(self._judges(op))
         if not (is_quiet and are_all and all(self._is_well(one, since_s) for one in judges)):
             return
         boots = {member.peer: member.boot for member in self._ended[op].plan.members}
@@ -268,9 +288,13 @@ class Lies:
         ended, wrong = self._ended.get(look.op), self._wrong.get(look.op, set())
         if ended is None or ended.place not in wrong or look.op in self._proved:
             return
+        if ended.audited != self._scene.liar or (ended.plan.cells > 1 and self._misadded):
+            return  # somebody else has made it wrong
         name = self._scene.name_of(look.peer.peer_id)
         if self._found_right(look.peer) > look.right:
             self._violated(f"{name} finds a wrong sum of op {look.op} right")
+            return
+        if ended.plan.cells > 1:
             return
         boots = {member.peer: member.boot for member in ended.plan.members}
         asked = [self._swarm.peers[peer] for peer in ended.contributors]
