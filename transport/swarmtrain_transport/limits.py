@@ -1,9 +1,9 @@
 """Every bound of the protocol, with its reason. Nothing else in this part holds a magic number."""
 
-PROTOCOL_VERSION = 5
+PROTOCOL_VERSION = 6
 """Version of messages and records, told at the door; 2 names members by their place in PLAN, 3
 tells who cannot be reached, and how much of a state has come, 4 keeps addresses out of the
-ledger, 5 has parts before RANGES and HAVE before HASHES."""
+ledger, 5 has parts before RANGES and HAVE before HASHES, 6 has cells."""
 
 FRAME_VERSION = 1
 """In the header of every data frame."""
