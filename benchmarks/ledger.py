@@ -317,8 +317,8 @@ class Run:
             inputs = inputs_of(complete[index])
             payload = result_payload(view.plan_hash, index, 0, slice_root(hashes), inputs)
             signature = self._identities[owner].sign(payload)
-            word = m.SliceDone(view.plan_id, index, 0, name, hashes, inputs, signature)
-            done.append((owner, word))
+            published = m.SliceDone(view.plan_id, index, 0, name, hashes, inputs, signature)
+            done.append((owner, published))
         self._report(done)
         have = [
             m.Have(view.plan_id, index, 0, name, (True,) * num_chunks(view.plan, index))
@@ -407,7 +407,7 @@ def measure_op(num_peers: int, ops: int = 3) -> dict[str, float]:
     ledger = Counter[PeerId]()
     for (peer, kind), num_bytes in run.sent.items():
         ledger[peer] += num_bytes if kind in ("Records", "Sheet") else 0
-    row = {
+    row: dict[str, float] = {
         "cells": view.cells.count,
         "ledger_bytes_sent": round(max(ledger.values()) / ops),
         "hashes_bytes_sent": round(run.hashes_bytes / ops),

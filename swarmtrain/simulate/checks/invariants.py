@@ -362,8 +362,7 @@ class Invariants(GroupChecks):
         """Only who came, or came back, after the end may be sent away, who was convicted, whom the
         organiser does not want, and who has no copy of a ledger that is lost: for these somebody
         else comes."""
-        is_convicted = self._scene.is_convicted and peer.peer_id == self._scene.liar
-        if halt.code == "SWT-E563" and is_convicted:
+        if halt.code == "SWT-E563" and peer.peer_id in self._scene.convicted:
             return True
         is_out = halt.code == "SWT-E702" and peer.peer_id in self.sent_away
         is_early = halt.code == "SWT-E706" and self._swarm.coordinator.has_lost_ledger

@@ -200,7 +200,7 @@ class Lies:
             self._violated(f"{name} is convicted of a sum that it has not made wrong")
         elif ended.place != place:
             self._violated(f"{name} is convicted of what was not drawn")
-        self._scene.is_convicted = True
+        self._scene.convicted.add(peer)
         self.counts["convicted"] += 1
         self._demands.trouble(peer, self._scene.end_s)  # it is thrown out, whatever it does
 
@@ -250,7 +250,7 @@ class Lies:
     def _check_convicted(self, op: int, since_s: float, judges: tuple[SimPeer, ...]) -> None:
         """A proof that enough peers could look at has convicted its owner by now."""
         swarm, demands = self._swarm, self._demands
-        if self._scene.is_convicted or op not in self._ended or self._decided.is_over:
+        if self._scene.convicted or op not in self._ended or self._decided.is_over:
             return
         is_quiet = demands.is_quiet(since_s) and self._death_s < since_s - GRACE_S
         is_quiet = is_quiet and swarm.coordinator.sync_s <= swarm.scene.conditions.sync_s

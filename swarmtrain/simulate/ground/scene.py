@@ -66,7 +66,7 @@ class Scene:
         violations: violations that were found.
         hostile: peers that may be found at fault.
         liar: peer whose sums are wrong.
-        is_convicted: the liar was found out, in whichever group.
+        convicted: peers that were found out to sum wrongly, in whichever group.
         deeds: deeds of other hostile members.
         flipped: peers in whose memory a bit is another, and is still.
         numbers: numbers of peers, as they came.
@@ -84,7 +84,7 @@ class Scene:
         self.weather: Weather | None = None
         self.hostile: set[PeerId] = set()
         self.liar: PeerId | None = None
-        self.is_convicted = False
+        self.convicted: set[PeerId] = set()
         self.deeds: dict[PeerId, Deed] = {}
         self.flipped: set[PeerId] = set()
         self.numbers: dict[PeerId, int] = {}

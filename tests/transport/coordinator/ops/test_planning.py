@@ -203,10 +203,13 @@ def test_more_who_are_ready_than_a_plan_may_name_take_turns(
 
 
 @pytest.mark.parametrize(("num_peers", "cells"), [(5, 1), (6, 1), (7, 1), (8, 2), (12, 2), (13, 3)])
-def test_an_op_has_as_few_cells_as_its_members_fit_into(num_peers: int, cells: int) -> None:
+def test_an_op_has_as_few_cells_as_its_members_fit_into(
+    num_peers: int, cells: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(limits, "CELL_PEERS_MAX", 6)
     peers = [bytes([200 - number]) * 32 for number in range(num_peers)]
     lines = {peer: ready_line(peer) for peer in peers}
-    plan = plan_now(begun_chain(peers), lines, cell_peers=6)
+    plan = plan_now(begun_chain(peers), lines)
     assert plan is not None and plan.cells == cells
     assert len(plan.members) == min(num_peers, 6 * cells)
     owners = [spec.owner for spec in plan.slices]
@@ -214,28 +217,33 @@ def test_an_op_has_as_few_cells_as_its_members_fit_into(num_peers: int, cells: i
     assert all(dealt.among([owner], index) for index, owner in enumerate(owners))
 
 
-def test_who_only_receives_makes_no_cell_in_which_too_few_give() -> None:
+def test_who_only_receives_makes_no_cell_in_which_too_few_give(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(limits, "CELL_PEERS_MAX", 6)
     peers = [bytes([200 - number]) * 32 for number in range(40)]
     lines = {peer: line_of(peer) for peer in peers} | {p: ready_line(p) for p in peers[:9]}
-    plan = plan_now(begun_chain(peers), lines, set(peers[:9]), cell_peers=6)
+    plan = plan_now(begun_chain(peers), lines, set(peers[:9]))
     assert plan is not None and plan.cells == 2 and len(plan.members) == 12
     assert sum(member.weight > 0 for member in plan.members) == 9
 
 
-def test_a_vector_of_few_blocks_is_not_cut_for_more_cells() -> None:
+def test_a_vector_of_few_blocks_is_not_cut_for_more_cells(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(limits, "CELL_PEERS_MAX", 4)
     peers = [bytes([200 - number]) * 32 for number in range(60)]
     lines = {peer: ready_line(peer) for peer in peers}
-    plan = plan_now(begun_chain(peers), lines, cell_peers=4, block=4)  # 24 values
+    plan = plan_now(begun_chain(peers), lines, block=4)  # 24 values
     assert plan is not None and plan.cells == 6 and len(plan.members) == 24
     assert all(spec.stop - spec.start == 4 for spec in plan.slices)
 
 
-def test_more_who_are_ready_than_eight_cells_take_turns() -> None:
+def test_more_who_are_ready_than_eight_cells_take_turns(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(limits, "CELL_PEERS_MAX", 4)
     peers = [bytes([200 - number]) * 32 for number in range(48)]
     chain, times = begun_chain(peers), Counter[PeerId]()
     for op in range(1, 4):
         lines = {peer: ready_line(peer, op, applied_op=op - 1) for peer in peers}
-        plan = plan_now(chain, lines, cell_peers=4)
+        plan = plan_now(chain, lines)
         assert plan is not None and plan.cells == limits.CELLS_PLANNED
         times.update(weights(plan).keys())
         chain.add(Skip(op, "test"))
