@@ -60,6 +60,9 @@ ROUND_S = 10.0
 _LOOKS = 3
 """Times that a crowd's coordinator has to look until an op is planned."""
 
+_LOOK_S = 0.1
+"""Seconds after which what was reported of a crowd's op is looked at, at the latest."""
+
 _NEWCOMER, _WITNESS = 1 << 16, (1 << 16) + 1
 """Numbers beyond those of the peers that exchange."""
 
@@ -335,6 +338,8 @@ class Run:
                 news = operation.reports.hear(peer, message, self.now_s)
                 self.hashes_bytes += 0 if news is None else len(m.encode(news))
         self.say(*reports[-1])
+        self.now_s += _LOOK_S
+        self._heed(self.machine.tick(self.now_s))
 
     def close(self) -> None:
         """End all that belongs to it."""
