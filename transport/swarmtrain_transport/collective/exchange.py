@@ -549,8 +549,8 @@ class Exchange:
         """Peers to whom the owner of a slice pushes it: its cell, and an owner in each other."""
         view = self.view
         relays = {view.owners[piece] for piece in view.cells.pieces(index)}
-        near = view.cells.near(self._me, self._others)
-        return [peer for peer in self._others if peer in relays.union(near)]
+        hearers = relays.union(view.cells.near(self._me, self._others))
+        return [peer for peer in self._others if peer in hearers]
 
     def _relay(self, peer: PeerId, frame: Frame) -> list[PeerAction]:
         """Pass what another cell's owner has pushed on to our own cell, if that is ours to do."""
