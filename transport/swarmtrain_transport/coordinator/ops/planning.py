@@ -205,7 +205,7 @@ def next_plan(
     plan = msgspec.structs.replace(plan, unawaited=tuple(sorted(unawaited & present.keys())))
     if terms.graph == CLOCKS and op % max(1, len(view.members) // 2) and op < terms.rounds:
         plan = msgspec.structs.replace(plan, evaluate_by=b"")  # once while all meet is enough
-    return plan if terms.kind == PAIR else with_keepers(terms, plan, keepers, join_index)
+    return plan if terms.kind == PAIR else with_keepers(plan, keepers, join_index)
 
 
 def _cell_peers(terms: RunTerms) -> int:
@@ -256,10 +256,7 @@ def stale_of(terms: RunTerms, view: GroupView, peer: PeerId, one: GroupPeer) -> 
 
 
 def with_keepers(
-    terms: RunTerms,
-    plan: Plan,
-    keepers: Mapping[PeerId, PeerLine],
-    join_index: Mapping[PeerId, int],
+    plan: Plan, keepers: Mapping[PeerId, PeerLine], join_index: Mapping[PeerId, int]
 ) -> Plan:
     """Return the plan with keepers as members, as far as there is room for them and all know each
     other's keys."""
