@@ -116,7 +116,9 @@ def test_two_groups_train_over_a_link(run: Callable[[Scenario], None], at_once: 
         await go_on(world, swarm, lambda: all(one.finished for one in swarm.members.values()))
         done = [body.group for body in bodies_of(swarm.records) if isinstance(body, Commit)]
         assert sorted(done) == [0] * ROUNDS + [1] * ROUNDS
-        assert any(all(counts) for counts in swarm.most_under_way), "ops of both at once"
+        # Over sockets the kernel decides which group's frames come first, so one may be ahead.
+        if isinstance(world, MemoryWorld):
+            assert any(all(counts) for counts in swarm.most_under_way), "ops of both at once"
         assert not any(member.faults or member.halted for member in swarm.members.values())
         assert not any(station.heard.faults for station in swarm.stations.values())
 
