@@ -536,6 +536,17 @@ earlier counts as one that failed."""
 MEET_ALL_MAX = 2 * CELL_PEERS_MAX
 """Peers up to which everybody meets everybody before anybody needs it: 16 thousand pairs."""
 
+CELL_SAY_S = 0.1
+"""In an op in cells GOT, HAVE and HASHES of its hundreds of slices are said together, so long after
+the first of them at most; the last ones at once, as others wait for them."""
+
+CELL_HASHES_S = 1.0
+"""HASHES of a result that is pushed go to those members of an op in cells that have not said within
+this time that they hold just that."""
+
+CELL_HASHES_AT_ONCE = 1 << 15
+"""Hashes that one message of several slices has: 1 MiB."""
+
 CROWD_PEERS = 2 * CELL_PEERS_MAX
 """Peers above which a run is a crowd: what concerns all of them is looked at and told at intervals,
 and not at every message."""

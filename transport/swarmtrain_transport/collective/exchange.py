@@ -27,6 +27,7 @@ from swarmtrain_transport.collective.reducer import Reducer, Reducing
 from swarmtrain_transport.collective.rule_inputs import Centre
 from swarmtrain_transport.collective.sender import Sender, uninvited_bytes
 from swarmtrain_transport.collective.taker import Taker
+from swarmtrain_transport.collective.withheld import Withheld
 from swarmtrain_transport.errors import RemoteFault
 from swarmtrain_transport.hashing import content_hash
 from swarmtrain_transport.ledger.fold import OpView, num_chunks, set_id, slice_root
@@ -51,7 +52,16 @@ from swarmtrain_transport.wire.frames import (
     unpack_flags,
     unpack_sum,
 )
-from swarmtrain_transport.wire.messages import Gauged, Got, Hashes, Have, Roots, SliceDone, Withdraw
+from swarmtrain_transport.wire.messages import (
+    Gauged,
+    Got,
+    Hashes,
+    Have,
+    Roots,
+    SliceDone,
+    Withdraw,
+    each_of,
+)
 from swarmtrain_transport.wire.records import Sign, Verify
 
 
@@ -154,6 +164,8 @@ class Exchange:
                 me, view, contribution, run_tag, lambda owner: owner in local.waiting,
                 retention=blobs.retention, arithmetic=arithmetic, uninvited=uninvited_bytes(view),
             )  # fmt: skip
+        is_in_cells = view.cells.count > 1
+        self._withheld = Withheld(len(view.plan.slices)) if is_in_cells else None
         self._word: Roots | Withdraw | None = None
         self._own: deque[tuple[Reducer, int]] = deque()
         self._has_more = False
@@ -224,13 +236,15 @@ class Exchange:
     def hashes(self, message: Hashes, now_s: float) -> list[PeerAction]:
         """An owner has published; its chunks can be fetched from anybody who has them."""
         self._now_s = now_s
-        if message.slice_index in self._foreign:
-            return []
-        told = self._told(self._taker.hashes(message, now_s))
-        if self._publisher is None:
-            return told
-        self._publisher.told(message)
-        return told + self._pump()
+        told: list[PeerAction] = []
+        for news in each_of(message):
+            if news.slice_index in self._foreign:
+                continue
+            told += self._told(self._taker.hashes(news, now_s))
+            if self._publisher is not None:
+                self._publisher.told(news)
+                told += self._pump()
+        return told
 
     def wants(self, digest: bytes) -> bool:
         """Return True if a chunk of a result is missing here."""
@@ -248,6 +262,7 @@ class Exchange:
         self._taker.tick(now_s)
         is_pumping = self._has_more or self._publisher is not None
         actions = self._pump() if is_pumping else self._take_own(limits.PUMP_CHUNKS)
+        actions += self._say_withheld()
         if now_s < self._nudge_s:
             return actions
         self._nudge_s = now_s + limits.NUDGE_S
@@ -271,12 +286,15 @@ class Exchange:
         publisher = self._publisher
         if self._has_more or self._own or (publisher is not None and publisher.is_busy):
             return self._now_s
-        return min(self._nudge_s, self._taker.next_wakeup_s)
+        say_s = math.inf if self._withheld is None else self._withheld.due_s
+        return min(self._nudge_s, self._taker.next_wakeup_s, say_s)
 
     def resend(self, now_s: float) -> list[PeerAction]:
         """Return all that the coordinator may have missed (after HELLO)."""
         self._now_s = now_s
         actions: list[PeerAction] = [SendControl(self._word)] if self._word is not None else []
+        if self._withheld is not None:
+            self._withheld.take()
         for reducer in self._reducers.values():
             actions.append(self._got(reducer, again=True))
             if reducer.done is not None:
@@ -322,7 +340,7 @@ class Exchange:
         taken = self._take_own(limits.OWN_AT_ONCE)
         actions: list[PeerAction] = [self._ranges(reducer, p) for p in self._missing_from(reducer)]
         if self._me not in reducer.complete:
-            actions.append(self._got(reducer))
+            actions += self._progressed(reducer)
         if attempt and index in self._finishers:
             actions += self._ask_for_sums(self._finishers[index])
         return actions + taken
@@ -342,7 +360,7 @@ class Exchange:
             digest, kept = self.sender.digest(index, chunk), self.sender.kept(index, chunk)
             reducer.accept(self._me, chunk, part, digest, kept=kept)
             if self._me in reducer.complete:
-                actions.append(self._got(reducer))
+                actions += self._progressed(reducer)
             actions += self._foresee(reducer, chunk) + self._signed(self.sender)
         return actions
 
@@ -358,7 +376,7 @@ class Exchange:
             self._ignored["repeated"] += 1
         actions = self._extend_credit(peer)
         if reducer.complete != before:
-            actions.append(self._got(reducer))
+            actions += self._progressed(reducer)
         return actions + self._foresee(reducer, frame.chunk)
 
     def _foresee(self, reducer: Reducer, chunk: int) -> list[PeerAction]:
@@ -427,6 +445,23 @@ class Exchange:
                 dict(reducer.refused), reducer.measured(again=again),
                 finisher.lacks if finisher is not None else ())
         )  # fmt: skip
+
+    def _progressed(self, reducer: Reducer) -> list[PeerAction]:
+        """GOT of one more that is complete: in cells only once all are, or else with what others
+        have given meanwhile."""
+        settled = len(reducer.complete) + len(reducer.refused)
+        if self._withheld is None or settled >= len(self.view.givers(reducer.slice_index)):
+            return [self._got(reducer)]
+        self._withheld.hold_got(reducer.slice_index, self._now_s)
+        return []
+
+    def _say_withheld(self) -> list[PeerAction]:
+        """What was kept back, if it is due."""
+        if self._withheld is None or self._now_s < self._withheld.due_s:
+            return []
+        owned = [self._reducers[i] for i in sorted(self._withheld.owned) if i in self._reducers]
+        haves = self._withheld.take()
+        return [*map(self._got, owned), *map(SendControl, haves)]
 
     def _finish_owned(self) -> list[PeerAction]:
         """T5 for every slice of ours whose contributors are known."""
@@ -697,4 +732,7 @@ class Exchange:
         return self._told(self._taker.ahead(index, frame.body, digest))
 
     def _told(self, reports: list[Have]) -> list[PeerAction]:
-        return [*map(SendControl, reports), *self._taker.take_faults()]
+        if self._withheld is None:
+            return [*map(SendControl, reports), *self._taker.take_faults()]
+        self._withheld.hold(reports, self._now_s)
+        return [*self._say_withheld(), *self._taker.take_faults()]

@@ -20,6 +20,7 @@ from swarmtrain_transport.coordinator.members.convictions import Convictions
 from swarmtrain_transport.coordinator.members.group_peers import GroupPeers
 from swarmtrain_transport.coordinator.members.roster import LiveRoster, PeerLine
 from swarmtrain_transport.coordinator.members.validation import genesis_of
+from swarmtrain_transport.coordinator.ops import relaying
 from swarmtrain_transport.coordinator.ops.agreement import Agreement
 from swarmtrain_transport.coordinator.ops.first_state import WHY, FirstState
 from swarmtrain_transport.coordinator.ops.guard import leapt, told
@@ -149,7 +150,9 @@ class GroupCoordinator:
         if peer in self.view.members:
             self.group_peers.enter(peer, line)
         for operation in self.operations.values():
-            for news in operation.reports.returned(peer, line.hello.boot):
+            returned = operation.reports.returned(peer, line.hello.boot)
+            is_in_cells = operation.view.cells.count > 1
+            for news in relaying.in_batches(returned) if is_in_cells else returned:
                 self._writer.send(peer, news)
 
     def depart(self, peer: PeerId) -> None:
@@ -195,11 +198,18 @@ class GroupCoordinator:
         check_signed(operation.view, peer, message, self._verify)
         news = operation.reports.hear(peer, message, now_s)
         if news is not None:
-            here = self.group_peers.here
-            lines = {other: here[other].line for other in operation.view.boots if other in here}
-            for other, line in {**lines, **self.keepers.lines}.items():
-                if line.connected and operation.reports.concerns(other, news):
-                    self._writer.send(other, news)
+            relaying.published(operation.reports, news, now_s)
+            self._tell_hashes(operation, now_s)
+
+    def _tell_hashes(self, operation: OpDecider, now_s: float) -> None:
+        """Send HASHES that are due to whoever is here."""
+        if now_s < relaying.due_s(operation.reports):
+            return
+        here = self.group_peers.here
+        lines = {other: here[other].line for other in operation.view.boots if other in here}
+        there = [p for p, line in {**lines, **self.keepers.lines}.items() if line.connected]
+        for peer, news in relaying.take_due(operation.reports, there, now_s):
+            self._writer.send(peer, news)
 
     def send_sheets(self) -> None:
         """Send the sheets of what was decided, after the records that name them."""
@@ -237,7 +247,7 @@ class GroupCoordinator:
             times += self.group_peers.waits_until(self.terms.wait_ready_s)
             times += self.first_state.wakeups()
         for operation in self.operations.values():
-            times += operation.wakeups()
+            times += [*operation.wakeups(), relaying.due_s(operation.reports)]
         return times
 
     # ---- decisions
@@ -265,6 +275,8 @@ class GroupCoordinator:
             is_under_way: True if the state is in use before the first op, as a stage's is in rounds
                 of a pipeline.
         """
+        for operation in self.operations.values():
+            self._tell_hashes(operation, now_s)
         is_soon = now_s < self._decided_s + limits.CROWD_DECIDE_S
         self._is_decision_due = self._is_crowd and is_soon and bool(self.operations)
         if not self._is_decision_due:

@@ -4,7 +4,7 @@ Peer to coordinator messages are monotone and idempotent: each may be repeated o
 after HELLO without changing what the coordinator knows (protocol.md part 2, MESSAGES).
 """
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, NamedTuple, TypeVar, get_args
 
 import msgpack
@@ -199,9 +199,20 @@ class SliceDone(Message, frozen=True, tag="slice_done"):
     signature: bytes
 
 
+class HaveRow(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fields=True):
+    """The fields of HAVE that differ from slice to slice."""
+
+    slice_index: int
+    attempt: int
+    set_id: int
+    chunks: tuple[bool, ...]
+    root: bytes
+
+
 class Have(Message, frozen=True, tag="have", omit_defaults=True):
     """Receiver: these result chunks of (slice, attempt) are here and verified. Before HASHES has
     named them it says by their slice root what they are, and counts if the owner publishes that.
+    `more` says as much of other slices of the op, where there are hundreds.
     """
 
     plan_id: int
@@ -210,6 +221,7 @@ class Have(Message, frozen=True, tag="have", omit_defaults=True):
     set_id: int
     chunks: tuple[bool, ...]
     root: bytes = b""
+    more: tuple[HaveRow, ...] = ()
 
 
 class Withdraw(Message, frozen=True, tag="withdraw"):
@@ -466,14 +478,25 @@ class Image(Message, frozen=True, tag="image"):
     records: tuple[bytes, ...] = ()
 
 
-class Hashes(Message, frozen=True, tag="hashes"):
-    """Relayed as soon as SLICE_DONE is accepted, so that anybody may serve the chunks."""
+class HashesRow(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fields=True):
+    """The fields of HASHES that differ from slice to slice."""
+
+    slice_index: int
+    attempt: int
+    set_id: int
+    chunk_hashes: tuple[bytes, ...]
+
+
+class Hashes(Message, frozen=True, tag="hashes", omit_defaults=True):
+    """Relayed when SLICE_DONE is accepted, so that anybody may serve the chunks. `more` are those
+    of other slices of the op, where there are hundreds."""
 
     plan_id: int
     slice_index: int
     attempt: int
     set_id: int
     chunk_hashes: tuple[bytes, ...]
+    more: tuple[HashesRow, ...] = ()
 
 
 class Sheet(Message, frozen=True, tag="sheet", omit_defaults=True):
@@ -630,6 +653,24 @@ _FROM_PEER: Mapping[str, type[PeerMessage]] = kinds_of(PeerMessage)
 _FROM_COORDINATOR: Mapping[str, type[CoordinatorMessage]] = kinds_of(CoordinatorMessage)
 
 T = TypeVar("T")
+
+OfSlice = TypeVar("OfSlice", Have, Hashes)
+
+
+def joined(said: Sequence[OfSlice]) -> OfSlice:
+    """Join what is said of slices of one op; none of it is joined already."""
+    first, *others = said
+    row = HaveRow if isinstance(first, Have) else HashesRow
+    fields = row.__struct_fields__
+    rows = tuple(row(*(getattr(one, name) for name in fields)) for one in others)
+    return msgspec.structs.replace(first, more=rows) if rows else first
+
+
+def each_of(said: OfSlice) -> Iterator[OfSlice]:
+    """Iterate over what is said of several slices, one by one."""
+    yield said if not said.more else msgspec.structs.replace(said, more=())
+    for row in said.more:
+        yield type(said)(said.plan_id, *(getattr(row, name) for name in row.__struct_fields__))
 
 
 def encode(message: Message) -> bytes:

@@ -35,7 +35,15 @@ from swarmtrain_transport.ledger.signed_roots import (
 )
 from swarmtrain_transport.ledger.transfers import NOTHING_SUMMED, content_name, transfers_of
 from swarmtrain_transport.links.link import PeerId
-from swarmtrain_transport.wire.messages import Got, Hashes, Have, Roots, SliceDone, Withdraw
+from swarmtrain_transport.wire.messages import (
+    Got,
+    Hashes,
+    Have,
+    Roots,
+    SliceDone,
+    Withdraw,
+    each_of,
+)
 from swarmtrain_transport.wire.records import SignedRoot, Verify
 
 Report = Roots | Got | SliceDone | Have | Withdraw
@@ -86,6 +94,7 @@ class Reports:
         held_s: time from which a member holds all of a slice's result, per try.
         lost: planned processes that are gone for good.
         lacks: cells whose sums an owner says that it lacks, per try.
+        untold: HASHES that are still to go to members, and when (`relaying`).
         changes: grows with every report that says something new.
         lacking: slice that COMMIT waited for when it was last asked.
     """
@@ -105,6 +114,7 @@ class Reports:
         self.held_s: dict[SliceTry, dict[PeerId, float]] = {}
         self.lost: set[PeerId] = set()
         self.lacks: dict[SliceTry, frozenset[int]] = {}
+        self.untold: list[tuple[float, Hashes]] = []
         self.changes = 0
         self.lacking = 0
         self._givers = [frozenset(transfer.givers) for transfer in self.transfers]
@@ -126,7 +136,8 @@ class Reports:
 
         Raises:
             RemoteFault: reason ``roots``: the peer has signed two contributions; or ``scalars``: it
-                says no norms where the plan asks for them, or others than there can be.
+                says no norms where the plan asks for them, or others than there can be; or
+                ``slices``: it has results of more slices than there are.
         """
         match message:
             case Withdraw():
@@ -137,7 +148,10 @@ class Reports:
             case Got():
                 self._receive(peer, message, now_s)
             case Have():
-                self._have(peer, message, now_s)
+                if len(message.more) >= len(self.transfers):
+                    raise RemoteFault("slices", f"HAVE of {len(message.more) + 1} slices")
+                for one in each_of(message):
+                    self._have(peer, one, now_s)
             case SliceDone():
                 if self._publish(peer, message, now_s):
                     return self._news(message)
@@ -147,6 +161,15 @@ class Reports:
         """Return True if a peer must hear what `hear` has answered: who publishes or takes it."""
         index = news.slice_index
         return peer == self.view.owners[index] or peer in self.transfers[index].takers
+
+    def stands(self, news: Hashes) -> bool:
+        """Return True if what was published so still counts."""
+        standing = self.current(news.slice_index)
+        return standing is not None and self._news(standing) == news
+
+    def holds(self, peer: PeerId, news: Hashes) -> bool:
+        """Return True if a peer has said that it holds all that was published so."""
+        return peer in self.held_s.get((news.slice_index, news.attempt), {})
 
     def returned(self, peer: PeerId, boot: bytes) -> list[Hashes]:
         """Return all that a peer must hear of this op after HELLO, if it is the planned process.
