@@ -387,12 +387,14 @@ def _control_targets() -> dict[str, Target]:
         messages.Accuse(1, A),
         messages.Applied(3, bytes(32), bytes(32)),
         messages.Have(1, 2, 3, 4, (True, False)),
+        messages.joined([messages.Have(1, i, 3, 4, (True,), A) for i in range(3)]),
     )
     from_coordinator = _pack(
         Challenge(b"n" * 32, (1,)),
         Welcome(1, "run", A, CANONICAL, 5),
         Records(0, tuple(record.to_bytes() for record in RECORDS)),
         messages.Hashes(1, 2, 3, 4, (bytes(32),)),
+        messages.joined([messages.Hashes(1, i, 3, 4, (A,)) for i in range(3)]),
         messages.Accused(1, A),
     )
     return {

@@ -265,6 +265,27 @@ FIELD_VALUES = {
         st.dictionaries(st.binary(max_size=40), st.tuples(st.floats(0, 9), st.floats(-1, 1))),
     ),
     dict[bytes, str]: st.dictionaries(st.binary(max_size=40), st.text(max_size=9), max_size=4),
+    tuple[messages.HaveRow, ...]: st.lists(
+        st.builds(
+            messages.HaveRow,
+            st.integers(0, 9),
+            st.integers(0, 9),
+            st.integers(0, 2**63 - 1),
+            st.lists(st.booleans(), max_size=5).map(tuple),
+            st.binary(max_size=40),
+        ),
+        max_size=3,
+    ).map(tuple),
+    tuple[messages.HashesRow, ...]: st.lists(
+        st.builds(
+            messages.HashesRow,
+            st.integers(0, 9),
+            st.integers(0, 9),
+            st.integers(0, 2**63 - 1),
+            st.lists(st.binary(max_size=40), max_size=5).map(tuple),
+        ),
+        max_size=3,
+    ).map(tuple),
     tuple[messages.Leased, ...]: st.lists(
         st.builds(messages.Leased, st.binary(max_size=40), st.integers(0, 2**32)), max_size=5
     ).map(tuple),
@@ -275,6 +296,15 @@ FIELD_VALUES = {
         st.builds(messages.Applied, st.integers(0, 99), st.binary(max_size=40)), max_size=3
     ).map(tuple),
 }
+
+
+def test_what_is_said_of_several_slices_is_one_message_and_comes_apart_again() -> None:
+    haves = [messages.Have(7, index, 0, 5, (True,), bytes(32)) for index in range(3)]
+    hashes = [messages.Hashes(7, index, 1, 5, (bytes(32),)) for index in range(3)]
+    assert list(messages.each_of(messages.joined(haves))) == haves
+    assert list(messages.each_of(messages.joined(hashes))) == hashes
+    assert messages.joined(haves[:1]) == haves[0] and not haves[0].more
+    assert len(messages.encode(messages.joined(haves))) < 2 * len(messages.encode(haves[0]))
 
 
 @st.composite

@@ -456,7 +456,7 @@ class Exchange:
         return []
 
     def _say_withheld(self) -> list[PeerAction]:
-        """What was kept back, if it is due."""
+        """Say what was kept back, if it is due."""
         if self._withheld is None or self._now_s < self._withheld.due_s:
             return []
         owned = [self._reducers[i] for i in sorted(self._withheld.owned) if i in self._reducers]
