@@ -11,7 +11,7 @@ from swarmtrain_transport.wire.messages import Have, joined
 
 
 class Withheld:
-    """What a member will soon say of one op.
+    """Words of one op that a member will say soon.
 
     Args:
         num_slices: number of slices of the op.
