@@ -1,6 +1,7 @@
 """In cells an owner answers for its cell's sums and for its means, and for nothing else."""
 
 import dataclasses
+import struct
 from collections.abc import Sequence
 from typing import Any
 
@@ -9,9 +10,11 @@ import pytest
 
 from swarmtrain_transport import limits
 from swarmtrain_transport.arithmetic import Buffer, Window
+from swarmtrain_transport.blocks.retention import Retention
+from swarmtrain_transport.collective.finisher import Finisher
 from swarmtrain_transport.errors import RemoteFault
+from swarmtrain_transport.hashing import content_hash
 from swarmtrain_transport.ledger.audit import (
-    Passed,
     Proof,
     convicted,
     draw,
@@ -19,13 +22,14 @@ from swarmtrain_transport.ledger.audit import (
     proof_from_bytes,
     sheets_of,
 )
-from swarmtrain_transport.ledger.fold import OpView
+from swarmtrain_transport.ledger.fold import OpView, chunk_range
+from swarmtrain_transport.ledger.signed_roots import sum_payload
 from swarmtrain_transport.links.link import PeerId
 from swarmtrain_transport.wire.frames import FrameKind, pack, pack_sum, unpack, unpack_sum
 from swarmtrain_transport.wire.records import Gone, bodies_of
-from tests.transport.cells_rig import peers_of
+from tests.transport.cells_rig import peers_of, plan_in_cells
 from tests.transport.plain_arithmetic import PlainArithmetic, PlainSum
-from tests.transport.rig import verify
+from tests.transport.rig import sign_as, verify, view_of
 from tests.transport.swarm import Swarm
 
 PEERS = peers_of(8)
@@ -140,9 +144,15 @@ def test_a_proof_convicts_the_owner_and_nothing_else_does(
     assert convicted(proof, view, PlainArithmetic(), verify) == LIAR
     assert proof_from_bytes(proof.to_bytes()) == proof
     (cell, passed), *_ = proof.passed.items()
-    other = Passed(passed.data[:-1] + b"\x01", passed.signature)
-    unsigned = Passed(passed.data, b"s" * 32)
-    longer = Passed(passed.data + bytes(8), passed.signature)
+    other, unsigned, unused, longer = (
+        msgspec.structs.replace(passed, **changes)
+        for changes in (
+            {"data": passed.data[:-1] + b"\x01"},
+            {"signature": b"s" * 32},
+            {"use": b"s" * 32},
+            {"data": passed.data + bytes(8)},
+        )
+    )
     peer, shown = next(iter(proof.shown.items()))
     false = msgspec.structs.replace(shown, part=shown.part + b"x")
     for words, changes in (
@@ -150,6 +160,7 @@ def test_a_proof_convicts_the_owner_and_nothing_else_does(
         ("sums are missing", {"passed": {**proof.passed, 7: passed}}),
         ("illegal: signature", {"passed": {**proof.passed, cell: other}}),
         ("illegal: signature", {"passed": {**proof.passed, cell: unsigned}}),
+        ("illegal: signature", {"passed": {**proof.passed, cell: unused}}),
         ("illegal: length", {"passed": {**proof.passed, cell: longer}}),
         ("not the sheets", {"sheets": ()}),
         ("not the sheets", {"sheets": proof.sheets[::-1]}),
@@ -161,6 +172,61 @@ def test_a_proof_convicts_the_owner_and_nothing_else_does(
             convicted(msgspec.structs.replace(proof, **changes), view, PlainArithmetic(), verify)
     with pytest.raises(RemoteFault, match="the sum is right"):
         convicted(proof, view, arithmetic, verify)
+
+
+def honest_mean() -> tuple[Proof, OpView]:
+    """What the drawn auditor of an honest mean was shown, as if it were a proof."""
+    seen: list[tuple[Proof, OpView]] = []
+    swarm = swarm_with(5, rounds=24)
+    for member in swarm.members.values():
+        audits = member.machine.first.audits
+
+        def note(case: Any, now_s: float, audits: Any = audits, judge: Any = audits._judge) -> Any:
+            op, drawn = case.view, case.drawn
+            listed = audits._blobs.get(op.outcome.slices[drawn.slice_index].root)
+            if listed is not None and not drawn.is_of_sum:
+                hashes = tuple(bytes(listed)[at : at + 32] for at in range(0, len(listed), 32))
+                sheets = tuple(bytes(audits._blobs.get(one)) for one in sheets_of(op, drawn))
+                place = (op.plan.op, drawn.slice_index, drawn.chunk)
+                seen.append((Proof(*place, hashes, case.shown, 0, case.passed, sheets), op))
+            return judge(case, now_s)
+
+        audits._judge = note  # type: ignore[method-assign]
+    while not seen:
+        swarm.step()
+    return seen[0]
+
+
+def test_who_gave_a_sum_cannot_convict_its_finisher_with_another_one() -> None:
+    """A cell's owner may sign two sums for a chunk, and have the auditor for a friend."""
+    proof, view = honest_mean()
+    with pytest.raises(RemoteFault, match="the sum is right"):
+        convicted(proof, view, PlainArithmetic(), verify)
+    (cell, passed), *_ = proof.passed.items()
+    data = passed.data[:-1] + bytes([passed.data[-1] ^ 1])
+    place = view.cells.owned(cell, proof.slice_index)
+    signature = sign_as(view.owners[place])(
+        sum_payload(
+            view.plan_hash, (place, view.attempts[place]), (proof.slice_index, proof.chunk),
+            view.given_set_id(place) or 0, content_hash(data),
+        )
+    )  # fmt: skip
+    other = msgspec.structs.replace(passed, data=data, signature=signature)
+    framed = msgspec.structs.replace(proof, passed={**proof.passed, cell: other})
+    with pytest.raises(RemoteFault, match="illegal: signature"):
+        convicted(framed, view, PlainArithmetic(), verify)
+
+
+def test_a_sum_that_a_mean_was_made_of_is_not_replaced() -> None:
+    view = view_of(plan_in_cells(PEERS))
+    finisher = Finisher(view, 0, 0, PlainArithmetic(), Retention(), verify)
+    place, name = view.cells.owned(1, 0), view.given_set_id(view.cells.owned(1, 0)) or 0
+    span = chunk_range(view.plan, 0, 0)
+    given = [struct.pack("<4q", *[n] * (span[1] - span[0])) for n in range(3)]
+    for data, number in ((given[0], name), (given[1], 77), (given[2], name)):
+        payload = sum_payload(view.plan_hash, (place, 0), (0, 0), number, content_hash(data))
+        finisher.take(1, 0, number, data, sign_as(view.owners[place])(payload))
+    assert finisher.sums_of(0)[1][0] == given[0]
 
 
 def test_a_sum_with_a_wrong_signature_is_refused_and_comes_again() -> None:

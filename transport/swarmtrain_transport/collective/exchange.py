@@ -37,6 +37,7 @@ from swarmtrain_transport.ledger.signed_roots import (
     result_payload,
     root_over,
     sum_payload,
+    use_payload,
 )
 from swarmtrain_transport.ledger.transfers import NOTHING_SUMMED, content_name, transfers_of
 from swarmtrain_transport.links.link import PeerId
@@ -538,10 +539,20 @@ class Exchange:
         own, digest = (place, self.view.attempts[place]), content_hash(data)
         return self._sign(sum_payload(self.view.plan_hash, own, (piece, chunk), name, digest))
 
-    def sums_of(self, index: int, chunk: int) -> dict[int, tuple[bytes, bytes]]:
-        """The cells' sums that a chunk of a slice of ours is made of, with their signatures."""
+    def sums_of(self, index: int, chunk: int) -> dict[int, tuple[bytes, bytes, bytes]]:
+        """The cells' sums that a chunk of a slice of ours is made of, with their signatures and
+        ours."""
         finisher = self._finishers.get(index)
-        return {} if finisher is None else finisher.sums_of(chunk)
+        if finisher is None:
+            return {}
+        plan_hash, own = self.view.plan_hash, (index, finisher.attempt)
+        return {
+            cell: (
+                data, signature,
+                self._sign(use_payload(plan_hash, own, chunk, cell, content_hash(data))),
+            )
+            for cell, (data, signature) in finisher.sums_of(chunk).items()
+        }  # fmt: skip
 
     def _on_sum(self, peer: PeerId, frame: Frame) -> list[PeerAction]:
         """A sum of another cell, from the peer that owns the range there."""

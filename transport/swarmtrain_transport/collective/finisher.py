@@ -82,7 +82,8 @@ class Finisher:
         if not 0 <= chunk < self._num_chunks:
             raise RemoteFault("member", f"sum of chunk {chunk} is not planned")
         known = self._sums.get((cell, chunk))
-        if known is not None and known.name == name:
+        # One that counts may be in the mean already, and is what an auditor is to see.
+        if known is not None and known.name in (name, self._expected(cell)):
             return False
         place = self._view.cells.owned(cell, self.slice_index)
         weight = sum(self._view.weights[peer] for peer in self._view.givers(place))

@@ -11,9 +11,10 @@ one frame, so a proof travels as a charge, which names every part by its hash, a
 In cells one of two looks is drawn. One is at the sum of another cell that the chunk was made of:
 the piece's owner shows it as it was signed, and it is compared with what the contributors of that
 cell have signed. The other is at the mean: to the sum of the parts of its owner's own cell the
-signed sums of the others are added. So an owner answers for its sums and its means, and for nothing
-that it was given. What contributors and owners have signed is in the sheets of the audited owner's
-cell; the members of that cell audit and judge, and who is in which cell nobody can choose.
+signed sums of the others are added. Whoever shows a sum signs that it has used it, or else who gave
+it could convict its user with another one. So an owner answers for its sums and its means, and for
+nothing that it was given. What contributors and owners have signed is in the sheets of the audited
+owner's cell; the members of that cell audit and judge, and who is in which cell nobody can choose.
 
 Two things prove nothing: a contributor that does not answer or shows something else than it has
 signed; and inputs that the owner signed and its contributors did not. Then nobody is convicted. Two
@@ -49,6 +50,7 @@ from swarmtrain_transport.ledger.signed_roots import (
     result_payload,
     root_over,
     sum_payload,
+    use_payload,
 )
 from swarmtrain_transport.links.link import PeerId
 from swarmtrain_transport.wire.messages import FIRST_GROUP
@@ -172,10 +174,12 @@ def shown_from_bytes(data: Buffer) -> Shown:
 
 
 class Passed(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fields=True):
-    """A cell's sum of one chunk, as its owner has signed it for the owner of the piece."""
+    """A cell's sum of one chunk, as its owner has signed it for the owner of the piece, and as that
+    one has signed that its chunk was made of it (`use`)."""
 
     data: bytes
     signature: bytes
+    use: bytes
 
     def to_bytes(self) -> bytes:
         """Canonical msgpack."""
@@ -319,7 +323,8 @@ def check_part(view: OpView, drawn: Drawn, shown: Shown, arithmetic: Arithmetic)
 def check_passed(
     view: OpView, drawn: Drawn, cell: int, passed: Passed, arithmetic: Arithmetic, verify: Verify
 ) -> None:
-    """Check that this is a cell's sum of the drawn chunk, signed by its owner there.
+    """Check that this is a cell's sum of the drawn chunk, signed by its owner there and by who has
+    used it.
 
     Raises:
         RemoteFault: reason ``signature``, ``length`` or ``sum``.
@@ -331,9 +336,13 @@ def check_passed(
     own, name = (place, view.attempts[place]), view.given_set_id(place) or 0
     digest = content_hash(passed.data)
     payload = sum_payload(view.plan_hash, own, (index, drawn.chunk), name, digest)
-    is_signed = is_signature(passed.signature)
-    if not is_signed or not verify(view.owners[place], passed.signature, payload):
-        raise RemoteFault("signature", "a sum that its cell's owner has not signed")
+    used = use_payload(view.plan_hash, (index, view.attempts[index]), drawn.chunk, cell, digest)
+    for peer, signature, text in (
+        (view.owners[place], passed.signature, payload),
+        (view.owners[index], passed.use, used),
+    ):
+        if not is_signature(signature) or not verify(peer, signature, text):
+            raise RemoteFault("signature", "a sum that its cell's owner or its user has not signed")
 
 
 def said_hash(drawn: Drawn, hashes: Sequence[bytes], passed: Mapping[int, Passed]) -> bytes:

@@ -24,6 +24,7 @@ SIGNATURE_BYTES_MAX = 64
 _CONTRIBUTION = b"swarmtrain contribution 1\0"
 _RESULT = b"swarmtrain result 1\0"
 _SUM = b"swarmtrain sum 1\0"
+_USE = b"swarmtrain use 1\0"
 
 
 def root_over(hashes: Sequence[bytes]) -> bytes:
@@ -64,6 +65,23 @@ def sum_payload(
     """
     numbers = (number.to_bytes(4, "little") for number in (*own, *place))
     return _SUM + plan_hash + b"".join(numbers) + name.to_bytes(8, "little") + digest
+
+
+def use_payload(
+    plan_hash: bytes, own: tuple[int, int], chunk: int, cell: int, digest: bytes
+) -> bytes:
+    """Return the bytes that an owner in cells signs when it shows a sum that it was given: its
+    chunk was made of this one. Who gave it might have signed another one besides.
+
+    Args:
+        plan_hash: hash of the PLAN record.
+        own: the owner's slice, and the attempt at it.
+        chunk: number of the chunk there.
+        cell: cell whose sum it is.
+        digest: content hash of the sum.
+    """
+    numbers = (number.to_bytes(4, "little") for number in (*own, chunk, cell))
+    return _USE + plan_hash + b"".join(numbers) + digest
 
 
 def none_holds(_key: bytes, _signature: bytes, _data: bytes) -> bool:
