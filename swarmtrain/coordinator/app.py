@@ -337,8 +337,6 @@ class CoordinatorApp:
             task = asyncio.create_task(self._dial(admitted.peer, place))
             self._dialling.add(task)
             task.add_done_callback(self._dialling.discard)
-        now_s = self._shell.now_s()
-        self._budgets.of(admitted.peer, now_s).answer(outlet.waiting_bytes, now_s)
         return admitted.peer, outlet
 
     def _tried(self, peer: PeerId, outlet: Outlet, told: Place, tried: Tried) -> None:
@@ -364,6 +362,7 @@ class CoordinatorApp:
         try:
             await self._listen(socket, peer, outlet, transport)
         finally:
+            self._charge_welcome(peer, outlet)
             if self._shell.disconnect(peer, outlet):
                 self._texts.release(peer)
                 self._mapped.gone(peer)
@@ -447,7 +446,14 @@ class CoordinatorApp:
             transport.resume_reading()
         return True
 
+    def _charge_welcome(self, peer: PeerId, outlet: Outlet) -> None:
+        """Count, once, what its HELLO has made us send: that may have waited for other newcomers."""
+        if not outlet.is_heard:
+            outlet.is_heard, now_s = True, self._shell.now_s()
+            self._budgets.of(peer, now_s).answer(outlet.welcome_bytes, now_s)
+
     def _hear(self, peer: PeerId, outlet: Outlet, message: PeerMessage) -> None:
+        self._charge_welcome(peer, outlet)
         if isinstance(message, Knock | Hello):
             raise RemoteFault("hello", f"{type(message).__name__} after the door")
         if isinstance(message, LeaseRequest):

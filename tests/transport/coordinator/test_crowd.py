@@ -6,9 +6,10 @@ from typing import Any
 import pytest
 
 from swarmtrain_transport import limits
+from swarmtrain_transport.actions import Append
 from swarmtrain_transport.ledger.fold import OpDecision
 from swarmtrain_transport.wire import messages as m
-from swarmtrain_transport.wire.records import Attest, Commit, Plan
+from swarmtrain_transport.wire.records import Attest, Commit, Join, Plan
 from tests.transport.hall import Hall, held, opened, root_of
 from tests.transport.rig import A, B, C, D, E, received, roots_of
 
@@ -47,6 +48,40 @@ def test_a_newcomer_is_told_of_to_the_others_when_they_speak_and_not_before() ->
         hall.ack(peer)
         kinds = [type(one) for one in hall.sent[peer]]
         assert kinds == [m.Listens, m.Records], "where it listens comes before its JOIN"
+
+
+def test_newcomers_of_a_crowd_come_in_together() -> None:
+    hall, more = crowd(), [bytes([200 + number]) * 32 for number in range(4)]
+    hall.join(F)
+    began_s, head = hall.now_s, len(hall.records)
+    for peer in more:
+        hall.now_s += limits.CROWD_JOIN_S / 8
+        hall.join(peer, curve_key=peer[::-1])
+        assert not hall.sent[peer]
+    gone = more.pop()
+    hall.take(hall.machine.disconnected(gone, hall.now_s))
+    hall.join(copy := b"G" * 32, curve_key=more[0])
+    hall.now_s = began_s + limits.CROWD_JOIN_S
+    actions = hall.machine.tick(hall.now_s)
+    hall.take(actions)
+    assert sum(isinstance(one, Append) for one in actions) == len(more), "one fsync for all"
+    assert [one.peer for one in hall.bodies(Join)[-len(more) :]] == more
+    assert len(hall.records) == head + len(more)
+    for index, peer in enumerate(more, head):
+        assert isinstance(hall.sent[peer][0], m.Welcome)
+        assert newest_of(hall, peer) == index, "it knows that it is in"
+    assert [type(one) for one in hall.sent[copy]] == [m.Refused] and copy in hall.closed
+    assert not hall.sent[gone]
+
+
+def test_an_order_need_not_wait_until_newcomers_are_in() -> None:
+    hall = crowd()
+    hall.join(F)
+    hall.now_s += limits.CROWD_JOIN_S / 2
+    hall.join(late := b"G" * 32)
+    assert late not in hall.machine.view.roster
+    hall.take(hall.machine.admit(hall.now_s))
+    assert late in hall.machine.view.roster
 
 
 def test_of_many_records_a_peer_hears_once_in_a_while() -> None:
