@@ -152,8 +152,8 @@ class Store(SharedRegister):
         super().__init__(database, term)
         self._kept_losses: set[int] = set()
         self._newest: tuple[int, bytes] | None = None
-        """Index and hash of the newest record, once that was read: nobody else adds any. None after a
-        failure."""
+        """Index and hash of the newest record, once that was read: nobody else adds any. None after
+        a failure."""
 
     @classmethod
     def open(cls, directory: Path) -> "Store":

@@ -219,8 +219,8 @@ class LedgerRecovery:
         return bool(self._guests)
 
     def wait(self, peer: PeerId, guest: Guest) -> None:
-        """The peer's JOIN would be a new record: it waits until nobody can bring older ones, and in a
-        crowd for others that come."""
+        """The peer's JOIN would be a new record: it waits until nobody can bring older ones, and in
+        a crowd for others that come."""
         self._guests[peer] = guest
 
     def hold(self, peer: PeerId, message: PeerMessage) -> None:

@@ -276,8 +276,8 @@ class Rendezvous:
 
     @property
     def _gathers(self) -> bool:
-        """True if newcomers of a crowd wait for others: the JOINs of one event are on the disk as soon
-        as one of them."""
+        """True if newcomers of a crowd wait for others: the JOINs of one event are on the disk as
+        soon as one of them."""
         is_soon = self._joined_s < self._now_s < self._joined_s + limits.CROWD_JOIN_S
         return is_soon and self._is_crowd
 
