@@ -319,6 +319,11 @@ class Shell:
         """True if the shell stopped for good."""
         return self.failure.done()
 
+    @property
+    def num_lines(self) -> int:
+        """Number of connections."""
+        return len(self._outlets)
+
     def others_in(self, peer: PeerId, by_invite: bool) -> int:
         """Count the peers other than this one that are in, or wait to come in: a coordinator that
         has just started lets nobody new in for some seconds. A peer of the roster has a place, and

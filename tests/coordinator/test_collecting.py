@@ -1,7 +1,7 @@
 import gc
 import weakref
 
-from swarmtrain.coordinator.collecting import ENDED_MAX, seldom_collected
+from swarmtrain.coordinator.collecting import ALL_S, ENDED_MAX, seldom_collected
 
 
 class Connection:
@@ -9,14 +9,18 @@ class Connection:
         self.handler = self
 
 
+def set_aside() -> "weakref.ref[Connection]":
+    """A connection that has ended after a search found it alive."""
+    connection = Connection()
+    gc.collect()
+    assert gc.get_freeze_count() > 0
+    return weakref.ref(connection)
+
+
 def test_what_was_looked_at_once_is_set_aside_until_many_connections_have_ended() -> None:
     before = gc.get_threshold()
     with seldom_collected() as ended:
-        connection = Connection()
-        gone = weakref.ref(connection)
-        gc.collect()
-        assert gc.get_freeze_count() > 0
-        del connection
+        gone = set_aside()
         for _ in range(ENDED_MAX - 1):
             ended()
         gc.collect()
@@ -27,11 +31,21 @@ def test_what_was_looked_at_once_is_set_aside_until_many_connections_have_ended(
     assert gc.get_freeze_count() == 0 and gc.get_threshold() == before
 
 
+def test_all_is_looked_at_after_a_while_though_nobody_has_gone() -> None:
+    now = [0.0]
+    with seldom_collected(lambda: now[0]):
+        gone = set_aside()
+        now[0] = ALL_S - 1.0
+        gc.collect()
+        assert gone() is not None
+        now[0] = ALL_S
+        gc.collect()
+        assert gone() is None
+
+
 def test_what_is_new_is_looked_at_every_time() -> None:
     with seldom_collected():
         gc.collect()
-        connection = Connection()
-        gone = weakref.ref(connection)
-        del connection
+        gone = weakref.ref(Connection())
         gc.collect()
         assert gone() is None

@@ -545,7 +545,8 @@ CROWD_LOOK_S = 0.25
 an op of a crowd takes many times as long."""
 
 CROWD_LOOK_PEERS = 2048
-"""Peers of a crowd beyond which that interval grows with them: each look takes 6 us for each."""
+"""Peers of a crowd beyond which the intervals of looks at all of them grow with them: a look takes
+5 to 10 us for each peer, so each kind of them takes 2 to 5 % of it, however many they are."""
 
 CROWD_DECIDE_S = 0.05
 """Interval at which it looks what follows from an op's reports: the 64 members of one say 8 192

@@ -1,6 +1,7 @@
 """A crowd: what a peer of thousands is told, and when, and that nothing is missed for that."""
 
 from collections.abc import Set
+from itertools import pairwise
 from typing import Any
 
 import pytest
@@ -117,6 +118,26 @@ def test_who_is_in_an_op_hears_its_records_at_once() -> None:
     assert hall.bodies(Commit)
     for peer in members:
         assert newest_of(hall, peer) == len(hall.records) - 1
+
+
+def test_the_larger_a_crowd_the_more_rarely_it_is_looked_at(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(limits, "CROWD_LOOK_PEERS", 1)
+    hall = crowd()
+    hall.ready(1, *ALL)
+    hall.tick(hall.now_s + len(ALL) * limits.CROWD_LOOK_S)
+    hall.exchange(*[member.peer for member in hall.plan().members])
+    for peer in ALL:
+        hall.say(peer, m.Applied(1, root_of(1)))
+    hall.ready(2, A, B)  # the others are waited for
+    looked_s = []
+    for _ in range(3):
+        looked_s.append(hall.machine.first.look_s)
+        assert looked_s[-1] < hall.now_s + 5.0
+        hall.tick(looked_s[-1])
+    passed_s = [after_s - before_s for before_s, after_s in pairwise(looked_s)]
+    assert passed_s == pytest.approx([len(ALL) * limits.CROWD_LOOK_S] * 2)
 
 
 def test_rounds_go_on_by_turns_and_their_states_are_attested() -> None:

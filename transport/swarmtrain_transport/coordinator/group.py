@@ -255,8 +255,8 @@ class GroupCoordinator:
 
     @property
     def _crowd_look_s(self) -> float:
-        many = max(1.0, len(self.group_peers.here) / limits.CROWD_LOOK_PEERS)
-        return self._looked_s + many * limits.CROWD_LOOK_S if self._is_look_due else math.inf
+        look_s = self._looked_s + self._live_roster.rarely_s(limits.CROWD_LOOK_S)
+        return look_s if self._is_look_due else math.inf
 
     def settle(self, now_s: float, *, is_under_way: bool = False) -> None:
         """Decide what has fallen due.

@@ -163,6 +163,10 @@ class LiveRoster:
         """True if there are so many that nothing is done for each of them at every message."""
         return len(self.lines) > limits.CROWD_PEERS
 
+    def rarely_s(self, interval_s: float) -> float:
+        """Return an interval of looks at all of a crowd: a large one is looked at more rarely."""
+        return interval_s * max(1.0, len(self.lines) / limits.CROWD_LOOK_PEERS)
+
     def alive_of(self, peers: Iterable[PeerId], now_s: float) -> set[PeerId]:
         """Return those of some peers that the failure detector holds to be alive."""
         lines, unseen, alive = self.lines, self.unseen, set[PeerId]()
@@ -230,7 +234,7 @@ class LiveRoster:
             times = [time for life in lives for time in (life.suspect_at_s, life.evict_at_s)]
             self._change_s = min((time for time in times if time > now_s), default=math.inf)
             if self.is_crowd:
-                self._change_s = max(self._change_s, now_s + limits.CROWD_LOOK_S)
+                self._change_s = max(self._change_s, now_s + self.rarely_s(limits.CROWD_LOOK_S))
         loss_s = self.closes_s - limits.FINISH_S + self.last_loss_s
         return [self._change_s, loss_s, self.closes_s, self._missed_until_s, self._ends_s]
 
