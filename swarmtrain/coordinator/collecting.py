@@ -11,10 +11,10 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
-SEARCHES = 20_000, 1, 1
+SEARCHES = 5_000, 1, 1
 """New objects after which Python looks for cycles among them, and how many such searches go before
 one among what has survived one, and two. By itself Python does the first after 700 objects, and of
-thousands of peers that took a quarter of the time. With more than this the longest takes 0.2 s."""
+thousands of peers that took a quarter of the time; with ten times as many one takes 0.3 s."""
 
 ENDED_MAX = 2000
 """Ended connections after which all is looked at: each has left some ten KB."""

@@ -140,6 +140,29 @@ def test_the_larger_a_crowd_the_more_rarely_it_is_looked_at(
     assert passed_s == pytest.approx([len(ALL) * limits.CROWD_LOOK_S] * 2)
 
 
+def test_a_suspect_that_speaks_has_nobody_look_at_all_each_time(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    hall, looks = crowd(), 0
+    roster = hall.machine.live_roster
+    lives = roster.lives
+
+    def counted() -> Any:
+        nonlocal looks
+        looks += 1
+        return lives()
+
+    monkeypatch.setattr(roster, "lives", counted)
+    roster.lines[A].life.unreached_s = hall.now_s - 1.0
+    for _ in range(20):
+        hall.now_s += limits.CROWD_LOOK_S / 40
+        roster.stirs(roster.lines[A].life)
+        times = roster.wakeups(hall.now_s)
+    assert looks <= 1 and min(time for time in times if time > hall.now_s) <= (
+        hall.now_s + limits.CROWD_LOOK_S
+    )
+
+
 def test_rounds_go_on_by_turns_and_their_states_are_attested() -> None:
     hall, seen = crowd(), set[bytes]()
     for op in range(1, 4):
