@@ -285,8 +285,8 @@ class CoordinatorApp:
     async def _in_turn(
         self, request: web.Request, knock: Knock, nonce: bytes
     ) -> tuple[PeerId, Outlet]:
-        """Let in one in a turn of the loop. That takes milliseconds, as its record goes to the
-        disk: a crowd that comes would keep the members waiting."""
+        """Let in one in a turn of the loop. That may take milliseconds, if its record goes to the
+        disk at once: many that come would keep the members waiting."""
         line = line_of(request.transport)
         if line is not None and not line.expect():
             self._door.forget(knock.peer_id)
