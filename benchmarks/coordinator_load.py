@@ -53,6 +53,7 @@ from swarmtrain.peer.network.patience import pause_s
 from swarmtrain_transport import limits
 from swarmtrain_transport.credentials.identity import Identity, knock_payload
 from swarmtrain_transport.credentials.invite import Invite
+from swarmtrain_transport.errors import RemoteFault
 from swarmtrain_transport.hashing import content_hash
 from swarmtrain_transport.ledger.fold import num_chunks, set_id, slice_root
 from swarmtrain_transport.ledger.signed_roots import (
@@ -244,8 +245,9 @@ class Copy:
         if index in self.raw:
             return
         self.raw[index] = raw
-        record = record_from_bytes(raw)
-        body = self._reader.read(record)
+        record, body = record_from_bytes(raw), None
+        with contextlib.suppress(RemoteFault):  # of an op whose PLAN lies before the SNAPSHOT
+            body = self._reader.read(record)
         known = self._known
         if index == known.stop:
             self._known = range(known.start, index + 1)
@@ -335,6 +337,7 @@ class Peer:
 
     def _send(self, data: bytes, opcode: int = 2) -> None:
         assert self.line is not None
+        self.crowd.said[int(time.monotonic())] += 1
         try:
             self.line.say(data, opcode)
         except Closed as exc:
@@ -569,6 +572,7 @@ class Crowd:
         self.joined: list[tuple[float, float]] = []
         self.caught_up: list[tuple[float, float]] = []
         self.plans: dict[int, list[float]] = {}
+        self.said, self.heard_bytes = Counter[int](), Counter[int]()  # by seconds
         self._outcomes: dict[int, str] = {}
         self._poll, self._watched = select.epoll(), dict[int, Peer]()
         self._timers: list[tuple[float, int, Callable[[], None]]] = []
@@ -653,9 +657,8 @@ class Crowd:
     def _serve(self, peer: Peer, mask: int) -> None:
         line = peer.line
         assert line is not None
-        had_to_write = line.waits_to_write
+        had_to_write, num_bytes, now_s = line.waits_to_write, line.num_bytes, time.monotonic()
         try:
-            now_s = time.monotonic()
             for opcode, data in line.ready():
                 peer.hear(opcode, data, now_s)
                 if peer.line is not line:
@@ -663,6 +666,7 @@ class Crowd:
         except Closed as exc:
             peer.lost(str(exc))
             return
+        self.heard_bytes[int(now_s)] += line.num_bytes - num_bytes
         if had_to_write and not line.waits_to_write:
             self.watch(peer)
 
@@ -709,6 +713,9 @@ class Crowd:
         def within(told: list[tuple[float, float]]) -> list[float]:
             return [round(seconds, 5) for at_s, seconds in told if begin_s <= at_s < end_s]
 
+        def in_all(by_s: Counter[int]) -> int:
+            return sum(number for at_s, number in by_s.items() if begin_s <= at_s < end_s)
+
         print(json.dumps({
             "probes": within(self.probes), "joined": within(self.joined),
             "caught_up": within(self.caught_up), "late": within(self.late),
@@ -717,9 +724,7 @@ class Crowd:
                 for at in self.plans.values() if begin_s <= min(at) < end_s
             ],
             "outcomes": {str(op): why for op, why in self._outcomes.items()},
-            "num_bytes": sum(
-                one.line.num_bytes for one in self._watched.values() if one.line is not None
-            ),
+            "messages": in_all(self.said), "num_bytes": in_all(self.heard_bytes),
         }), flush=True)  # fmt: skip
 
 
@@ -833,108 +838,151 @@ class Process:
             self._process.wait()
 
 
+class Run:
+    """One run of the benchmark: a coordinator, and processes full of peers.
+
+    Args:
+        options: those of the command line.
+        folder: state directory of the coordinator.
+    """
+
+    def __init__(self, options: argparse.Namespace, folder: str) -> None:
+        cores = sorted(os.sched_getaffinity(0))
+        ours = {cores[0]} if len(cores) > 1 else set(cores)
+        self._options = options
+        self._theirs = set(cores) - ours or set(cores)
+        self._progress_s = min(
+            limits.PROGRESS_MAX_S,
+            limits.PROGRESS_S * math.ceil(max(1, options.peers) / limits.PROGRESS_PEERS),
+        )
+        self._num_joiners = int(options.joiners * (options.seconds + 5))
+        places = options.peers + self._num_joiners + 100
+        raise_limits(files_needed(places))
+        order = {
+            "role": "coordinator", "places": places, "folder": folder, "profile": options.profile
+        }  # fmt: skip
+        self.crowds: list[Process] = []
+        self.server = Process(order, ours)
+        self._invite = ""
+
+    def begin(self) -> None:
+        """Wait until the coordinator serves, and a little longer."""
+        self._invite = self.server.line().strip()
+        if not self._invite:
+            raise SystemExit("the coordinator did not start; what it said is above")
+        time.sleep(2.0)
+
+    def end(self) -> None:
+        """Have all processes end."""
+        for process in (*self.crowds, self.server):
+            process.end()
+
+    def have_all_come(self) -> float:
+        """Have the peers come, and wait until all are in; the seconds that this took."""
+        options = self._options
+        share = math.ceil(options.peers / options.processes)
+        begins_s = time.monotonic() + 3.0
+        for first in range(0, options.peers, share):
+            count = min(share, options.peers - first)
+            self._start(first, count, begins_s, options.ramp / options.processes, joins=False)
+        _wait_for(self.crowds, options.peers, begins_s)
+        return time.monotonic() - begins_s
+
+    def have_joiners_come(self, begins_s: float) -> None:
+        """Have new keys come from then on."""
+        self._start(0, self._num_joiners, begins_s, self._options.joiners, joins=True)
+
+    def _start(self, first: int, count: int, begins_s: float, per_s: float, *, joins: bool) -> None:
+        order = {
+            "role": "peers", "invite": self._invite, "first": first, "count": count,
+            "begins_s": begins_s, "per_s": per_s, "joins": joins, "progress_s": self._progress_s,
+        }  # fmt: skip
+        self.crowds.append(Process(order, self._theirs))
+
+    def look_until(self, moment_s: float, crowds: Sequence[Process]) -> None:
+        """Hear what these processes say, until then."""
+        while time.monotonic() < moment_s:
+            for crowd in crowds:
+                crowd.look()
+            _tell(self._options, self.crowds, self.server)
+
+    def flood(self) -> contextlib.AbstractContextManager[list[int]]:
+        """Forged knocks, if they are wanted, and how many came each second."""
+        if not self._options.forged:
+            return contextlib.nullcontext([0])
+        return attack("guesses", self._invite, [], "")
+
+    def seen(self, began_s: float, ended_s: float) -> dict[str, Any]:
+        """Figures of the peers within this time. They end."""
+        here = sum(one.newest.get("here", 0) for one in self.crowds)
+        told, counts = [], Counter[str]()
+        for crowd in self.crowds:
+            crowd.say(f"{began_s} {ended_s}")
+            told.append(crowd.result())
+            counts.update(
+                {k: v for k, v in crowd.newest.items() if k not in ("here", "op", "planned")}
+            )
+        return {"here": here, "counts": dict(counts), **_together(told, ended_s - began_s)}
+
+
+@contextlib.contextmanager
+def _begun(options: argparse.Namespace, folder: str) -> Iterator[Run]:
+    run = Run(options, folder)
+    try:
+        run.begin()
+        yield run
+    finally:
+        run.end()
+
+
 def measure(options: argparse.Namespace) -> dict[str, Any]:
     """One run of the benchmark."""
-    cores = sorted(os.sched_getaffinity(0))
-    ours = {cores[0]} if len(cores) > 1 else set(cores)
-    theirs = set(cores) - ours or set(cores)
-    pause_s = min(
-        limits.PROGRESS_MAX_S,
-        limits.PROGRESS_S * math.ceil(max(1, options.peers) / limits.PROGRESS_PEERS),
-    )
-    num_joiners = int(options.joiners * (options.seconds + 5))
-    places = options.peers + num_joiners + 100
-    raise_limits(files_needed(places))
-    with tempfile.TemporaryDirectory(prefix="coordinator-load-") as folder:
-        order = {
-            "role": "coordinator",
-            "places": places,
-            "folder": folder,
-            "profile": options.profile,
-        }
-        server = Process(order, ours)
-        crowds: list[Process] = []
-        try:
-            invite = server.line().strip()
-            if not invite:
-                raise SystemExit("the coordinator did not start; what it said is above")
-            time.sleep(2.0)
-            empty_mb = resident_mb(server.pid)
-            share = math.ceil(options.peers / options.processes)
-            begins_s = time.monotonic() + 3.0
-            for first in range(0, options.peers, share):
-                count = min(share, options.peers - first)
-                crowds.append(Process(
-                    {"role": "peers", "invite": invite, "first": first, "count": count,
-                     "begins_s": begins_s, "per_s": options.ramp / options.processes,
-                     "joins": False, "progress_s": pause_s},
-                    theirs,
-                ))  # fmt: skip
-            _wait_for(crowds, options.peers, begins_s)
-            ramp_s = time.monotonic() - begins_s
-            settled_s = time.monotonic() + options.settle
-            while time.monotonic() < settled_s:
-                for crowd in crowds:
-                    crowd.look()
-                _tell(options, crowds, server)
-            full_mb = resident_mb(server.pid)
-            begins_s = time.monotonic() + (6.0 if options.joiners else 1.0)
-            if options.joiners:
-                crowds.append(Process(
-                    {"role": "peers", "invite": invite, "first": 0, "count": num_joiners,
-                     "begins_s": begins_s, "per_s": options.joiners, "joins": True,
-                     "progress_s": pause_s},
-                    theirs,
-                ))  # fmt: skip
-            flood = (
-                attack("guesses", invite, [], "") if options.forged else contextlib.nullcontext([0])
-            )
-            with flood as tried:
-                while time.monotonic() < begins_s:
-                    for crowd in crowds[:-1]:
-                        crowd.look()
-                cpu_began, began_s = cpu_s(server.pid), time.monotonic()
-                while time.monotonic() < began_s + options.seconds:
-                    for crowd in crowds:
-                        crowd.look()
-                    _tell(options, crowds, server)
-                ended_s = time.monotonic()
-                cpu = (cpu_s(server.pid) - cpu_began) / (ended_s - began_s)
-            last_mb, here = (
-                resident_mb(server.pid),
-                sum(one.newest.get("here", 0) for one in crowds),
-            )
-            told = []
-            for crowd in crowds:
-                crowd.say(f"{began_s} {ended_s}")
-                told.append(crowd.result())
-            counts = Counter[str]()
-            for crowd in crowds:
-                counts.update(
-                    {k: v for k, v in crowd.newest.items() if k not in ("here", "op", "planned")}
-                )
-        finally:
-            for crowd in crowds:
-                crowd.end()
-            server.end()
+    with (
+        tempfile.TemporaryDirectory(prefix="coordinator-load-") as folder,
+        _begun(options, folder) as run,
+    ):
+        pid = run.server.pid
+        empty_mb = resident_mb(pid)
+        ramp_s = run.have_all_come()
+        run.look_until(time.monotonic() + options.settle, run.crowds)
+        full_mb, settled = resident_mb(pid), tuple(run.crowds)
+        begins_s = time.monotonic() + (6.0 if options.joiners else 1.0)
+        if options.joiners:
+            run.have_joiners_come(begins_s)
+        with run.flood() as tried:
+            run.look_until(begins_s, settled)
+            cpu_began_s, began_s = cpu_s(pid), time.monotonic()
+            run.look_until(began_s + options.seconds, run.crowds)
+            ended_s = time.monotonic()
+            busy_s = cpu_s(pid) - cpu_began_s
+        last_mb, seen = resident_mb(pid), run.seen(began_s, ended_s)
+    return {
+        "peers": options.peers, "ramp_s": ramp_s, "seconds": ended_s - began_s,
+        "core": busy_s / (ended_s - began_s),
+        "message_us": 1e6 * busy_s / max(1, seen["messages"]),
+        "empty_mb": empty_mb, "full_mb": full_mb, "last_mb": last_mb,
+        "peer_kb": 1e3 * (full_mb - empty_mb) / options.peers,
+        "last_peer_kb": 1e3 * (last_mb - empty_mb) / max(1, seen["here"]),
+        "forged_per_s": max(tried, default=0), **seen,
+    }  # fmt: skip
+
+
+def _together(told: list[dict[str, Any]], seconds: float) -> dict[str, Any]:
+    """Figures of all processes as one."""
     probes, late = _all(told, "probes"), _all(told, "late")
     joined, caught_up = _all(told, "joined"), _all(told, "caught_up")
     outcomes = {op: why for one in told for op, why in one["outcomes"].items()}
     return {
-        "peers": options.peers, "here": here, "ramp_s": ramp_s, "seconds": ended_s - began_s,
-        "core": cpu, "probes": len(probes), "p50_ms": 1e3 * _at(probes, 0.5),
+        "messages": sum(one["messages"] for one in told),
+        "probes": len(probes), "p50_ms": 1e3 * _at(probes, 0.5),
         "p99_ms": 1e3 * _at(probes, 0.99), "worst_ms": 1e3 * max(probes, default=0.0),
         "client_p99_ms": 1e3 * _at(late, 0.99), "client_worst_ms": 1e3 * max(late, default=0.0),
-        "empty_mb": empty_mb, "full_mb": full_mb, "last_mb": last_mb,
-        "peer_kb": 1e3 * (full_mb - empty_mb) / options.peers,
-        "last_peer_kb": 1e3 * (last_mb - empty_mb) / max(1, here),
-        "joined_per_s": len(joined) / (ended_s - began_s),
+        "joined_per_s": len(joined) / seconds,
         "join_p50_s": _at(joined, 0.5), "join_p99_s": _at(joined, 0.99),
         "caught_up_p50_s": _at(caught_up, 0.5), "caught_up_p99_s": _at(caught_up, 0.99),
-        "forged_per_s": max(tried, default=0), "rounds": dict(Counter(outcomes.values())),
+        "rounds": dict(Counter(outcomes.values())),
         "plan_spread_s": max(_all(told, "plans"), default=0.0),
-        "mb_per_peer": sum(one["num_bytes"] for one in told) / max(1, here) / 1e6,
-        "counts": dict(counts),
+        "mb_a_second": sum(one["num_bytes"] for one in told) / seconds / 1e6,
     }  # fmt: skip
 
 

@@ -73,13 +73,16 @@ class Alone:
             self.feed(kind, lambda one=message: self.machine.received(peer, one, self.now_s))
 
     def join(self, kind: str, number: int) -> None:
-        """Have a peer come that is new."""
+        """Have a peer come that is new, and is let in without waiting for others."""
         peer, host = self.peers[number], f"127.1.{number >> 8}.{1 + number % 250}"
         hello = Hello(b"%08d" % number, "light", content_hash(peer), host, 5000, -1, b"", 1 << 30)
-        self.feed(
-            kind,
-            lambda: self.machine.connected(peer, hello, self.now_s, invite_id="i", remote=host),
-        )
+        machine = self.machine
+
+        def come() -> Sequence[Any]:
+            heard = machine.connected(peer, hello, self.now_s, invite_id="i", remote=host)
+            return *heard, *machine.admit(self.now_s)
+
+        self.feed(kind, come)
         self.say(kind, peer, Places(()))
 
     def progress(self, kind: str, peer: bytes) -> None:

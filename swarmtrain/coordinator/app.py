@@ -78,6 +78,10 @@ KNOCK_TIMEOUT_S = 10.0
 REQUEST_COST = 32 << 10
 """Bytes charged for a request of a member besides its answer: there is a signature to check."""
 
+TURN_BYTES = 16 << 10
+"""Messages of one peer, by what they cost to decode, that are heard in one turn of the loop: four
+of the usual ones, which are some hundred bytes, take half a millisecond."""
+
 _HISTORY = str(History.__struct_config__.tag)
 
 WILDCARD_HOSTS = frozenset({"", "0.0.0.0", "::", "*"})
@@ -281,8 +285,8 @@ class CoordinatorApp:
     async def _in_turn(
         self, request: web.Request, knock: Knock, nonce: bytes
     ) -> tuple[PeerId, Outlet]:
-        """Let in one in a turn of the loop. That takes milliseconds, as its record goes to the
-        disk: a crowd that comes would keep the members waiting."""
+        """Let in one in a turn of the loop. That may take milliseconds, if its record goes to the
+        disk at once: many that come would keep the members waiting."""
         line = line_of(request.transport)
         if line is not None and not line.expect():
             self._door.forget(knock.peer_id)
@@ -337,8 +341,6 @@ class CoordinatorApp:
             task = asyncio.create_task(self._dial(admitted.peer, place))
             self._dialling.add(task)
             task.add_done_callback(self._dialling.discard)
-        now_s = self._shell.now_s()
-        self._budgets.of(admitted.peer, now_s).answer(outlet.waiting_bytes, now_s)
         return admitted.peer, outlet
 
     def _tried(self, peer: PeerId, outlet: Outlet, told: Place, tried: Tried) -> None:
@@ -364,6 +366,7 @@ class CoordinatorApp:
         try:
             await self._listen(socket, peer, outlet, transport)
         finally:
+            self._charge_welcome(peer, outlet)
             if self._shell.disconnect(peer, outlet):
                 self._texts.release(peer)
                 self._mapped.gone(peer)
@@ -382,7 +385,7 @@ class CoordinatorApp:
         outlet: Outlet,
         transport: asyncio.Transport | None = None,
     ) -> None:
-        line = line_of(transport)
+        line, cost_at_once = line_of(transport), 0
         async for received in socket:
             if isinstance(received.data, OSError):
                 break  # no answer to a heartbeat: the line is gone, which is nobody's fault
@@ -407,7 +410,10 @@ class CoordinatorApp:
             except ConnectionError:
                 return
             # aiohttp hands over what it has without a pause: the next turn is another peer's.
-            await asyncio.sleep(0)
+            cost_at_once += max(cost, TURN_BYTES // 4)
+            if cost_at_once >= TURN_BYTES:
+                cost_at_once = 0
+                await asyncio.sleep(0)
         if line is not None and line.is_wordless:
             self._broke(peer, RemoteFault("length", "bytes without end are no message"))
 
@@ -447,7 +453,14 @@ class CoordinatorApp:
             transport.resume_reading()
         return True
 
+    def _charge_welcome(self, peer: PeerId, outlet: Outlet) -> None:
+        """Count, once, what its HELLO has made us send. That may have waited for others' JOINs."""
+        if not outlet.is_heard:
+            outlet.is_heard, now_s = True, self._shell.now_s()
+            self._budgets.of(peer, now_s).answer(outlet.welcome_bytes, now_s)
+
     def _hear(self, peer: PeerId, outlet: Outlet, message: PeerMessage) -> None:
+        self._charge_welcome(peer, outlet)
         if isinstance(message, Knock | Hello):
             raise RemoteFault("hello", f"{type(message).__name__} after the door")
         if isinstance(message, LeaseRequest):

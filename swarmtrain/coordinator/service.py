@@ -8,7 +8,6 @@ the next one goes on from the last durable record with the same keys and the sam
 import asyncio
 import contextlib
 import errno
-import gc
 import logging
 import secrets
 import time
@@ -27,6 +26,7 @@ from swarmtrain.config.settings import OWN_TEXT, RunConfig
 from swarmtrain.config.stages import rank_of, stage_layouts
 from swarmtrain.config.values import WHOLE_VECTOR_RULES
 from swarmtrain.coordinator.app import CoordinatorApp
+from swarmtrain.coordinator.collecting import seldom_collected
 from swarmtrain.coordinator.corpus_service import CorpusService, Parted, Text
 from swarmtrain.coordinator.disk.certificate import RunKeys
 from swarmtrain.coordinator.disk.run_directory import (
@@ -91,10 +91,6 @@ LOOK_S = 1.0
 FILES_BESIDE = 512
 """Descriptors of strangers, viewers and files, beside those of peers."""
 
-COLLECT_OBJECTS = 50_000
-"""New objects after which Python looks for cycles among them. By itself it does so after 700, and
-of thousands of peers that took a quarter of the time."""
-
 Part = Callable[[Text, Path, Tell], Parted]
 
 Watched = Callable[[Rendezvous], contextlib.AbstractAsyncContextManager[None]]
@@ -137,7 +133,7 @@ async def serve(
     first. `tracking` is told each round's numbers. `lead` is where the log lies, and the keys; None
     for the state directory. `read_text` is `text_of` with its arguments."""
     lead = lead or alone(state_dir)
-    with contextlib.closing(lead.store) as store, _seldom_collected():
+    with contextlib.closing(lead.store) as store, seldom_collected() as ended:
         groups = group_terms(config)
         if initial is not None:
             roots = await asyncio.to_thread(initial.first_roots, config)
@@ -175,7 +171,7 @@ async def serve(
         runner = app.runner()
         porch = await _porch(runner, keys)
         meetings = MeetingPlace(shell, relay_bytes_per_s)
-        porch.greet = meetings.greet
+        porch.greet, porch.ended = meetings.greet, ended
         status = _status(state_dir, machine, desk, page)
         told: asyncio.Task[None] | None = None
         try:
@@ -213,16 +209,6 @@ async def serve(
             await porch.close()
             meetings.close()
             await runner.cleanup()
-
-
-@contextlib.contextmanager
-def _seldom_collected() -> Iterator[None]:
-    before = gc.get_threshold()
-    gc.set_threshold(COLLECT_OBJECTS, *before[1:])
-    try:
-        yield
-    finally:
-        gc.set_threshold(*before)
 
 
 def _finished_words(machine: Rendezvous, now_s: float) -> str:

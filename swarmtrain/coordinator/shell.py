@@ -1,8 +1,8 @@
-"""The shell around the coordinator's machine: carries out its actions, exactly in their order.
+"""The shell around the coordinator's machine: carries out its actions, records before messages.
 
 All of it runs on one event loop, and every call runs to its end without awaiting, so nothing can
-come between a record that was made durable and the messages that follow from it. An append
-therefore blocks the loop for one fsync; a round has a handful of them. Messages are queued per
+come between a record that was made durable and the messages that follow from it. The records of an
+event therefore block the loop for one fsync; a round has a handful of them. Messages are queued per
 peer and sent by that peer's own task, so a slow peer delays nobody; one whose queue overflows is
 cut off.
 
@@ -55,6 +55,9 @@ OUTLET_BYTES_MAX = 64 << 20
 BROKEN = "The peer %s broke the protocol and is cut off: %s"
 UNREAD = "The peer %s does not read what it is sent and is cut off."
 
+
+Keep = Callable[[*tuple[Record, ...]], None]
+"""Makes records durable before it returns, all or none (`Store.append`)."""
 
 Addresses = tuple[tuple[str, int], ...]
 """Hosts and ports."""
@@ -145,6 +148,10 @@ class Outlet:
         """Coordinators that stand by, as last told to this connection."""
         self._waiting: asyncio.Queue[bytes | None] = asyncio.Queue()
         self._waiting_bytes = 0
+        self.is_heard = False
+        """True once the peer has said something after HELLO."""
+        self.welcome_bytes = 0
+        """Bytes that it was to be sent before that."""
         self._is_closing = False
 
     def put(self, data: bytes) -> bool:
@@ -155,6 +162,8 @@ class Outlet:
         if full or self._waiting_bytes + len(data) > OUTLET_BYTES_MAX:
             return False
         self._waiting_bytes += len(data)
+        if not self.is_heard:
+            self.welcome_bytes += len(data)
         self._waiting.put_nowait(data)
         return True
 
@@ -190,8 +199,8 @@ class Shell:
     """Feeds the machine and does what it asks for.
 
     Args:
-        keep: makes a record durable before it returns (`Store.append`).
-        adopt: the same for records of earlier lives, and the new term (`Store.adopt`).
+        keep: makes records durable.
+        adopt: the same with records of earlier lives, and the new term (`Store.adopt`).
         roster: the peers that are in.
         clock: monotonic seconds, the machine's `now_s`.
     """
@@ -199,7 +208,7 @@ class Shell:
     def __init__(
         self,
         machine: Machine,
-        keep: Callable[[Record], None],
+        keep: Keep,
         adopt: Callable[[tuple[Record, ...], int], None],
         *,
         roster: Callable[[], Collection[PeerId]],
@@ -310,6 +319,11 @@ class Shell:
         """True if the shell stopped for good."""
         return self.failure.done()
 
+    @property
+    def num_lines(self) -> int:
+        """Number of connections."""
+        return len(self._outlets)
+
     def others_in(self, peer: PeerId, by_invite: bool) -> int:
         """Count the peers other than this one that are in, or wait to come in: a coordinator that
         has just started lets nobody new in for some seconds. A peer of the roster has a place, and
@@ -373,16 +387,10 @@ class Shell:
         return broken
 
     def _carry_out(self, actions: tuple[CoordinatorAction, ...]) -> None:
+        self._make_durable(actions)
         encoded: dict[int, bytes] = {}
         for action in actions:
-            if isinstance(action, Append):
-                self._keep(action.record)
-                continue
-            if isinstance(action, Adopt):
-                logger.warning(
-                    "A peer has brought %d decisions of an earlier life.", len(action.records)
-                )
-                self._adopt(action.records, action.term)
+            if isinstance(action, Append | Adopt):
                 continue
             outlet = self._outlets.get(action.peer)
             if outlet is None:
@@ -397,6 +405,23 @@ class Shell:
                     outlet.abort()
             else:
                 outlet.finish()
+
+    def _make_durable(self, actions: tuple[CoordinatorAction, ...]) -> None:
+        """Keep the records of an event: as many as follow on each other with one fsync."""
+        records: list[Record] = []
+        for action in actions:
+            if isinstance(action, Append):
+                records.append(action.record)
+            elif isinstance(action, Adopt):
+                if records:
+                    self._keep(*records)
+                    records.clear()
+                logger.warning(
+                    "A peer has brought %d decisions of an earlier life.", len(action.records)
+                )
+                self._adopt(action.records, action.term)
+        if records:
+            self._keep(*records)
 
     def _encoded(self, message: CoordinatorMessage) -> bytes:
         """Encode a message. Those that many peers are sent, at different times, are kept for a

@@ -18,7 +18,7 @@ from swarmtrain.coordinator.disk.certificate import KeyFiles, RunKeys, load_or_c
 from swarmtrain.coordinator.disk.store import Store
 from swarmtrain.coordinator.door.admission import Door, add_invite
 from swarmtrain.coordinator.door.listener import Porch
-from swarmtrain.coordinator.shell import Shell
+from swarmtrain.coordinator.shell import Keep, Shell
 from swarmtrain.peer.network.control import ControlClient
 from swarmtrain_transport.actions import Append, CoordinatorAction, SendToPeer
 from swarmtrain_transport.credentials.identity import Identity
@@ -190,7 +190,7 @@ async def serving(
     peers_max: int = 8,
     uses_max: int = 0,
     text: Any = None,
-    keep: Callable[[Store], Callable[[Record], None]] = lambda store: store.append,
+    keep: Callable[[Store], Keep] = lambda store: store.append,
 ) -> AsyncIterator[Rig]:
     store = Store.open(directory)
     records = store.records()

@@ -14,7 +14,7 @@ from swarmtrain.coordinator.app import seen_host
 from swarmtrain.coordinator.disk.store import Store
 from swarmtrain.coordinator.disk.store_errors import StoreFull
 from swarmtrain.coordinator.door.admission import DoorClosed, add_invite
-from swarmtrain.coordinator.shell import Outlet
+from swarmtrain.coordinator.shell import Keep, Outlet
 from swarmtrain.foundation.control_lane import PEER_HEADER, SIGNATURE_HEADER, piece_payload
 from swarmtrain.peer.network.control import DoorRefused
 from swarmtrain_transport import limits
@@ -354,11 +354,11 @@ def test_plain_http_and_old_tls_get_nothing(tmp_path: Path) -> None:
 
 def test_on_a_full_disk_the_peer_hears_nothing_of_the_decision(tmp_path: Path) -> None:
     # The decision is appended, then sent; the append fails, so the line is cut instead.
-    def keep(store: Store) -> Callable[[Record], None]:
-        def until_full(record: Record) -> None:
-            if record.index >= 2:
+    def keep(store: Store) -> Keep:
+        def until_full(*records: Record) -> None:
+            if records[-1].index >= 2:
                 store._db.connection.execute("PRAGMA max_page_count = 1")
-            store.append(record)
+            store.append(*records)
 
         return until_full
 

@@ -3,6 +3,8 @@
 import asyncio
 import stat
 from collections import Counter
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, cast
@@ -17,6 +19,7 @@ from swarmtrain.peer.network.control import DoorRefused
 from swarmtrain.status import ask, order, socket_path
 from swarmtrain.why.peer_history import OTHER, REASONS_MAX, PeerHistories
 from swarmtrain_transport import limits
+from swarmtrain_transport.coordinator.rendezvous import Rendezvous
 from swarmtrain_transport.credentials.invite import Invite
 from swarmtrain_transport.ledger.standing import Conduct
 from swarmtrain_transport.wire.records import Commit, Freeze, Gone, Move, Plan, Unban, bodies_of
@@ -100,6 +103,36 @@ def test_a_withdrawn_invite_lets_nobody_in_and_its_members_stay_unless_they_are_
             assert (await sent_away(invite, BOB)).code == "SWT-E315"
             assert (await refused(tmp_path, "invite-revoke", invite="zzz")).code == "SWT-E809"
             assert (await refused(tmp_path, "invite-revoke", invite="")).code == "SWT-E809"
+
+    run(scene())
+
+
+def test_a_newcomer_that_waits_for_others_is_in_before_its_invite_is_withdrawn(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(limits, "CROWD_PEERS", 0)
+    monkeypatch.setattr(limits, "CROWD_JOIN_S", 3600.0)
+    machines: list[Rendezvous] = []
+
+    @asynccontextmanager
+    async def watched(machine: Rendezvous) -> AsyncIterator[None]:
+        machines.append(machine)
+        yield
+
+    async def scene() -> None:
+        async with living(tmp_path, watched=watched):
+            invite = Invite.parse((await obeyed(tmp_path, "invite-create", name="ben"))["invite"])
+            async with connected(invite, BOB):
+                listener = Listener()
+                client = client_of(invite, ALICE, listener)
+                running = asyncio.create_task(client.run())
+                while not machines[0].recovery.has_guests:
+                    await asyncio.sleep(0)
+                assert ALICE.peer_id not in machines[0].view.roster
+                done = await obeyed(tmp_path, "invite-revoke", invite="ben", members=True)
+                assert sorted(done["removed"]) == sorted([BOB_ID, ALICE.peer_id.hex()])
+                await client.close()
+                await asyncio.gather(running, return_exceptions=True)
 
     run(scene())
 

@@ -6,7 +6,7 @@ import pytest
 
 from swarmtrain.coordinator import shell as shell_module
 from swarmtrain.coordinator.shell import Outlet, Shell
-from swarmtrain_transport.actions import Append, ClosePeer, SendToPeer
+from swarmtrain_transport.actions import Adopt, Append, ClosePeer, SendToPeer
 from swarmtrain_transport.credentials.identity import Identity
 from swarmtrain_transport.errors import RemoteFault
 from swarmtrain_transport.wire.messages import (
@@ -31,10 +31,10 @@ class Disk:
         self.journal: list[str] = []
         self.error: Exception | None = None
 
-    def keep(self, record: Record) -> None:
+    def keep(self, *records: Record) -> None:
         if self.error is not None:
             raise self.error
-        self.journal.append(f"kept {record.index}")
+        self.journal.append(f"kept {' '.join(str(record.index) for record in records)}")
 
     def adopt(self, records: tuple[Record, ...], term: int) -> None:
         self.journal.append(f"adopted {len(records)} for term {term}")
@@ -99,7 +99,22 @@ def test_nothing_is_sent_before_the_record_it_follows_from_is_kept() -> None:
             SendToPeer(ALICE.peer_id, Finished(2)),
         )
         shell.receive(ALICE.peer_id, alice.outlet, READY)
-        assert order == ["sent to alice", "kept 3", "sent to bob", "kept 4", "sent to alice"]
+        assert order == ["kept 3 4", "sent to alice", "sent to bob", "sent to alice"]
+
+    in_a_scene(test)
+
+
+def test_records_before_and_after_those_of_an_earlier_life_are_kept_in_their_order() -> None:
+    def test(shell: Shell, machine: FakeMachine, disk: Disk) -> None:
+        alice = joined(shell, ALICE)
+        first, *adopted, last = (machine.chain.next(join_body(bytes([n]) * 32)) for n in range(4))
+        machine.answer = lambda peer, message: (
+            Append(first), Adopt(tuple(adopted), 5), SendToPeer(peer, Finished(1)), Append(last),
+        )  # fmt: skip
+        del disk.journal[:]
+        shell.receive(ALICE.peer_id, alice.outlet, READY)
+        assert disk.journal == ["kept 2", "adopted 2 for term 5", "kept 5"]
+        assert len(alice.sent()) == 1
 
     in_a_scene(test)
 

@@ -105,6 +105,27 @@ def test_only_the_record_that_continues_the_log_in_this_term_is_kept(tmp_path: P
     store.close()
 
 
+def test_records_that_are_appended_together_are_synced_once_and_kept_all_or_not_at_all(
+    tmp_path: Path,
+) -> None:
+    store, chain = filled(tmp_path, 2)
+    said: list[str] = []
+    store._db.connection.set_trace_callback(said.append)
+    peers = [bytes([number]) * 32 for number in range(100, 150)]
+    store.append(*(chain.next(join_body(peer)) for peer in peers))
+    assert said.count("COMMIT") == 1 and all(map(store.is_admitted, peers))
+    before = store.records()
+    assert len(before) == 52
+    good = [chain.next(join_body(bytes([number]) * 32)) for number in (200, 201)]
+    chain.length += 1
+    with pytest.raises(StoreConflict):
+        store.append(*good, chain.next(join_body(b"w" * 32)))
+    assert store.records() == before and not store.is_admitted(bytes([200]) * 32)
+    store.append(*good)
+    assert store.records() == (*before, *good)
+    store.close()
+
+
 def test_an_op_has_one_outcome(tmp_path: Path) -> None:
     store, chain = filled(tmp_path, 1)
     store.append(chain.next(Skip(7, "test")))

@@ -53,8 +53,9 @@ before it stands, and all would come again."""
 HOUSEHOLD = 4
 
 EXPECTED_MAX = 128
-"""Strangers beside those who have shown that they may come in, and wait for their turn: each JOIN
-is synced to the disk, in 4 to 20 ms, and who knocks waits ten seconds for an answer."""
+"""Strangers beside those who have shown that they may come in, and wait for their turn: but in a
+crowd each JOIN is synced to the disk alone, in 4 to 20 ms, and who knocks waits ten seconds for an
+answer."""
 
 STRANGERS_PER_NETWORK = 64
 """Connections from one network among those: a whole run behind one router, and half of the place

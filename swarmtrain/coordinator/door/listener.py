@@ -74,7 +74,8 @@ class Line(asyncio.Protocol):
 
     Args:
         stream: connection as it was accepted.
-        server: the HTTP server's side.
+        serve: makes the HTTP server's side, once TLS stands: most strangers of a flood never get so
+            far.
         expected: called when it has shown that it may become a member's, and waits for its turn.
         welcomed: called when it has become a member's.
         ended: called when it was a member's, and is gone.
@@ -90,7 +91,7 @@ class Line(asyncio.Protocol):
     def __init__(
         self,
         stream: socket.socket,
-        server: asyncio.Protocol,
+        serve: Callable[[], asyncio.Protocol],
         expected: Callable[["Line"], bool],
         welcomed: Callable[["Line", PeerId], None],
         ended: Callable[["Line", PeerId], None],
@@ -99,7 +100,7 @@ class Line(asyncio.Protocol):
         self.settled = asyncio.Event()
         self.is_wordless = self.is_viewer = False
         self.stream = stream
-        self._server = server
+        self._serve = serve
         self._expected, self._welcomed, self._ended = expected, welcomed, ended
         self._transport: asyncio.Transport | None = None
         self._num_bytes = 0
@@ -136,7 +137,7 @@ class Line(asyncio.Protocol):
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         """TLS stands."""
         assert isinstance(transport, asyncio.Transport)
-        self._transport = transport
+        self._transport, self._server = transport, self._serve()
         self._server.connection_made(transport)
 
     def connection_lost(self, exc: Exception | None) -> None:
@@ -209,10 +210,12 @@ class Porch:
 
     Attributes:
         greet: takes a connection that begins with a preamble; False if it is nobody's.
+        ended: hears that a member's connection has ended.
     """
 
     def __init__(self, serve: Callable[[], asyncio.Protocol], context: ssl.SSLContext) -> None:
         self.greet: Greet = lambda preamble, far: False
+        self.ended: Callable[[], None] = lambda: None
         self._serve = serve
         self._context = context
         self._loop = asyncio.get_running_loop()
@@ -282,7 +285,7 @@ class Porch:
                 await asyncio.sleep(0)  # accepting what waits does not await by itself
 
     def _receive(self, stream: socket.socket, address: str) -> None:
-        line = Line(stream, self._serve(), self._doorstep.expect, self._welcomed, self._ended)
+        line = Line(stream, self._serve, self._doorstep.expect, self._welcomed, self._ended)
         loser = self._doorstep.enter(line, address, self._loop.time())
         if loser is line:
             stream.close()
@@ -355,6 +358,7 @@ class Porch:
                 self._viewers.popleft().abort()
 
     def _ended(self, line: Line, member: PeerId) -> None:
+        self.ended()
         lines = self._members[member]
         lines.remove(line)
         if line in self._viewers:

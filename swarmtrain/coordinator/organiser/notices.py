@@ -10,6 +10,7 @@ from collections.abc import Callable
 
 from swarmtrain.coordinator.shell import Addresses, Shell
 from swarmtrain.status import waiting_words
+from swarmtrain_transport import limits
 from swarmtrain_transport.coordinator.chronicle import APART
 from swarmtrain_transport.coordinator.status import CoordinatorStatus
 
@@ -72,7 +73,7 @@ async def watch(
     """Look, tell peers what the organiser is told and which `others` stand by, and have kept what
     no record holds, until cancelled."""
     while True:
-        await asyncio.sleep(LOOK_S)
+        await asyncio.sleep(LOOK_S * max(1.0, shell.num_lines / limits.CROWD_LOOK_PEERS))
         keep()
         status = shell.outlook()
         assert isinstance(status, CoordinatorStatus)

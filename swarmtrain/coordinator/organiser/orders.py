@@ -188,8 +188,10 @@ class Desk:
         ]  # fmt: skip
         if len(rows) != 1:
             raise _not_one("invite", said.invite, [row.invite_id for row in rows])
-        # A guest who waits for a coordinator that decides nothing yet may hold its last use.
+        # A guest who waits for a coordinator that decides nothing yet, or for other newcomers, may
+        # hold its last use.
         await self._until_it_decides()
+        self._shell.obey(self._machine.admit)
         invite_id = rows[0].invite_id
         members = self._store.admitted_by(invite_id)
         self._store.revoke_invite(invite_id, with_members=said.members)

@@ -1,14 +1,16 @@
 """A crowd: what a peer of thousands is told, and when, and that nothing is missed for that."""
 
 from collections.abc import Set
+from itertools import pairwise
 from typing import Any
 
 import pytest
 
 from swarmtrain_transport import limits
+from swarmtrain_transport.actions import Append
 from swarmtrain_transport.ledger.fold import OpDecision
 from swarmtrain_transport.wire import messages as m
-from swarmtrain_transport.wire.records import Attest, Commit, Plan
+from swarmtrain_transport.wire.records import Attest, Commit, Join, Plan
 from tests.transport.hall import Hall, held, opened, root_of
 from tests.transport.rig import A, B, C, D, E, received, roots_of
 
@@ -49,6 +51,40 @@ def test_a_newcomer_is_told_of_to_the_others_when_they_speak_and_not_before() ->
         assert kinds == [m.Listens, m.Records], "where it listens comes before its JOIN"
 
 
+def test_newcomers_of_a_crowd_come_in_together() -> None:
+    hall, more = crowd(), [bytes([200 + number]) * 32 for number in range(4)]
+    hall.join(F)
+    began_s, head = hall.now_s, len(hall.records)
+    for peer in more:
+        hall.now_s += limits.CROWD_JOIN_S / 8
+        hall.join(peer, curve_key=peer[::-1])
+        assert not hall.sent[peer]
+    gone = more.pop()
+    hall.take(hall.machine.disconnected(gone, hall.now_s))
+    hall.join(copy := b"G" * 32, curve_key=more[0])
+    hall.now_s = began_s + limits.CROWD_JOIN_S
+    actions = hall.machine.tick(hall.now_s)
+    hall.take(actions)
+    assert sum(isinstance(one, Append) for one in actions) == len(more), "one fsync for all"
+    assert [one.peer for one in hall.bodies(Join)[-len(more) :]] == more
+    assert len(hall.records) == head + len(more)
+    for index, peer in enumerate(more, head):
+        assert isinstance(hall.sent[peer][0], m.Welcome)
+        assert newest_of(hall, peer) == index, "it knows that it is in"
+    assert [type(one) for one in hall.sent[copy]] == [m.Refused] and copy in hall.closed
+    assert not hall.sent[gone]
+
+
+def test_an_order_need_not_wait_until_newcomers_are_in() -> None:
+    hall = crowd()
+    hall.join(F)
+    hall.now_s += limits.CROWD_JOIN_S / 2
+    hall.join(late := b"G" * 32)
+    assert late not in hall.machine.view.roster
+    hall.take(hall.machine.admit(hall.now_s))
+    assert late in hall.machine.view.roster
+
+
 def test_of_many_records_a_peer_hears_once_in_a_while() -> None:
     hall = crowd()
     for peer in ALL:
@@ -82,6 +118,49 @@ def test_who_is_in_an_op_hears_its_records_at_once() -> None:
     assert hall.bodies(Commit)
     for peer in members:
         assert newest_of(hall, peer) == len(hall.records) - 1
+
+
+def test_the_larger_a_crowd_the_more_rarely_it_is_looked_at(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(limits, "CROWD_LOOK_PEERS", 1)
+    hall = crowd()
+    hall.ready(1, *ALL)
+    hall.tick(hall.now_s + len(ALL) * limits.CROWD_LOOK_S)
+    hall.exchange(*[member.peer for member in hall.plan().members])
+    for peer in ALL:
+        hall.say(peer, m.Applied(1, root_of(1)))
+    hall.ready(2, A, B)  # the others are waited for
+    looked_s = []
+    for _ in range(3):
+        looked_s.append(hall.machine.first.look_s)
+        assert looked_s[-1] < hall.now_s + 5.0
+        hall.tick(looked_s[-1])
+    passed_s = [after_s - before_s for before_s, after_s in pairwise(looked_s)]
+    assert passed_s == pytest.approx([len(ALL) * limits.CROWD_LOOK_S] * 2)
+
+
+def test_a_suspect_that_speaks_has_nobody_look_at_all_each_time(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    hall, looks = crowd(), 0
+    roster = hall.machine.live_roster
+    lives = roster.lives
+
+    def counted() -> Any:
+        nonlocal looks
+        looks += 1
+        return lives()
+
+    monkeypatch.setattr(roster, "lives", counted)
+    roster.lines[A].life.unreached_s = hall.now_s - 1.0
+    for _ in range(20):
+        hall.now_s += limits.CROWD_LOOK_S / 40
+        roster.stirs(roster.lines[A].life)
+        times = roster.wakeups(hall.now_s)
+    assert looks <= 1 and min(time for time in times if time > hall.now_s) <= (
+        hall.now_s + limits.CROWD_LOOK_S
+    )
 
 
 def test_rounds_go_on_by_turns_and_their_states_are_attested() -> None:

@@ -1,6 +1,6 @@
 """Chronicle of a run: bounded memory of what people ask about."""
 
-from collections import Counter
+from collections import deque
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Generic, TypeVar
@@ -34,8 +34,8 @@ class Shared(Generic[E]):
 
     def __init__(self) -> None:
         self._entries: dict[int, E] = {}
-        self._newest: dict[str, int] = {}
-        self._numbers: Counter[str] = Counter()
+        self._of: dict[str, deque[int]] = {}
+        """Numbers of each peer's entries."""
         self._added = 0
 
     def __iter__(self) -> Iterator[E]:
@@ -46,25 +46,23 @@ class Shared(Generic[E]):
 
     def newest_of(self, peer: str) -> E | None:
         """A peer's last entry, None if it has none any more."""
-        return self._entries.get(self._newest.get(peer, -1))
+        numbers = self._of.get(peer)
+        return self._entries[numbers[-1]] if numbers else None
 
     def change(self, entry: E) -> None:
         """Put this into the place of the same peer's newest entry."""
-        self._entries[self._newest[entry.peer]] = entry
+        self._entries[self._of[entry.peer][-1]] = entry
 
     def add(self, entry: E) -> None:
         """One more."""
         self._entries[self._added] = entry
-        self._newest[entry.peer] = self._added
-        self._numbers[entry.peer] += 1
+        self._of.setdefault(entry.peer, deque()).append(self._added)
         self._added += 1
         if len(self._entries) > _KEPT:
-            most = max(self._numbers, key=self._numbers.__getitem__)
-            oldest = next(key for key, one in self._entries.items() if one.peer == most)
-            del self._entries[oldest]
-            self._numbers[most] -= 1
-            if not self._numbers[most]:
-                del self._numbers[most], self._newest[most]
+            most, numbers = max(self._of.items(), key=lambda item: len(item[1]))
+            del self._entries[numbers.popleft()]
+            if not numbers:
+                del self._of[most]
 
 
 @dataclass(slots=True)

@@ -265,7 +265,8 @@ class GroupCoordinator:
 
     @property
     def _crowd_look_s(self) -> float:
-        return self._looked_s + limits.CROWD_LOOK_S if self._is_look_due else math.inf
+        look_s = self._looked_s + self._live_roster.rarely_s(limits.CROWD_LOOK_S)
+        return look_s if self._is_look_due else math.inf
 
     def settle(self, now_s: float, *, is_under_way: bool = False) -> None:
         """Decide what has fallen due.

@@ -213,8 +213,14 @@ class LedgerRecovery:
         if not isinstance(body, Run) or body.run_key != self._lost_key:
             raise RemoteFault("chain", "the copy is of a ledger that this key has not begun")
 
+    @property
+    def has_guests(self) -> bool:
+        """True if somebody waits for its WELCOME."""
+        return bool(self._guests)
+
     def wait(self, peer: PeerId, guest: Guest) -> None:
-        """The peer's JOIN would be a new record: it waits until nobody can bring older ones."""
+        """The peer's JOIN would be a new record: it waits until nobody can bring older ones, and in
+        a crowd for others that come."""
         self._guests[peer] = guest
 
     def hold(self, peer: PeerId, message: PeerMessage) -> None:

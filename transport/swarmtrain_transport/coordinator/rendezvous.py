@@ -167,6 +167,7 @@ class Rendezvous:
             self.writer, self.live_roster, now_s, verify, run_key if is_lost else None
         )
         self._relays, self._leaving = set[PeerId](), set[PeerId]()
+        self._joined_s = -math.inf
         self.reach = Reach(self.live_roster, self.writer, self.meetings, self.note, self._fellows)
         self.departures = Departures(
             self.writer, self.live_roster, self.first.chronicle, self._lost
@@ -244,7 +245,7 @@ class Rendezvous:
             self.writer.refuse(peer, "SWT-E705", f"The run is finished: {result_of(self)}.")
         elif self.writer.has_card(peer, hello):
             self._welcome(peer, guest)
-        elif self.recovery.is_open:
+        elif self.recovery.is_open or self._gathers:
             self.recovery.wait(peer, guest)
         elif join is None and len(self.view.roster) >= self._places:
             # The door has counted whom it knew of: that is not everybody where the ledger was lost.
@@ -253,6 +254,7 @@ class Rendezvous:
             )
         else:
             is_new = peer not in self.view.ever_members
+            self._joined_s = self._now_s
             self.writer.append(card_of(peer, hello, guest.invite_id))
             self.note(peer, "joined")
             why = ""
@@ -262,6 +264,22 @@ class Rendezvous:
                 self._move(peer, tuple(choice.span), choice.why)
                 why = choice.why
             self._welcome(peer, guest, why)
+
+    def _admit_guests(self) -> None:
+        for peer, guest in self.recovery.take_guests().items():
+            try:
+                self._check_curve_key(peer, guest.hello.curve_key)  # another guest may have it
+            except RemoteFault as fault:
+                self.writer.refuse(peer, "SWT-E501", str(fault))
+            else:
+                self._let_in(peer, guest)
+
+    @property
+    def _gathers(self) -> bool:
+        """True if newcomers of a crowd wait for others: the JOINs of one event are on the disk as
+        soon as one of them."""
+        is_soon = self._joined_s < self._now_s < self._joined_s + limits.CROWD_JOIN_S
+        return is_soon and self._is_crowd
 
     def _welcome(self, peer: PeerId, guest: Guest, why: str = "") -> None:
         hello = guest.hello
@@ -338,6 +356,12 @@ class Rendezvous:
         if now_s < min(self._due_s, self.meetings.next_wakeup_s):
             return ()
         self.recovery.tick(now_s)
+        return self._settle()
+
+    def admit(self, now_s: float) -> Actions:
+        """Let in at once who waits for others: an order may concern the invites that they use."""
+        self._at(now_s)
+        self._joined_s = -math.inf
         return self._settle()
 
     def ordered(self, order: Order, now_s: float) -> Actions:
@@ -642,9 +666,8 @@ class Rendezvous:
             shifts_timers: True if it may have brought something forward that falls due later.
         """
         head = self.writer.head
-        if not self.recovery.is_open:
-            for peer, guest in self.recovery.take_guests().items():
-                self._let_in(peer, guest)
+        if not (self.recovery.is_open or self._gathers):
+            self._admit_guests()
         if not self.recovery.is_open:  # a guest may have been found to hold newer records
             for peer, message in self.recovery.take_held():
                 if peer in self.lines:
@@ -678,6 +701,8 @@ class Rendezvous:
             self._due_s = min(self._due_s, known.look_s)
         if shifts_timers or newest != head or self._now_s >= self._due_s:
             self._due_s = self._next_due_s()
+        if self.recovery.has_guests and self._gathers:
+            self._due_s = min(self._due_s, self._joined_s + limits.CROWD_JOIN_S)
         return self.writer.take()
 
     @property

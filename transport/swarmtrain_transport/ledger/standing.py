@@ -388,7 +388,8 @@ class Standing:
 
     def barred(self, op: int, present: AbstractSet[PeerId]) -> set[PeerId]:
         """Return those present that give nothing to this op for their own faults."""
-        return {peer for peer in present if self.barred_until(peer, op) >= 0}
+        faulty = self.contributors.keys() & present
+        return {peer for peer in faulty if self.barred_until(peer, op) >= 0}
 
     def apart(self, op: int) -> dict[PeerId, set[PeerId]]:
         """Return with whom each should be no pair in this op."""

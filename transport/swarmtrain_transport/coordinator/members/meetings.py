@@ -459,7 +459,8 @@ class Meetings:
 
     def names_of_relays(self) -> dict[PeerId, str]:
         """Names of those who pass bytes on now."""
-        return {peer: one.name for peer, one in self._members.items() if peer in self.relays}
+        members = self._members
+        return {peer: members[peer].name for peer in self.relays if peer in members}
 
     @property
     def _meets_all(self) -> bool:

@@ -67,7 +67,7 @@ class Reach:
             return
         self.is_due = self._meetings.has_news = False
         if len(self._live_roster.lines) > limits.CROWD_PEERS:
-            self._next_s = now_s + limits.CROWD_REACH_S
+            self._next_s = now_s + self._live_roster.rarely_s(limits.CROWD_REACH_S)
         for peer, told in self._judge(now_s):
             self._writer.send(peer, told)
             if told.peers:

@@ -5,6 +5,7 @@ carried as far as both ends have moved as many bytes themselves.
 """
 
 import math
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 
 from swarmtrain_transport import limits
@@ -54,6 +55,9 @@ class Relays:
         self._ends: dict[PeerId, _Ends] = {}
         self.credited: dict[PeerId, int] = {}
         """Bytes that each relay has carried, as both ends bear out."""
+
+    def __iter__(self) -> Iterator[PeerId]:
+        return iter(self._relays)
 
     def __contains__(self, peer: PeerId) -> bool:
         return peer in self._relays

@@ -113,6 +113,7 @@ class LiveRoster:
         self.unseen = {peer: LifeLine(now_s) for peer in view.roster}
         self._view = view
         self._silent_s = self._change_s = now_s
+        self._looked_s = -math.inf
         self.closes_s = self._served_s = math.inf
         self.last_loss_s = limits.LAST_LOSS_S
         self._buried: dict[PeerId, float] = {}
@@ -162,6 +163,10 @@ class LiveRoster:
     def is_crowd(self) -> bool:
         """True if there are so many that nothing is done for each of them at every message."""
         return len(self.lines) > limits.CROWD_PEERS
+
+    def rarely_s(self, interval_s: float) -> float:
+        """Return an interval of looks at all of a crowd: a large one is looked at more rarely."""
+        return interval_s * max(1.0, len(self.lines) / limits.CROWD_LOOK_PEERS)
 
     def alive_of(self, peers: Iterable[PeerId], now_s: float) -> set[PeerId]:
         """Return those of some peers that the failure detector holds to be alive."""
@@ -225,14 +230,23 @@ class LiveRoster:
     def wakeups(self, now_s: float) -> list[float]:
         """List when somebody falls silent for too long, or a run that is over ends. In a crowd only
         the first of these times is looked for again, once it has come."""
-        if now_s >= self._change_s or not self.is_crowd:
+        looks_s = -math.inf
+        if self.is_crowd:
+            # Who is suspected already, and speaks, would have all looked at with each message.
+            looks_s = self._looked_s + self.rarely_s(limits.CROWD_LOOK_S)
+        if now_s >= max(self._change_s, looks_s) or not self.is_crowd:
             lives = self.lives().values()
             times = [time for life in lives for time in (life.suspect_at_s, life.evict_at_s)]
             self._change_s = min((time for time in times if time > now_s), default=math.inf)
-            if self.is_crowd:
-                self._change_s = max(self._change_s, now_s + limits.CROWD_LOOK_S)
+            self._looked_s = now_s
         loss_s = self.closes_s - limits.FINISH_S + self.last_loss_s
-        return [self._change_s, loss_s, self.closes_s, self._missed_until_s, self._ends_s]
+        return [
+            max(self._change_s, looks_s),
+            loss_s,
+            self.closes_s,
+            self._missed_until_s,
+            self._ends_s,
+        ]
 
     def stirs(self, life: LifeLine) -> None:
         """Note that something has come forward in one's life line."""
