@@ -177,6 +177,20 @@ def test_a_cap_that_changes_holds_over_ten_seconds_before_and_after(tmp_path, te
     assert wire.stats.bytes_sent == 400 * 100_000, "without a cap all goes"
 
 
+@pytest.mark.parametrize("tells", [True, False])
+def test_a_donor_is_told_when_a_piece_has_left(tmp_path, tells):
+    bandwidth, wire, clock, _ = capped(tmp_path, NO_CAPS)
+    wire.tells = tells
+    stats = LocalStats()
+    bandwidth.look(SimpleNamespace(plan_ids=frozenset({1}), stats=stats), 0, clock.now_s)
+    assert stats.is_leaving is not None
+    bandwidth.send(PEER, Frame(FrameKind.PIECE, 1, body=bytes(100_000)))
+    assert stats.is_leaving(PEER)
+    clock.run(2 * limits.OUT_LOOK_S)
+    assert not stats.is_leaving(PEER)
+    bandwidth.close()
+
+
 def test_a_quota_that_is_set_while_bulk_waits_is_never_exceeded(tmp_path):
     bandwidth, wire, clock, gate = capped(tmp_path, Caps(up=2_000_000))
     stats = LocalStats()

@@ -118,6 +118,11 @@ def test_a_world_with_a_hostile_owner_that_once_failed_is_clean(seed, peers, ops
     assert run_seed(seed, peers, ops).violations == (), story
 
 
+def test_who_gives_its_state_to_many_over_a_thin_line_is_in_the_op_that_begins_meanwhile() -> None:
+    (result,) = run_seeds([7002], peers=12, ops=1)
+    assert not result.violations and result.commits == 1
+
+
 def test_a_peer_whose_state_differs_is_healed_also_where_the_run_waits_for_it():
     # Everybody is needed here, so no newer state comes: an older one must do.
     for seed in (5, 12, 15):

@@ -55,7 +55,12 @@ of a round it is longer by 0.15 / 0.85, so the round by 3.5 %; and a joiner whos
 can fill still has 92 % of it."""
 
 JOINER_BYTES_PER_S_MIN = 128 << 10
-"""Bytes that joiners get together even of a slow uplink, or of one whose rate is not known yet."""
+"""Bytes that joiners get together even of a slow uplink, or of one whose rate is not known yet; in
+an op half of it at most: of 1 Mbit/s this would be more than there is."""
+
+PIECE_TURN_S = 10.0
+"""While a donor does not know its uplink, a joiner's piece keeps the others' waiting for so long at
+most: 512 KiB at 0.4 Mbit/s. Who takes nothing costs the others one such turn."""
 
 JOINER_HEADROOM = 1.25
 """Between ops a donor gives so many times its measured rate, so that the measure can rise; what

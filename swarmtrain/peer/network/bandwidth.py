@@ -64,7 +64,7 @@ class Bandwidth:
         self._allowance = Allowance(directory, caps.daily, _today)
         self._allowance.check()
         self._timer: asyncio.TimerHandle | None = None
-        self._read_s = -math.inf
+        self._read_s = self._heard_s = -math.inf
         self._plan_ids: frozenset[int] = frozenset()
         self._widths = ParallelFlows()
 
@@ -149,8 +149,18 @@ class Bandwidth:
         stats.up_bytes_per_s = self._rates.up_bytes_per_s
         stats.down_bytes_per_s = self._rates.down_bytes_per_s
         stats.waiting = self._outbox.waiting(self._link.acknowledged(), now_s)
+        stats.is_leaving = self._is_leaving
         if not self._outbox.is_empty:  # a connection was made anew
             self._flush_soon()
+
+    def _is_leaving(self, peer: PeerId) -> bool:
+        """Return True if a piece of a state for this peer has not left yet. TCP is asked now and
+        then: every event may ask here."""
+        now_s = self._loop.time()
+        if now_s >= self._heard_s + limits.OUT_LOOK_S:
+            self._heard_s = now_s
+            self._outbox.waiting(self._link.acknowledged(), now_s)
+        return self._outbox.is_leaving(peer)
 
     def _widen(self) -> None:
         """Between exchanges: more flows to whom one cannot fill the way."""

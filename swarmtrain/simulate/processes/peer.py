@@ -232,6 +232,7 @@ class SimPeer(Process):
         self._memory = WatchedMemory(number, conditions.retain_bytes, self._report_violation)
         self._credit = WatchedCredit(self._report_violation)
         arithmetic.sums_wrongly = scene.liar == peer_id
+        self._leave_s: dict[PeerId, float] = {}
         begins = disk.beginning()
         first = 0 if begins is None else begins.snapshot.index + 1
         self.machine = Participant(
@@ -330,6 +331,8 @@ class SimPeer(Process):
 
     def start(self) -> None:
         """Connect, and attach the trainer's own state or the saved one."""
+        if self._host.network.lines[self.peer_id].rate:
+            self.machine.stats.is_leaving = self._is_leaving
         self._act(self.machine.start(self.now_s))
         self._host.control.connect(self)
         image = self.disk.restored(self.driver) or self.driver.offer()
@@ -525,8 +528,14 @@ class SimPeer(Process):
             if self._scene.conditions.cells > 1:
                 self.watch.sends(self.peer_id, action.peer, frame)
             self.link.send(action.peer, self._forged(frame) if self.is_handicapped else frame)
+            if frame.kind is FrameKind.PIECE:
+                self._leave_s[action.peer] = self._host.network.lines[self.peer_id].up_free_s
         else:
             self._do_rarely(action)
+
+    def _is_leaving(self, peer: PeerId) -> bool:
+        """Return True while a piece of a state for this peer has not left by its line."""
+        return self.clock.now_s < self._leave_s.get(peer, 0.0)
 
     def _do_rarely(self, action: do.PeerAction) -> None:
         match action:

@@ -109,6 +109,73 @@ def test_an_unknown_uplink_is_no_limit_between_ops_and_a_slow_one_in_them() -> N
     assert slow + sum(len(frame.body) for _, frame in rest) == 8 * PIECE
 
 
+class ThinLine:
+    """A line through which pieces go one after the other, but for those that nobody takes."""
+
+    def __init__(self, bytes_per_s: float) -> None:
+        self.free_s = self.now_s = 0.0
+        self.left_s: dict[bytes, float] = {}
+        self.given: list[bytes] = []
+        self.most_behind_s = 0.0
+        self._rate = bytes_per_s
+
+    def is_leaving(self, peer: bytes) -> bool:
+        return self.now_s < self.left_s.get(peer, 0.0)
+
+    def serve(self, serving: Serving, until_s: float, *, in_op: bool, idle: bytes = b"") -> None:
+        """Let this line have what a donor gives that does not know its uplink."""
+        while self.now_s < until_s:
+            given = serving.due(7, 0, in_op=in_op, now_s=self.now_s, is_leaving=self.is_leaving)
+            for peer, frame in given:
+                self.given.append(peer)
+                if peer == idle:
+                    self.left_s[peer] = float("inf")
+                    continue
+                self.free_s = max(self.free_s, self.now_s) + len(frame.body) / self._rate
+                self.left_s[peer] = self.free_s
+            self.most_behind_s = max(self.most_behind_s, self.free_s - self.now_s)
+            wakeups = serving.wakeups()
+            assert not wakeups or min(wakeups) > self.now_s or given
+            self.now_s = max(self.now_s + 1e-3, min(wakeups, default=until_s))
+
+
+def test_before_anything_is_measured_no_more_than_a_piece_is_in_the_way_of_an_op() -> None:
+    serving, _, manifest, _ = pinned()
+    joiners = [bytes([number]) * 32 for number in range(12)]
+    for joiner in joiners:
+        ask_all(serving, joiner, manifest)
+    line = ThinLine(PIECE / 4)
+    line.serve(serving, 60.0, in_op=False)
+    assert line.most_behind_s <= 4.001
+    assert len(line.given) >= 13 and set(line.given[:12]) == set(joiners)
+
+
+def test_who_takes_nothing_costs_the_others_one_turn_and_gets_no_second_piece() -> None:
+    serving, _, manifest, _ = pinned()
+    for joiner in (A, B):
+        ask_all(serving, joiner, manifest)
+    line = ThinLine(PIECE / 4)
+    line.serve(serving, limits.PIECE_TURN_S + 34.0, in_op=False, idle=A)
+    assert line.given == [A] + [B] * 8
+
+
+def test_in_an_op_pieces_leave_most_of_a_thin_line_that_was_never_measured_to_it() -> None:
+    serving, _, manifest, _ = pinned()
+    ask_all(serving, A, manifest)
+    line = ThinLine(PIECE / 8)  # half of what joiners get of a line that nothing is known of
+    line.serve(serving, 20.0, in_op=False)
+    before = len(line.given)
+    line.serve(serving, 84.0, in_op=True)
+    assert before in (2, 3) and len(line.given) - before <= 1 + 64 / 8 / 2
+
+
+def test_in_an_op_joiners_get_half_of_a_thin_uplink_at_most() -> None:
+    serving, _, manifest, _ = pinned()
+    ask_all(serving, A, manifest)
+    thin = limits.JOINER_BYTES_PER_S_MIN
+    assert bytes_until(serving, 16.0, uplink=thin, in_op=True) <= 16.0 * thin / 2 + PIECE
+
+
 def test_what_was_held_back_goes_on_at_once_when_the_op_has_ended() -> None:
     serving, _, manifest, _ = pinned()
     ask_all(serving, A, manifest)

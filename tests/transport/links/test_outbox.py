@@ -114,6 +114,17 @@ def test_where_the_system_tells_nothing_nothing_is_held_back() -> None:
     assert len(outbox.due(None, RATE, 1.0)) == 1 and outbox.waiting(None, 1.0) == {}
 
 
+def test_a_piece_of_a_state_is_leaving_until_it_has_arrived_and_nothing_else_is() -> None:
+    outbox = filled(b=1)
+    outbox.put(A, part(1, kind=FrameKind.PIECE))
+    seen = [outbox.is_leaving(A)]
+    for acked in (0, CHUNK - 1, CHUNK):
+        outbox.due({A: acked, B: 0}, 0, 0.0)
+        seen.append(outbox.is_leaving(A))
+    assert seen == [True, True, True, False]
+    assert not outbox.is_leaving(B) and not outbox.is_leaving(C)
+
+
 def test_no_more_is_under_way_than_the_link_carries_in_a_moment_and_the_link_stays_full() -> None:
     wire = Wire(filled(a=16, b=16))
     wire.run(8.2)

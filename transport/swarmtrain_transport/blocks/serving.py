@@ -2,13 +2,15 @@
 
 A joiner must not slow the exchange of the peers that it takes the state from. So while an op is
 under way, pieces for joiners leave at a small share of the measured uplink; between ops at a little
-more than all of it, so that little is left in the sockets when the next op begins. Joiners take
-turns, piece by piece. Requests beyond a joiner's queue are dropped; it asks again.
+more than all of it, so that little is left in the sockets when the next op begins. Before anything
+was measured a piece is given once the one before has left: what a dozen joiners ask for at once may
+take a thin line a minute, and an op that begins meanwhile would wait behind it. Joiners take turns,
+piece by piece. Requests beyond a joiner's queue are dropped; it asks again.
 """
 
 import math
 from collections import OrderedDict, deque
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 from swarmtrain_transport import limits
 from swarmtrain_transport.arithmetic import Buffer
@@ -19,6 +21,9 @@ from swarmtrain_transport.wire.frames import Frame, FrameKind, Wanted
 
 _EARLY_S = 0.02
 """A piece may leave so long before its time, or a late timer would cost rate."""
+
+_LOOK_SHARE = 1 / 8
+"""Pause between two looks whether a piece has left, of the time that it has taken so far."""
 
 
 class Serving:
@@ -38,6 +43,9 @@ class Serving:
         self.owed_bytes = 0.0
         self._rate = math.inf
         self._counted_s = 0.0
+        self._last: tuple[PeerId, int, float] | None = None
+        self._is_held = False
+        self._seen_bytes_per_s = 0.0
 
     def asked(self, peer: PeerId, body: Buffer, run_tag: int, now_s: float) -> Frame | None:
         """A GET came: the answer, or None if it is given in its turn.
@@ -60,7 +68,13 @@ class Serving:
         return None
 
     def due(
-        self, run_tag: int, uplink_bytes_per_s: int, *, in_op: bool, now_s: float
+        self,
+        run_tag: int,
+        uplink_bytes_per_s: int,
+        *,
+        in_op: bool,
+        now_s: float,
+        is_leaving: Callable[[PeerId], bool] | None = None,
     ) -> list[tuple[PeerId, Frame]]:
         """Pieces whose turn has come.
 
@@ -69,11 +83,23 @@ class Serving:
             uplink_bytes_per_s: measured rate, 0 if it is not known.
             in_op: True if our own exchange is under way.
             now_s: the time.
+            is_leaving: tells if a piece that was given for a joiner has not left yet; None where
+                nobody can tell.
         """
-        self._pay(_rate_for_joiners(uplink_bytes_per_s, in_op=in_op), now_s)
+        one_by_one = None if uplink_bytes_per_s else is_leaving
+        waits = one_by_one is not None and self._waits(one_by_one, now_s)
+        seen = 0.0 if uplink_bytes_per_s else self._seen_bytes_per_s
+        self._pay(_rate_for_joiners(uplink_bytes_per_s, seen, in_op=in_op), now_s)
         frames: list[tuple[PeerId, Frame]] = []
-        while self.queues and self.owed_bytes <= self._rate * _EARLY_S:
-            peer, queue = next(iter(self.queues.items()))
+        while not waits and self.queues and self.owed_bytes <= self._rate * _EARLY_S:
+            # Whoever has not taken its last piece yet does not get another: nobody's turn is kept
+            # for one that takes nothing.
+            free = (one for one in self.queues if one_by_one is None or not one_by_one(one))
+            peer = next(free, None)
+            if peer is None:
+                waits = True
+                break
+            queue = self.queues[peer]
             wanted = queue.popleft()
             self.queues.move_to_end(peer)
             if not queue:
@@ -82,6 +108,10 @@ class Serving:
             frames.append((peer, frame))
             if self._rate < math.inf:
                 self.owed_bytes += len(frame.body)
+            if one_by_one is not None and frame.kind is FrameKind.PIECE:
+                self._last = peer, len(frame.body), now_s
+                waits = True
+        self._is_held = waits and bool(self.queues)
         return frames
 
     def forget(self, peer: PeerId) -> None:
@@ -89,8 +119,29 @@ class Serving:
         self.queues.pop(peer, None)
 
     def wakeups(self) -> list[float]:
-        """List when `due` has something to give."""
-        return [self._counted_s + self.owed_bytes / self._rate] if self.queues else []
+        """List when `due` has something to give, or to look again."""
+        if not self.queues:
+            return []
+        paid_s = self._counted_s + self.owed_bytes / self._rate
+        if not self._is_held:
+            return [paid_s]
+        since_s = self._last[2] if self._last is not None else self._counted_s
+        pause_s = max(limits.OUT_LOOK_S, (self._counted_s - since_s) * _LOOK_SHARE)
+        return [max(paid_s, self._counted_s + pause_s)]
+
+    def _waits(self, is_leaving: Callable[[PeerId], bool], now_s: float) -> bool:
+        """Return True while the piece that was given last has not left, for a turn's time at most.
+        The time that it took is a measure of the uplink, if it was looked at all the while."""
+        if self._last is None:
+            return False
+        peer, size, since_s = self._last
+        passed_s = now_s - since_s
+        if is_leaving(peer) and passed_s < limits.PIECE_TURN_S:
+            return True
+        if self._is_held and passed_s > 0:
+            self._seen_bytes_per_s = size / passed_s
+        self._last = None
+        return False
 
     def _pay(self, rate: float, now_s: float) -> None:
         """Time passed at the old rate; from now on the new one holds. Idle time earns nothing."""
@@ -117,10 +168,15 @@ class Serving:
         return Frame(FrameKind.PIECE, run_tag, chunk=wanted.start, set_id=tag, body=piece)
 
 
-def _rate_for_joiners(uplink_bytes_per_s: int, *, in_op: bool) -> float:
-    """Bytes per second; between ops there is no limit as long as the uplink's rate is unknown."""
+def _rate_for_joiners(uplink_bytes_per_s: int, seen_bytes_per_s: float, *, in_op: bool) -> float:
+    """Bytes per second; between ops there is no limit as long as the uplink's rate is unknown. In
+    an op, half of the uplink at most, whatever the least is; what single pieces have shown of it
+    tells whether it is thin, and nothing else."""
+    least = float(limits.JOINER_BYTES_PER_S_MIN)
     if in_op:
-        return max(limits.JOINER_SHARE * uplink_bytes_per_s, limits.JOINER_BYTES_PER_S_MIN)
+        known = uplink_bytes_per_s or seen_bytes_per_s
+        least = min(least, known / 2) if known else least
+        return max(limits.JOINER_SHARE * uplink_bytes_per_s, least)
     if not uplink_bytes_per_s:
         return math.inf
-    return max(limits.JOINER_HEADROOM * uplink_bytes_per_s, limits.JOINER_BYTES_PER_S_MIN)
+    return max(limits.JOINER_HEADROOM * uplink_bytes_per_s, least)

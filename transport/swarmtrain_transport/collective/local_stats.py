@@ -1,7 +1,7 @@
 """The shell's measurements: what PROGRESS tells, and what ops share with the rest of a process."""
 
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 
 from swarmtrain_transport.links.link import PeerId
@@ -18,6 +18,8 @@ class LocalStats:
         ignored: frames that changed nothing: ``stale`` ones of another plan or attempt,
             ``repeated`` ones.
         waiting: bytes per peer that were given to the link and are not known to have arrived.
+        is_leaving: tells if a piece of a state that was given to the link for this peer has not
+            left yet; None where nobody can tell.
         unreached: Peers to which no connection could be made for long.
         relayed: Peers whose bytes come over a relay.
         gauged: findings on others' contributions since PROGRESS was told last; while there is
@@ -37,6 +39,7 @@ class LocalStats:
     down_bytes_per_s: int = 0
     ignored: Counter[str] = field(default_factory=Counter)
     waiting: Mapping[PeerId, int] = field(default_factory=dict)
+    is_leaving: Callable[[PeerId], bool] | None = None
     unreached: tuple[PeerId, ...] = ()
     relayed: tuple[PeerId, ...] = ()
     gauged: Gauged | None = None

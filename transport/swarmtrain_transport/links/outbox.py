@@ -192,6 +192,15 @@ class Outbox:
         found = {peer: line.queued + line.under_way for peer, line in self._lines.items()}
         return {peer: count for peer, count in found.items() if count}
 
+    def is_leaving(self, peer: bytes) -> bool:
+        """Return True if a piece of a state for this peer waited here, or was not known to have
+        arrived, when acknowledgements were told last."""
+        line = self._lines.get(peer)
+        if line is None:
+            return False
+        flying = (flight.frame for flight in line.flying)
+        return any(frame.kind is FrameKind.PIECE for frame in (*line.frames, *flying))
+
     @property
     def next_wakeup_s(self) -> float:
         """Time at which `due` may have something to give."""

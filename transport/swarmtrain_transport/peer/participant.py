@@ -612,10 +612,12 @@ class Participant:
         if not self.view.run_tag or not (busy or is_serving):
             return tuple(actions)
         # After all else: what joiners asked for, as far as our own exchanges leave room.
-        tag, in_op = self.view.run_tag, self.is_exchanging
+        tag, in_op, stats = self.view.run_tag, self.is_exchanging, self.stats
         for part in busy:
             actions += part.requests(self._now_s)
-        pieces = self._serving.due(tag, self.stats.up_bytes_per_s, in_op=in_op, now_s=self._now_s)
+        pieces = self._serving.due(
+            tag, stats.up_bytes_per_s, in_op=in_op, now_s=self._now_s, is_leaving=stats.is_leaving
+        )
         actions += [do.SendFrame(peer, frame) for peer, frame in pieces]
         for part in busy:
             actions += part.gifts(self._now_s, in_op=in_op)
