@@ -36,7 +36,6 @@ from swarmtrain.models.device import device_of
 from swarmtrain.peer.disk.shelf import free_bytes
 from swarmtrain.peer.membership import Membership
 from swarmtrain.peer.network.shell import GIVEN_UP, PeerShell
-from swarmtrain.peer.network.thread import HAND_OVER_S
 from swarmtrain.peer.staged import Rehearsal, StagedPeer
 from swarmtrain.peer.telling import Emit, Print, Telling, unheld
 from swarmtrain.peer.training.driver import Driver
@@ -49,6 +48,7 @@ from swarmtrain.pipeline.speed import flops_per_s
 from swarmtrain.pipeline.staged_model import OwnWork
 from swarmtrain_optimizers.scaling import schedule_step, tokens_since_commit
 from swarmtrain_transport import actions as do
+from swarmtrain_transport.limits import HAND_OVER_S
 from swarmtrain_transport.wire.messages import (
     BUILT_IN,
     FIRST_GROUP,

@@ -39,6 +39,9 @@ _KEPT_EVERY = 5
 _WITH_KEEPERS = 0.15
 """Part of the worlds of which nothing else is said: they have a second group with keepers."""
 
+_FEW_PEERS = 24
+"""Peers, at most, of which each has a slice of several chunks."""
+
 _NARROW_EVERY = 8
 """Worlds of which one is narrow."""
 
@@ -211,9 +214,9 @@ def world_of(
     is_kept = groups > 1 and not are_experts and (is_kept or digest[30] % _KEPT_EVERY == 0)
     is_narrow = digest[11] % _NARROW_EVERY == _NARROW_EVERY // 2 - 1
     chunk_values = narrow.CHUNK_VALUES if is_narrow else CHUNK_VALUES
-    slice_values = SLICE_VALUES
-    if peers > limits.CELL_PEERS_MAX:  # so many peers have short slices
-        chunk_values = slice_values = 2 * BLOCK
+    slice_values, slices = SLICE_VALUES, 0
+    if peers > _FEW_PEERS:
+        chunk_values, slice_values, slices = _short_slices(peers, digest[12], chunk_values)
     world = World(
         peers,
         rounds=ops,
@@ -221,6 +224,7 @@ def world_of(
         trace=trace,
         chunk_values=chunk_values,
         slice_chunks=slice_values // chunk_values,
+        slices=slices,
         block=BLOCK,
         min_contributors=min(peers, rng.choice((1, 1, 2, max(1, peers - 1), peers))),
         # Without it topk would drop most of the work, which the books rightly miss.
@@ -252,6 +256,20 @@ def world_of(
     beside = (*beside, *CELLS) if cells > 1 else beside
     world.scene.weather = DrawnWeather(world.swarm, world.invariants, rng, kinds, beside)
     return world
+
+
+def _short_slices(peers: int, drawn: int, most_values: int) -> tuple[int, int, int]:
+    """Draw values of a chunk and of a slice, and the number of slices, where there are many peers:
+    frames grow by peers times chunks. Most of these worlds have fewer slices than peers, of a chunk
+    each; some have a slice for each peer, and some of these are of two chunks. A chunk has so many
+    values at most."""
+    are_very_many, chunk_values = peers > limits.CELL_PEERS_MAX, min(most_values, 2 * BLOCK)
+    match drawn % 8:
+        case 0:
+            return chunk_values, (1 if are_very_many else 2) * chunk_values, 0
+        case 1 | 2 if not are_very_many:
+            return chunk_values, chunk_values, 0
+    return BLOCK, BLOCK, peers // (4 if are_very_many else 2)
 
 
 def run_seed(

@@ -13,6 +13,7 @@ from swarmtrain.simulate.faults.planned import PlannedFaults
 from swarmtrain.simulate.ground.conditions import Conditions
 from swarmtrain.simulate.ground.narrow import narrowed
 from swarmtrain.simulate.ground.scene import Scene, Trace, Violation
+from swarmtrain.simulate.ground.thrift import thrifty
 from swarmtrain.simulate.processes.swarm import Swarm
 
 
@@ -59,7 +60,7 @@ class World:
         """Go on until the run has finished everywhere, a violation, or the end of time."""
         if until_s is not None:
             self.scene.end_s = until_s
-        with self._narrowed():
+        with self._narrowed(), thrifty():
             self._run()
 
     def _narrowed(self) -> contextlib.AbstractContextManager[None]:

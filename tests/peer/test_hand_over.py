@@ -8,7 +8,8 @@ import pytest
 
 from swarmtrain.foundation.errors import UserError
 from swarmtrain.peer.network import thread as network
-from swarmtrain.peer.network.thread import HAND_OVER_S, PeerThread
+from swarmtrain.peer.network.thread import PeerThread
+from swarmtrain_transport.limits import HAND_OVER_S
 from swarmtrain_transport.wire.messages import Leaving, Released, Waiting, Welcome
 
 WELCOME = Welcome(1, "run", b"key", b"", 0)

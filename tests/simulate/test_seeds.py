@@ -1,5 +1,6 @@
 """Random worlds: clean, the same bits for the same seed, and those that once failed."""
 
+import gc
 import hashlib
 import json
 import os
@@ -14,8 +15,16 @@ from swarmtrain.cli.main import main
 from swarmtrain.simulate.faults.plan import Strike
 from swarmtrain.simulate.faults.troubles import ADDED, FLIP, HOSTILE
 from swarmtrain.simulate.ground.conditions import Conditions
-from swarmtrain.simulate.seeds import repeat, run_seed, run_seeds, until, world_of
+from swarmtrain.simulate.seeds import (
+    SLICE_VALUES,
+    repeat,
+    run_seed,
+    run_seeds,
+    until,
+    world_of,
+)
 from swarmtrain_transport import limits
+from swarmtrain_transport.wire import records
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -181,15 +190,57 @@ def test_a_seed_gives_the_same_trace_and_ledger_again_in_any_process():
     here = trace_hash(3)
     assert here == trace_hash(3)
     assert here != trace_hash(4)
+    assert told_by_another("import test_seeds; print(test_seeds.trace_hash(3))", "7") == here
+
+
+def told_by_another(code: str, order: str) -> str:
+    """Return what a process prints in which sets have another order."""
     folders = [ROOT, ROOT / "transport", ROOT / "optimizers", Path(__file__).parent]
     environment = os.environ | {
         "PYTHONPATH": os.pathsep.join(map(str, folders)),
-        "PYTHONHASHSEED": "7",
+        "PYTHONHASHSEED": order,
     }
-    code = "import test_seeds; print(test_seeds.trace_hash(3))"
     command = [sys.executable, "-c", code]
     done = subprocess.run(command, env=environment, capture_output=True, text=True, check=True)
-    assert done.stdout.strip() == here
+    return done.stdout.strip()
+
+
+def crowd_hash(seed: int) -> str:
+    """The same of a world that is a crowd: what concerns an op's members goes to these first."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(limits, "CROWD_PEERS", 3)
+        return trace_hash(seed)
+
+
+@pytest.mark.parametrize("order", ["1", "2"])
+def test_a_crowd_is_told_in_an_order_that_is_the_same_in_any_process(order):
+    code = "import test_seeds; print(test_seeds.crowd_hash(3))"
+    assert told_by_another(code, order) == crowd_hash(3)
+
+
+@pytest.mark.parametrize("peers", [4, 12, 24])
+def test_few_peers_have_slices_of_some_chunks(peers):
+    for seed in range(20):
+        conditions = world_of(seed, peers, 2).scene.conditions
+        values = conditions.slice_chunks * conditions.chunk_values
+        assert (conditions.slices, values) == (0, SLICE_VALUES)
+
+
+@pytest.mark.parametrize("peers", [40, 100])
+def test_of_many_peers_most_give_few_chunks_and_some_more(peers):
+    drawn = [world_of(seed, peers, 2, cells=4).scene.conditions for seed in range(40)]
+    chunks = [one.slice_chunks * (one.slices or peers) for one in drawn]
+    assert sum(count < peers for count in chunks) > len(chunks) / 3
+    assert any(count >= peers for count in chunks)
+    assert peers > limits.CELL_PEERS_MAX or any(count > peers for count in chunks)
+
+
+def test_what_a_world_saves_by_thrift_is_as_before_when_it_ends():
+    before = gc.get_threshold(), records.record_from_bytes
+    world = world_of(3, 4, 2)
+    world.start()
+    world.run()
+    assert (gc.get_threshold(), records.record_from_bytes) == before
 
 
 def test_a_trace_has_no_part_in_what_happens():

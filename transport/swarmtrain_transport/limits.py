@@ -624,6 +624,9 @@ went without a word, as a laptop does that is closed."""
 STAYING = 2
 """Holders of the last state that stay for such a member: one may be closed meanwhile, too."""
 
+HAND_OVER_S = 30.0
+"""Longest wait of a leaving peer until somebody else holds what it alone holds."""
+
 LAST_LOSS_S = 3.0
 """Wait for the last loss, to be told with FINISHED: it is measured after APPLIED."""
 

@@ -22,6 +22,7 @@ from swarmtrain.peer.network.memory import keep_freed_chunks
 from swarmtrain.peer.network.shell import ForTrainer, PeerShell
 from swarmtrain.peer.view import TrainerNote
 from swarmtrain.peer.wishes import Wishes
+from swarmtrain_transport import limits
 from swarmtrain_transport.credentials.identity import Identity
 from swarmtrain_transport.credentials.invite import Invite
 from swarmtrain_transport.peer.participant import Actions, Participant
@@ -43,9 +44,6 @@ _LOOK_S = 0.5
 
 _CLOSE_TIMEOUT_S = 10.0
 """A coordinator that does not read may not keep a leaving peer for longer."""
-
-HAND_OVER_S = 30.0
-"""Longest wait of a leaving peer until somebody else holds what it alone holds."""
 
 _MOMENT_S = 1.0
 """Shortest wait that people are told of."""
@@ -257,7 +255,7 @@ class PeerThread:
             return True if self.is_connected else None
         self.send(Leaving())
         begun_s, is_told = self.clock(), False
-        while self.is_connected and self.clock() - begun_s < HAND_OVER_S:
+        while self.is_connected and self.clock() - begun_s < limits.HAND_OVER_S:
             try:
                 item = self.inbox.get(timeout=_LOOK_S)
             except queue.Empty:

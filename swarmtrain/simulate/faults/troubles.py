@@ -258,29 +258,34 @@ class Troubles:
 
     def _expendable(self, *, beside: SimPeer | None = None) -> SimPeer | None:
         """A peer without which the run can go on: nothing may die with the last who hold it."""
+        holders = self._holders()
         peers = [
             peer
             for peer in self._swarm.survivors
-            if peer is not beside and self._can_lose(peer, beside)
+            if peer is not beside and any(one not in (peer, beside) for one in holders)
         ]
         return self._rng.choice(peers) if peers else None
 
     def _can_lose(self, *victims: SimPeer | None) -> bool:
-        """Return True if the newest state stays with somebody. Reckless weathers leave any state at
-        all: then REWIND has to find the way back. A run without one waits for it for ever."""
+        """Return True if the newest state stays with somebody."""
+        return any(peer not in victims for peer in self._holders())
+
+    def _holders(self) -> list[SimPeer]:
+        """Return those with whom the newest state stays. Reckless weathers leave any state at all:
+        then REWIND has to find the way back. A run without one waits for it for ever."""
         # A hostile peer may be thrown out at any time.
         # And whom the organiser does not want goes as soon as the coordinator says so.
         out = {self._scene.liar, *self._scene.deeds, *self._scene.flipped, *self._unwanted}
         staying = [p for p in self._swarm.survivors if not p.is_leaving and p.peer_id not in out]
-        left = [p for p in staying if p not in victims]
         if self.is_reckless:
-            return any(peer.applied_op >= 0 for peer in left)
+            return [peer for peer in staying if peer.applied_op >= 0]
         newest, roots = self._checks.decided.newest
-        return any(
-            peer.applied_op >= newest
+        return [
+            peer
+            for peer in staying
+            if peer.applied_op >= newest
             or (peer.applied_op == newest - 1 and roots and all(holds(peer, r) for r in roots))
-            for peer in left
-        )
+        ]
 
     def _seconds(self, low: float, high: float) -> float:
         """Short and long times are equally likely on a logarithmic scale."""

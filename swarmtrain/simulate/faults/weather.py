@@ -13,6 +13,7 @@ import random
 from collections import Counter, deque
 from collections.abc import Iterable
 from functools import partial
+from itertools import islice
 
 from swarmtrain.simulate.checks.invariants import Invariants
 from swarmtrain.simulate.faults.plan import Strike
@@ -270,9 +271,10 @@ class DrawnWeather(RepeatedWeather):
 
     def _may_lie(self) -> bool:
         """Return True if nobody does so yet, and there are others without whom a run is no run."""
-        synced = [peer for peer in self._swarm.survivors if peer.applied_op >= 0]
-        are_honest = self._scene.liar is None and not self._scene.deeds
-        return are_honest and len(synced) > 1
+        if self._scene.liar is not None or self._scene.deeds:
+            return False
+        synced = (peer for peer in self._swarm.survivors if peer.applied_op >= 0)
+        return len([*islice(synced, 2)]) > 1
 
     def heard(self) -> None:
         """A message of the kind that was awaited was heard: before the next one it strikes."""

@@ -65,6 +65,7 @@ class Conditions:
         seed: seed of everything that is drawn.
         min_contributors: setting of the run file.
         slice_chunks: chunks per slice, each of `chunk_values` values.
+        slices: number of slices that an op moves; 0 for one for each peer at the start.
         chunk_values: values per chunk.
         block: values per scale.
         error_feedback: setting of the run file.
@@ -105,6 +106,7 @@ class Conditions:
     seed: int = 0
     min_contributors: int = 1
     slice_chunks: int = 2
+    slices: int = 0
     chunk_values: int = 64
     block: int = 32
     error_feedback: bool = True
@@ -161,8 +163,8 @@ class Conditions:
 
     @property
     def op_values(self) -> int:
-        """Values that an op moves: as many slices as peers at the start."""
-        return self.num_peers * self.slice_chunks * self.chunk_values
+        """Values that an op moves."""
+        return (self.slices or self.num_peers) * self.slice_chunks * self.chunk_values
 
     @property
     def num_values(self) -> int:

@@ -127,6 +127,7 @@ class SimNetwork:
         self._latency_s = latency_s
         self._random = scene.rng.random
         self._pairs: dict[tuple[PeerId, PeerId], _Pair] = {}
+        self._pairs_of: dict[PeerId, list[_Pair]] = {}
         self._cut: dict[tuple[PeerId, PeerId], float] = {}
         self.shut: dict[PeerId, float] = {}
         self.relays: dict[tuple[PeerId, PeerId], Line] = {}
@@ -145,10 +146,9 @@ class SimNetwork:
         self.links.pop(peer, None)
         if self.routers is not None:
             self.routers.leave(peer)
-        for ends, pair in self._pairs.items():
-            if peer in ends:
-                pair.generation += 1
-                pair.under_way = 0
+        for pair in self._pairs_of.get(peer, ()):
+            pair.generation += 1
+            pair.under_way = 0
 
     def drop(self, source: PeerId, target: PeerId) -> None:
         """The connection breaks and is made again: what is under way is lost."""
@@ -196,6 +196,8 @@ class SimNetwork:
         pair = self._pairs.get(ends)
         if pair is None:
             pair = self._pairs[ends] = _Pair()
+            for peer in ends:
+                self._pairs_of.setdefault(peer, []).append(pair)
         return pair
 
     def transmit(self, source: SimLink, target: Address, frame: Frame) -> bool:

@@ -1,7 +1,8 @@
 """The parts that a simulated peer sends: T2 of protocol.md, within the credit that it was told."""
 
-from collections import Counter
+from collections import Counter, deque
 from collections.abc import Callable
+from dataclasses import dataclass, field
 
 from swarmtrain_transport import limits
 from swarmtrain_transport.errors import RemoteFault
@@ -15,6 +16,21 @@ _PATIENCE_S = 2 * limits.NUDGE_S
 """An older part may be held for lost, and its credit used again."""
 
 
+@dataclass(slots=True)
+class _Lately:
+    """Parts of one slice that were sent lately: when, of how many bytes, and their sum."""
+
+    sent: deque[tuple[float, int]] = field(default_factory=deque)
+    num_bytes: int = 0
+
+    def add(self, now_s: float, num_bytes: int) -> None:
+        """Count one more, and forget those that may be lost."""
+        self.sent.append((now_s, num_bytes))
+        self.num_bytes += num_bytes
+        while now_s >= self.sent[0][0] + _PATIENCE_S:
+            self.num_bytes -= self.sent.popleft()[1]
+
+
 class WatchedCredit:
     """One process's parts on their way to the owners.
 
@@ -25,7 +41,7 @@ class WatchedCredit:
     def __init__(self, report: Report) -> None:
         self._report = report
         self._told: Counter[tuple[int, PeerId]] = Counter()
-        self._sent: dict[tuple[int, PeerId, int, int], list[tuple[float, int]]] = {}
+        self._sent: dict[tuple[int, PeerId, int, int], _Lately] = {}
 
     def hear(self, owner: PeerId, frame: Frame) -> None:
         """Note the credit that an owner tells; it is cumulative."""
@@ -46,10 +62,12 @@ class WatchedCredit:
         if frame.kind is not FrameKind.PART:
             return
         line = (frame.plan_id, owner)
-        sent = self._sent.setdefault((*line, frame.slice_index, frame.attempt), [])
-        sent.append((now_s, len(frame.body)))
-        lately = sum(size for sent_s, size in sent if now_s < sent_s + _PATIENCE_S)
+        key = (*line, frame.slice_index, frame.attempt)
+        if (lately := self._sent.get(key)) is None:
+            lately = self._sent[key] = _Lately()
+        lately.add(now_s, len(frame.body))
         # PLAN itself is every first owner's invitation for so much.
         told = max(self._told[line], 0 if frame.attempt else limits.UNINVITED_BYTES)
-        if lately > told:
-            self._report("T2", f"{lately} bytes are under way, with credit for {told}")
+        if lately.num_bytes > told:
+            story = f"{lately.num_bytes} bytes are under way, with credit for {told}"
+            self._report("T2", story)

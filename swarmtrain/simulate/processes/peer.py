@@ -13,7 +13,6 @@ from functools import partial
 from ipaddress import IPv6Address
 from typing import Protocol
 
-from swarmtrain.peer.network.thread import HAND_OVER_S
 from swarmtrain.peer.training.machine import (
     Action,
     Applied,
@@ -50,6 +49,7 @@ from swarmtrain.simulate.processes.watch import NAN_SCALE, SharedChecks, Watched
 from swarmtrain.simulate.processes.watched_driver import TrainingWatch, WatchedDriver
 from swarmtrain_optimizers.strategies.delayed.strategy import Delayed
 from swarmtrain_transport import actions as do
+from swarmtrain_transport import limits
 from swarmtrain_transport.errors import RemoteFault
 from swarmtrain_transport.links.link import Address, PeerId
 from swarmtrain_transport.peer.local_peer import Card
@@ -418,7 +418,7 @@ class SimPeer(Process):
             stage.leave()
         if self._host.control.is_open(self, self.connection):
             self._host.control.to_coordinator(self, Leaving())
-            self.later(HAND_OVER_S, partial(self._go, is_released=False))
+            self.later(limits.HAND_OVER_S, partial(self._go, is_released=False))
         else:
             self._go(is_released=False)
 
@@ -538,7 +538,10 @@ class SimPeer(Process):
         return self.clock.now_s < self._leave_s.get(peer, 0.0)
 
     def _do_rarely(self, action: do.PeerAction) -> None:
-        match action:
+        match action:  # the most frequent ones first
+            case do.RecordAccepted():
+                self.disk.keep_record(action.record)
+                self.watch.accepted(self, action.record)
             case do.AllowPeer():
                 self.link.allow(action.address)
             case do.RevokePeer():
@@ -551,9 +554,6 @@ class SimPeer(Process):
             case do.LoadState() | do.ApplyResult() | do.OpSkipped() if self._hands_over is None:
                 index = self.machine.ledger.head_index
                 self.later(_APPLY_S, partial(self._trainer_hears, action, index, self._turn))
-            case do.RecordAccepted():
-                self.disk.keep_record(action.record)
-                self.watch.accepted(self, action.record)
             case do.LedgerBegins():
                 self.disk.begin_ledger(action)
             case do.DownloadBegun():

@@ -224,25 +224,30 @@ class Fetcher:
         return sorted(times)[:2]
 
     def _choose(self, want: _Want, now_s: float) -> PeerId | None:
-        left = [peer for peer in want.sources if peer not in want.passed_over]
-        answering = {p for p in want.sources if now_s >= self._holders[p].silent_until_s}
+        holders, sources = self._holders, want.sources
+
+        def is_silent(peer: PeerId) -> bool:
+            return now_s < holders[peer].silent_until_s
+
+        left = [peer for peer in sources if peer not in want.passed_over]
         is_turn_of_silent = want.rounds % limits.LOST_ROUNDS == 0
-        if answering and answering <= want.passed_over and not is_turn_of_silent:
-            left = []
+        if not is_turn_of_silent and all(map(is_silent, left)) and not all(map(is_silent, sources)):
+            left = []  # all that answer were passed over
         if not left:
             want.passed_over.clear()
             want.rounds += 1  # with nobody to ask, too: then nobody has it
             want.not_before_s = now_s + limits.FETCH_RETRY_S
             return None
         if want.spread:
-            left = sorted(self._shuffle(left), key=lambda peer: self._holders[peer].under_way)
+            left = sorted(self._shuffle(left), key=lambda peer: holders[peer].under_way)
 
         def drawback(peer: PeerId) -> tuple[bool, bool, bool]:
-            is_silent = now_s < self._holders[peer].silent_until_s
-            return is_silent, self._is_stranger(peer), peer in self.relayed
+            return is_silent(peer), self._is_stranger(peer), peer in self.relayed
 
-        best = min(left, key=drawback)
-        holder = self._holders[best]
+        # Of thousands hardly more than the first is looked at.
+        best = next((peer for peer in left if not any(drawback(peer))), None)
+        best = best or min(left, key=drawback)
+        holder = holders[best]
         holder.window.is_full = holder.under_way >= holder.window.size
         return None if holder.window.is_full else best
 
@@ -258,8 +263,9 @@ class Fetcher:
         """Return True if the one who is asked may be dead and somebody else is left. An answer that
         comes after all is welcome; but a slow link is not to carry the same from everybody."""
         assert want.asked is not None
-        others = set(want.sources) - want.passed_over - {want.asked}
-        return self._is_stranger(want.asked) and bool(others) and want.hurries < _HURRIES_MAX
+        if not self._is_stranger(want.asked) or want.hurries >= _HURRIES_MAX:
+            return False
+        return bool(set(want.sources) - want.passed_over - {want.asked})
 
     def _is_stranger(self, peer: PeerId) -> bool:
         """Return True if nothing was ever heard of a holder, which matters in haste alone."""

@@ -91,8 +91,9 @@ class _Donor:
 
     def due_s(self) -> float:
         """Return when it counts as silent; infinity if nothing is asked of it."""
-        first = min(self.under_way.values(), default=math.inf)
-        return max(first, self.heard_s) + self.patience_s
+        if not self.under_way:
+            return math.inf
+        return max(min(self.under_way.values()), self.heard_s) + self.patience_s
 
     @property
     def is_stranger(self) -> bool:
@@ -129,6 +130,7 @@ class Download:
         self.chunks: dict[bytes, _Chunk] = {}
         self._tags: dict[int, bytes] = {}
         self._near: list[PeerId] = []
+        self._has_new = False
         self._now_s = 0.0
 
     def set_donors(self, donors: Iterable[PeerId]) -> None:
@@ -231,7 +233,7 @@ class Download:
         if not self.chunks:
             return []
         for peer, donor in self._donors.items():
-            if now_s >= donor.due_s():
+            if donor.under_way and now_s >= donor.due_s():
                 donor.silent_until_s = now_s + limits.EVICT_S
                 donor.window.restart()
                 self._take_back(peer)
@@ -244,6 +246,10 @@ class Download:
         self._near = [peer for peer in free if peer not in self.relayed]
         asks: list[Ask] = []
         while free:
+            self._has_new = any(chunk.todo for chunk in self.chunks.values())
+            if not (self._has_new or self.is_hasty):
+                # Of those whom nothing was asked of yet nothing is asked now.
+                free = [p for p in free if (one := self._donors[p]).under_way or one.window.usual_s]
             free = [peer for peer in free if self._ask_one(peer, now_s, asks)]
         return asks
 
@@ -251,7 +257,7 @@ class Download:
         """List when requests() has something to do although nothing arrived."""
         if not self.chunks:
             return []
-        times = [donor.due_s() for donor in self._donors.values()]
+        times = [donor.due_s() for donor in self._donors.values() if donor.under_way]
         pauses = [donor.not_before_s for donor in self._donors.values()]
         pauses += [chunk.not_before_s for chunk in self.chunks.values()]
         times += [time_s for time_s in pauses if time_s > self._now_s]
@@ -265,7 +271,8 @@ class Download:
         donor.window.is_full = len(donor.under_way) >= donor.window.size
         if donor.window.is_full:
             return False
-        key = self._next(peer, now_s) or self._late(peer, donor, now_s)
+        key = self._next(peer, now_s) if self._has_new else None
+        key = key or self._late(peer, donor, now_s)
         if key is None:
             return False
         chunk = self.chunks[key[0]]
@@ -294,9 +301,10 @@ class Download:
                 others = digest, chunk.todo[0]
             if new is not None and others is not None:
                 break
-        num_begun = sum(chunk.is_begun for chunk in self.chunks.values())
-        if new is not None and num_begun < _BEGUN_PER_DONOR * len(self._donors):
-            return new, self.chunks[new].todo.pop(0)
+        if new is not None:
+            num_begun = sum(chunk.is_begun for chunk in self.chunks.values())
+            if num_begun < _BEGUN_PER_DONOR * len(self._donors):
+                return new, self.chunks[new].todo.pop(0)
         if others is not None:
             self.chunks[others[0]].todo.remove(others[1])
         return others
@@ -372,6 +380,8 @@ class Download:
 
     def _count_rounds(self, now_s: float) -> None:
         """A chunk that is lacking at everybody who answers is asked for again after a pause."""
+        if not any(chunk.lacking for chunk in self.chunks.values()):
+            return
         answering = {peer for peer, donor in self._donors.items() if now_s >= donor.silent_until_s}
         for chunk in self.chunks.values():
             if chunk.lacking and answering <= chunk.lacking:

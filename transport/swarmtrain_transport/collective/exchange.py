@@ -135,6 +135,7 @@ class Exchange:
         order = [member.peer for member in view.plan.members]
         rank = order.index(me)
         self._others = order[rank + 1 :] + order[:rank]
+        self._near = view.cells.near(me, self._others)
 
         transfers = transfers_of(view.plan)
         mine = [one for one in transfers if me in one.givers]
@@ -499,6 +500,8 @@ class Exchange:
     def _foresee_sum(self, reducer: Reducer, chunk: int) -> list[PeerAction]:
         """T3 in cells: a sum that nobody's part is missing of goes to the owner of its piece."""
         index = reducer.slice_index
+        if not reducer.is_there(chunk):
+            return []
         if self.view.given_set_id(index) != set_id(self.view.givers(index)):
             return []
         if reducer.early(chunk) is None:
@@ -595,7 +598,7 @@ class Exchange:
         """Peers to whom the owner of a slice pushes it: its cell, and an owner in each other."""
         view = self.view
         relays = {view.owners[piece] for piece in view.cells.pieces(index)}
-        hearers = relays.union(view.cells.near(self._me, self._others))
+        hearers = relays.union(self._near)
         return [peer for peer in self._others if peer in hearers]
 
     def _relay(self, peer: PeerId, frame: Frame) -> list[PeerAction]:
@@ -611,7 +614,7 @@ class Exchange:
         if not view.may_count(index, frame.attempt, frame.set_id):
             return []
         self._relayed.add(key)
-        return [SendFrame(one, frame) for one in view.cells.near(self._me, self._others)]
+        return [SendFrame(one, frame) for one in self._near]
 
     def _ask_for_sums(self, finisher: Finisher) -> list[PeerAction]:
         """Ask the owners in other cells for sums that should have come."""

@@ -91,6 +91,7 @@ class Reducer:
         self.places = summed_chunks(view.plan, slice_index)
         self._num_chunks = len(self.places)
         self._parts: dict[PeerId, dict[int, Kept]] = {peer: {} for peer in self._weights}
+        self._lacking = [len(self._weights)] * self._num_chunks
         self._held: list[Kept] = []
         self._digests: dict[PeerId, dict[int, bytes]] = {peer: {} for peer in self._weights}
         self._roots: dict[PeerId, bytes] = {}
@@ -144,6 +145,7 @@ class Reducer:
             held = {one: parts[chunk] for one, parts in self._parts.items() if chunk in parts}
             self._rule_inputs.arrived(peer, chunk, body, held)
         self._parts[peer][chunk] = kept
+        self._lacking[chunk] -= 1
         self._digests[peer][chunk] = digest or content_hash(body)
         if len(self._parts[peer]) == self._num_chunks:
             self._complete = None
@@ -158,7 +160,7 @@ class Reducer:
         """
         if not self._plan.exact or self.phase is Reducing.MADE or chunk in self._early:
             return None
-        if any(chunk not in parts for parts in self._parts.values()) or self.refused:
+        if not self.is_there(chunk) or self.refused:
             return None
         data = self._summed(chunk, tuple(self._parts))
         self._early[chunk] = data if not self._is_partial else b""
@@ -169,6 +171,10 @@ class Reducer:
         if len(self._early) == self._num_chunks:
             self._enter(Reducing.FORESEEN)
         return data
+
+    def is_there(self, chunk: int) -> bool:
+        """Return True if all planned contributors' parts of a chunk have come."""
+        return self._lacking[chunk] == 0
 
     def sum_of(self, chunk: int) -> Buffer | None:
         """Return the sum of one chunk for the owner of its piece, as it counts now; None while it

@@ -94,7 +94,8 @@ class GroupCoordinator:
         self._ready_waits: dict[int, Waits] = {}
         self._looked_s, self._is_look_due = -math.inf, False
         self._decided_s, self._is_decision_due = -math.inf, False
-        self.concerned = set[PeerId]()
+        self._named: tuple[int, frozenset[PeerId]] = (-1, frozenset())
+        self.concerned = dict[PeerId, None]()
         self.unheard: set[tuple[PeerId, PeerId]] = set()
         self._sheets: list[tuple[PeerId, Sheet]] = []
         self._take_up(now_s)
@@ -316,8 +317,10 @@ class GroupCoordinator:
     def _decide(self, now_s: float) -> None:
         if not self.operations:
             return
-        named = {peer for operation in self.operations.values() for peer in operation.view.boots}
-        alive = self.group_peers.alive_of(named, now_s) | self.keepers.alive(now_s)
+        named = self._members_named()
+        alive: AbstractSet[PeerId] = self._live_roster.alive_among(named, now_s)
+        if self.view.keepers:
+            alive = alive | self.keepers.alive(now_s)
         if all(operation.is_unchanged(alive, now_s) for operation in self.operations.values()):
             return
         here = self.group_peers.here
@@ -336,6 +339,15 @@ class GroupCoordinator:
                 if isinstance(decision, Commit | Skip):
                     decision = self._timed(operation, decision, alive, now_s)
                 self._log(operation, decision, now_s)
+
+    def _members_named(self) -> frozenset[PeerId]:
+        """Members that ops under way name, which only records change."""
+        head, named = self._named
+        if head != self._writer.head:
+            boots = [operation.view.boots.keys() for operation in self.operations.values()]
+            named = frozenset[PeerId]().union(*boots).intersection(self.view.members)
+            self._named = self._writer.head, named
+        return named
 
     def _timed(
         self, operation: OpDecider, outcome: Commit | Skip, alive: AbstractSet[PeerId], now_s: float
@@ -361,7 +373,7 @@ class GroupCoordinator:
             self.chronicle.moved(decision, operation.view.owners)
         self._writer.append(decision)
         self._sheets += sheets_for(operation.reports, decision)
-        self.concerned |= operation.view.boots.keys()
+        self.concerned |= dict.fromkeys(operation.view.boots)
         self.chronicle.decided(decision, now_s)
         if isinstance(decision, Freeze):
             self.unheard |= operation.unheard()
@@ -428,7 +440,7 @@ class GroupCoordinator:
         assert op is not None
         self._ready_waits[op.plan_id] = waits
         self.operations[op.plan_id] = OpDecider(op, now_s)
-        self.concerned |= op.boots.keys()
+        self.concerned |= dict.fromkeys(op.boots)
         self._live_roster.called(op.boots, now_s)
         for peer, one in self.group_peers.here.items():
             one.follow(peer, self.view)

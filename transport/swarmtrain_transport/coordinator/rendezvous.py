@@ -149,6 +149,7 @@ class Rendezvous:
         self._run_key, self._verify = run_key, verify
         self._wanted_rounds = rounds
         self._now_s = self._due_s = now_s
+        self._spread_index = -2
         self.stage_rounds: StageRounds | None = None
         if pipeline is not None and isinstance(self._stages, Stages):
             self.stage_rounds = StageRounds(
@@ -283,6 +284,7 @@ class Rendezvous:
 
     def _welcome(self, peer: PeerId, guest: Guest, why: str = "") -> None:
         hello = guest.hello
+        self._spread_index = -2
         line = self.live_roster.enter(peer, hello, self._now_s)
         self.reach.is_due = True
         self._greet(peer, guest.remote, why)
@@ -318,6 +320,8 @@ class Rendezvous:
             return self._settle()
         was_alive, acked_index = line.life.is_alive(now_s), line.acked_index
         line.life.heard(now_s)
+        if not was_alive:
+            self.live_roster.look_again()
         if self.live_roster.is_crowd and not any(one.names(peer) for one in self.groups.values()):
             line.life.patience_s = self.live_roster.patience_s
         check_claim(message)
@@ -714,12 +718,18 @@ class Rendezvous:
     def _spread(self) -> None:
         """Send records: to all at once, or in a crowd to those whom they concern. The others get
         them as answers to their PROGRESS."""
-        named: Iterable[PeerId] = self.lines
         if self._is_crowd:
             named = [peer for group in self.groups.values() for peer in group.concerned]
-        for peer in named:
-            if (line := self.lines.get(peer)) is not None:
+            for peer in named:
+                if (line := self.lines.get(peer)) is not None:
+                    self._tell(peer, line)
+            self._spread_index = -2
+        elif self._spread_index != self.writer.head:
+            for peer, line in self.lines.items():
                 self._tell(peer, line)
+            lines = self.lines.values()
+            if all(one.sent_index == self.writer.head for one in lines if one.connected):
+                self._spread_index = self.writer.head
         for group in self.groups.values():
             group.concerned.clear()
             group.send_sheets()

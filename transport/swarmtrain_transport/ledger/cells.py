@@ -55,8 +55,8 @@ class Cells:
         """Choose the members that are in the cell of a slice, in the order given."""
         if self.count == 1:
             return tuple(peers)
-        cell = index % self.count
-        return tuple(peer for peer in peers if self.of.get(peer) == cell)
+        cell, of = index % self.count, self.of.get
+        return tuple([peer for peer in peers if of(peer) == cell])
 
     def range_of(self, index: int) -> int:
         """Return the range that a slice is a piece of."""

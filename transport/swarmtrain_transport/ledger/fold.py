@@ -165,6 +165,9 @@ class OpView:
     all_planned_id: int = field(init=False)
     cells: Cells = field(init=False)
     slice_sets: list[tuple[PeerId, ...] | None] = field(init=False)
+    _givers: tuple[tuple[PeerId, ...], ...] = field(init=False)
+    _given_ids: dict[int, int | None] = field(init=False, compare=False, repr=False)
+    _result_ids: dict[int, int | None] = field(init=False, compare=False, repr=False)
 
     def __post_init__(self) -> None:
         # PLAN never changes, and every frame and report asks for these.
@@ -175,7 +178,8 @@ class OpView:
         self.boots = {member.peer: member.boot for member in members}
         self.all_planned_id = set_id(tuple(self.weights))
         self.cells = Cells.in_plan(self.plan)
-        self._join_sets()
+        self._givers = tuple(self.cells.among(self.weights, c) for c in range(self.cells.count))
+        self._decided()
 
     @classmethod
     def of(
@@ -187,6 +191,12 @@ class OpView:
         tried = [[owner] for owner in owners]
         sets: list[tuple[PeerId, ...] | None] = [None] * count
         return cls(plan, plan_hash, owners, [0] * count, tried, given_sets=sets, unfit=unfit or {})
+
+    def _decided(self) -> None:
+        """Owners, attempts or sets are others now. Every frame and report asks for names of sets,
+        so each is made once after it."""
+        self._given_ids, self._result_ids = {}, {}
+        self._join_sets()
 
     def _join_sets(self) -> None:
         """A slice has the contributors that all cells have given its range."""
@@ -204,11 +214,16 @@ class OpView:
 
     def givers(self, slice_index: int) -> tuple[PeerId, ...]:
         """Planned contributors whose parts go to the owner of a slice."""
-        return self.cells.among(self.weights, slice_index)
+        return self._givers[slice_index % self.cells.count]
 
     def given_set_id(self, slice_index: int) -> int | None:
         """Names the set whose parts the owner of a slice sums, or may sum: as `result_set_id`, of
         its cell alone."""
+        if slice_index not in self._given_ids:
+            self._given_ids[slice_index] = self._given_set_id(slice_index)
+        return self._given_ids[slice_index]
+
+    def _given_set_id(self, slice_index: int) -> int | None:
         given = self.given_sets[slice_index]
         if given is None and self.frozen is None and self.attempts[slice_index] == 0:
             given = self.givers(slice_index)
@@ -218,6 +233,11 @@ class OpView:
     def result_set_id(self, slice_index: int) -> int | None:
         """Names the set whose mean is the slice's, or that may still become so: before FREEZE the
         first attempt's result over all planned contributors may be published (T3)."""
+        if slice_index not in self._result_ids:
+            self._result_ids[slice_index] = self._result_set_id(slice_index)
+        return self._result_ids[slice_index]
+
+    def _result_set_id(self, slice_index: int) -> int | None:
         contributors = self.slice_sets[slice_index]
         attempts = [self.attempts[piece] for piece in self.cells.pieces(slice_index)]
         if contributors is not None:
@@ -284,7 +304,7 @@ class OpView:
             if attempt == 0:
                 own = tuple(peer for peer in self.frozen if peer == self.owners[index])
                 self.given_sets[index] = own if is_whole else self.cells.among(self.frozen, index)
-        self._join_sets()
+        self._decided()
 
     def _check_sheets(self, body: Freeze | Commit) -> None:
         """A sheet for each cell, or none where there is one cell, or nobody can audit."""
@@ -318,7 +338,7 @@ class OpView:
         self.attempts[index] = body.attempt
         self.tried[index].append(body.owner)
         self.given_sets[index] = None
-        self._join_sets()
+        self._decided()
 
     def _slice_freeze(self, body: SliceFreeze) -> None:
         index = body.slice_index
@@ -329,7 +349,7 @@ class OpView:
         if not set(body.contributors) <= set(self.cells.among(self.frozen, index)):
             raise RemoteFault("order", "SFREEZE is not a subset of FREEZE in the slice's cell")
         self.given_sets[index] = tuple(sorted(body.contributors))
-        self._join_sets()
+        self._decided()
 
 
 @dataclass(slots=True)

@@ -98,6 +98,8 @@ class CatchUp:
         self._wanted: set[bytes] = set()
         self._lacking: tuple[object, ...] = ()
         """State of things when something was lacking; until it changes nothing else is."""
+        self._others: dict[PeerId, None] = {}
+        """Peers that may have the result that is looked for, in the order in which to ask."""
         self._illegal_op = -1
         """Op whose committed result nobody can decode: its owner erred, or lied, and hardly anybody
         else was there. For us it is as good as lost."""
@@ -109,6 +111,7 @@ class CatchUp:
         if now == self._lacking:
             return None
         self._wanted.clear()
+        self._others.clear()
         self._illegal_op = -1
         view, before = self._view.commits[op], self._view.samples.after(op - 1)
         commit = view.outcome
@@ -237,7 +240,9 @@ class CatchUp:
         """The owner, the other members, then anybody in the roster; of a pair op nobody else."""
         if view.plan.kind == PAIR:
             return [view.owners[index]]
-        members = [member.peer for member in view.plan.members]
-        holders = self._view.holders
-        order = dict.fromkeys([view.owners[index], *members, *holders])
-        return [peer for peer in order if peer != self._me and peer in holders]
+        if not self._others:
+            members, holders = [member.peer for member in view.plan.members], self._view.holders
+            order = dict.fromkeys([*members, *holders])
+            self._others = {peer: None for peer in order if peer != self._me and peer in holders}
+        owner = view.owners[index]
+        return [owner, *self._others] if owner in self._others else [*self._others]

@@ -403,9 +403,10 @@ class Participant:
         """Hear where others can be dialled; it comes before the records that let them in, and maybe
         before the GONE of an earlier life."""
         self._listens.update(message.at)
-        others = [peer for peer in self._listens if peer not in self.view.roster]
-        for peer in others[: -limits.RUN_PEERS_MAX]:
-            del self._listens[peer]
+        if len(self._listens) > limits.RUN_PEERS_MAX:
+            others = [peer for peer in self._listens if peer not in self.view.roster]
+            for peer in others[: -limits.RUN_PEERS_MAX]:
+                del self._listens[peer]
         here = message.at.keys() & self.view.roster.keys() - {self.card.peer_id}
         return self._admit(sorted(here))
 

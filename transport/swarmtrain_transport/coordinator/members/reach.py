@@ -79,6 +79,7 @@ class Reach:
     def _judge(self, now_s: float) -> list[tuple[PeerId, Unreached]]:
         """Mark the peers that most others cannot reach; return what peers are to be told of
         themselves, where that has changed."""
+        self._live_roster.look_again()
         here = {
             peer: line
             for peer, line in self._live_roster.connected().items()

@@ -118,6 +118,8 @@ class LiveRoster:
         self.last_loss_s = limits.LAST_LOSS_S
         self._buried: dict[PeerId, float] = {}
         self._missed_until_s = -math.inf
+        self._alive: dict[frozenset[PeerId], frozenset[PeerId]] = {}
+        self._alive_until_s = math.inf
 
     def silent(self, now_s: float) -> list[PeerId]:
         """Return the peers that have been silent for so long that they leave the roster."""
@@ -154,6 +156,7 @@ class LiveRoster:
         A peer that is back already, and is out in the records that were adopted, must come anew: as
         long as it has a line it would be heard, and be in nobody's roster.
         """
+        self.look_again()
         for peer in self.lines.keys() - self._view.roster.keys():
             del self.lines[peer]  # its next message closes its connection
         absent = [peer for peer in self._view.roster if peer not in self.lines]
@@ -178,6 +181,27 @@ class LiveRoster:
                 alive.add(peer)
         return alive
 
+    def alive_among(self, peers: frozenset[PeerId], now_s: float) -> frozenset[PeerId]:
+        """Return what `alive_of` does, for peers that are asked for at every message: it is
+        remembered until somebody may have become another."""
+        if now_s >= self._alive_until_s:
+            self.look_again()
+        known = self._alive.get(peers)
+        if known is None:
+            known = self._alive[peers] = frozenset(self.alive_of(peers, now_s))
+            suspect_s = [self._life_of(peer).suspect_at_s for peer in known]
+            self._alive_until_s = min([self._alive_until_s, *suspect_s])
+        return known
+
+    def _life_of(self, peer: PeerId) -> LifeLine:
+        line = self.lines.get(peer)
+        return self.unseen[peer] if line is None else line.life
+
+    def look_again(self) -> None:
+        """Somebody may be alive who was not, or suspected before its time."""
+        self._alive.clear()
+        self._alive_until_s = math.inf
+
     def alive(self, now_s: float) -> set[PeerId]:
         """Return the peers that the failure detector holds to be alive."""
         alive = {p for p, line in self.lines.items() if now_s < line.life.suspect_at_s}
@@ -192,6 +216,7 @@ class LiveRoster:
     def op_ended(self, members: Iterable[PeerId]) -> None:
         """An op of these has its outcome: they owe nothing any more. A peer that owes another op
         something is found idle again."""
+        self.look_again()
         for peer in members:
             if (line := self.lines.get(peer)) is not None:
                 line.life.idle_s = None
@@ -203,6 +228,7 @@ class LiveRoster:
 
     def called(self, members: Iterable[PeerId], now_s: float) -> None:
         """A PLAN names these."""
+        self.look_again()
         for peer in members:
             if (line := self.lines.get(peer)) is not None:
                 line.life.called(now_s)
@@ -214,6 +240,7 @@ class LiveRoster:
 
     def enter(self, peer: PeerId, hello: Hello, now_s: float) -> PeerLine:
         """The peer is in, for the first time or again."""
+        self.look_again()
         line = PeerLine(hello, LifeLine(now_s), sent_index=max(-1, hello.head_index))
         line.acked_index = hello.head_index
         old = self.lines.get(peer)
@@ -250,7 +277,11 @@ class LiveRoster:
 
     def stirs(self, life: LifeLine) -> None:
         """Note that something has come forward in one's life line."""
-        self._change_s = min(self._change_s, life.suspect_at_s)
+        suspect_s = life.suspect_at_s
+        if suspect_s < self._change_s:
+            self._change_s = suspect_s
+        if suspect_s < self._alive_until_s:
+            self.look_again()
 
     @property
     def _ends_s(self) -> float:
@@ -271,6 +302,7 @@ class LiveRoster:
     def pardon(self, now_s: float) -> None:
         """The coordinator itself was stopped for so long: nobody was silent meanwhile, and as
         after a restart everybody has the full time to be heard of."""
+        self.look_again()
         for life in self.lives().values():
             life.pardon(now_s)
 
@@ -307,5 +339,6 @@ class LiveRoster:
 
     def depart(self, peer: PeerId) -> None:
         """The peer left or was evicted."""
+        self.look_again()
         self.lines.pop(peer, None)
         self.unseen.pop(peer, None)

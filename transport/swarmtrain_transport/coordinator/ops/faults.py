@@ -10,6 +10,7 @@ import statistics
 from collections.abc import Callable, Iterable, Mapping
 from collections.abc import Set as AbstractSet
 from dataclasses import dataclass
+from functools import cached_property
 
 from swarmtrain_transport import limits
 from swarmtrain_transport.coordinator.members.failure_detector import LifeLine
@@ -28,7 +29,7 @@ NO_SUMS = "owner gives no sums"
 """Reasons why an owner is relieved, or an op has ended without a result."""
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class Moment:
     """One op as it stands when a decision is asked for.
 
@@ -53,20 +54,25 @@ class Moment:
         """The ledger's view of the op."""
         return self.reports.view
 
-    @property
-    def contributors(self) -> set[PeerId]:
+    @cached_property
+    def contributors(self) -> AbstractSet[PeerId]:
         """Peers whose contribution may still enter some slice."""
         return self.reports.contributors(self.live)
 
-    @property
-    def waiting_for(self) -> set[PeerId]:
+    @cached_property
+    def waiting_for(self) -> AbstractSet[PeerId]:
         """Live contributors of FREEZE: who is to hold the result."""
         return set(self.view.frozen or ()) & self.live
 
-    @property
-    def unawaited(self) -> set[PeerId]:
+    @cached_property
+    def unawaited(self) -> AbstractSet[PeerId]:
         """Contributors for whom nobody waits."""
         return set(self.view.plan.unawaited) & self.view.weights.keys()
+
+    @cached_property
+    def members(self) -> AbstractSet[PeerId]:
+        """Live members, without keepers as long as there are others."""
+        return self.live - set(self.view.plan.keepers) or self.live
 
     @property
     def is_late(self) -> bool:
@@ -233,7 +239,7 @@ def is_common(at: Moment, index: int) -> bool:
     """Return True if a result has come through: each chunk is with more than half of the live
     contributors, and with half of the live members. So the first can be few, late peers many, and
     still no minority of the members can feign that a result is there, or prevent it."""
-    members = at.live - set(at.view.plan.keepers) or at.live
+    members = at.members
     return at.reports.is_held(index, members, (len(members) + 1) // 2) and (
         not at.waiting_for
         or at.reports.is_held(index, at.waiting_for, len(at.waiting_for) // 2 + 1)

@@ -6,7 +6,6 @@ while most of them get no nearer to it those who say that they have it are passe
 gives. No evidence is needed for that, because nothing was trained yet: what it costs is time.
 """
 
-from collections.abc import Iterable
 from dataclasses import dataclass
 
 from swarmtrain_transport import limits
@@ -16,6 +15,11 @@ from swarmtrain_transport.links.link import PeerId
 from swarmtrain_transport.wire.records import Attest, Rewind
 
 WHY = "most peers did not get the first state"
+
+_ASKING = "syncing"
+"""Phase of a peer that asks for a state."""
+
+_Peers = dict[PeerId, GroupPeer]
 
 
 @dataclass(slots=True)
@@ -83,20 +87,26 @@ class FirstState:
 
     def holders(self) -> list[PeerId]:
         """Peers that are here and say that they have the first state."""
-        return [peer for peer, one in self._here() if self._has(one)]
+        return [*self._sorted()[0]]
 
     def lacking(self) -> list[PeerId]:
         """Peers that are here and have none, but for those who can get none (T20)."""
-        here = [peer for peer, one in self._here() if not self._has(one)]
-        return [peer for peer in here if self._group_peers.here[peer].line.life.unreached_s is None]
+        return [*self._sorted()[1]]
 
-    def _here(self) -> Iterable[tuple[PeerId, GroupPeer]]:
-        here = self._group_peers.connected().items()
-        return [(peer, one) for peer, one in here if not one.line.is_leaving]
-
-    def _has(self, one: GroupPeer) -> bool:
+    def _sorted(self) -> tuple[_Peers, _Peers]:
+        """Holders, and those who lack it: in one go, as it is asked after every message."""
+        holders, lacking = _Peers(), _Peers()
         genesis = self._view.genesis
-        return genesis is not None and (one.applied_op, one.state_root) == (0, genesis.state_root)
+        root = None if genesis is None else genesis.state_root
+        for peer, one in self._group_peers.here.items():
+            line = one.line
+            if not line.connected or line.is_leaving:
+                continue
+            if one.applied_op == 0 and one.state_root == root:
+                holders[peer] = one
+            elif line.life.unreached_s is None:
+                lacking[peer] = one
+        return holders, lacking
 
     # ---- who does not get it
 
@@ -112,36 +122,44 @@ class FirstState:
         give."""
         if not self.is_open or self._have_all_given:
             return False
-        self._look(now_s)
-        waiting = [
-            peer
-            for peer in self.lacking()
-            if _is_asking(self._group_peers.here[peer])
-            or now_s < self._waits[peer].since_s + limits.FIRST_STATE_S
-        ]
-        return self._are_most(waiting)
+        holders, lacking = self._look(now_s)
+        waiting = sum(
+            now_s < self._waits[peer].since_s + limits.FIRST_STATE_S or _is_asking(one)
+            for peer, one in lacking.items()
+        )
+        return _are_most(waiting, holders, lacking)
 
     def passes_over(self, now_s: float) -> Rewind | None:
         """Return the REWIND that passes over those who have the first state, if it is due."""
         if not self.is_open:
             self._waits.clear()
             return None
-        self._look(now_s)
-        alive = self._group_peers.alive(now_s)
-        lives = [self._group_peers.here[peer].line.life for peer in self.holders()]
-        is_out_of_reach = all(life.unreached_s is not None for life in lives)
-        stalled = [
-            peer
-            for peer in self.lacking()
-            if peer in alive and (is_out_of_reach or now_s >= self._stalls_s(peer))
-        ]
-        if not self._are_most(stalled):
+        holders, lacking = self._look(now_s)
+        lives = [one.line.life for one in holders.values()]
+        if all(life.unreached_s is not None for life in lives):
+            stalled = list(lacking)
+        else:
+            waits, (moved_s, whole_s) = self._waits, self._patience_s
+            stalled = [
+                peer
+                for peer in lacking
+                if now_s >= (wait := waits[peer]).moved_s + moved_s
+                or now_s >= wait.since_s + whole_s
+            ]
+        if not _are_most(len(stalled), holders, lacking):
             return None
-        return Rewind(-1, WHY, self._view.group, tuple(sorted(self.holders())))
+        if not _are_most(len(self._group_peers.alive_of(stalled, now_s)), holders, lacking):
+            return None
+        return Rewind(-1, WHY, self._view.group, tuple(sorted(holders)))
 
     def wakeups(self) -> list[float]:
         """List when something may fall due."""
-        times = [self._stalls_s(peer) for peer in self._waits if peer in self._group_peers.here]
+        moved_s, whole_s = self._patience_s
+        times = [
+            min(wait.moved_s + moved_s, wait.since_s + whole_s)
+            for peer, wait in self._waits.items()
+            if peer in self._group_peers.here
+        ]
         times += [one.since_s + limits.FIRST_STATE_S for one in self._waits.values()]
         if self._offered_s is not None:
             times.append(self._offered_s + limits.OFFER_WAIT_S)
@@ -153,51 +171,50 @@ class FirstState:
             one.since_s += absent_s
             one.moved_s += absent_s
 
-    def _are_most(self, peers: list[PeerId]) -> bool:
-        """Return True if these are more than half of all others than one giver, and somebody gives.
-        Where nobody does T12 finds another."""
-        givers = len(self.holders())
-        return bool(givers) and 2 * len(peers) > givers + len(self.lacking()) - 1
-
     @property
     def _have_all_given(self) -> bool:
         """True if everybody here was passed over before."""
-        return all(peer in self._view.passed_over for peer, _ in self._here())
+        here, passed_over = self._group_peers.connected().items(), self._view.passed_over
+        return all(one.line.is_leaving or peer in passed_over for peer, one in here)
 
     @property
-    def _patience(self) -> int:
-        """Factor of the times: each turn lasts twice as long as the one before, so that the state
-        comes through in the end however slow the links are."""
+    def _patience_s(self) -> tuple[float, float]:
+        """Seconds after which a peer counts as one that does not get the state: those in which
+        nothing more of it has come, and those that are more than a slow link needs for all of it.
+        Each turn lasts twice as long as the one before, so that it comes through in the end however
+        slow the links are."""
         turns = sum(self._view.passed_over.values())
-        return 1 << min(turns, limits.FIRST_STATE_DOUBLINGS)
+        patience, genesis = 1 << min(turns, limits.FIRST_STATE_DOUBLINGS), self._view.genesis
+        num_bytes = limits.STATE_VALUE_BYTES * (genesis.num_values if genesis is not None else 0)
+        whole_s = limits.FIRST_STATE_S + num_bytes / limits.FIRST_STATE_BYTES_PER_S
+        return patience * limits.FIRST_STATE_S, patience * whole_s
 
-    def _look(self, now_s: float) -> None:
-        """Note who waits, and whether more has come."""
+    def _look(self, now_s: float) -> tuple[_Peers, _Peers]:
+        """Note who waits, and whether more has come; return the holders, and those who lack it."""
         if self._genesis is not self._view.genesis:
             self._genesis = self._view.genesis
             self._waits.clear()
-        lacking = self.lacking()
-        for gone in self._waits.keys() - set(lacking):
-            del self._waits[gone]
-        for peer in lacking:
-            progress = self._group_peers.here[peer].line.progress
+        holders, lacking = self._sorted()
+        waits = self._waits
+        for gone in waits.keys() - lacking.keys():
+            del waits[gone]
+        for peer, one in lacking.items():
+            progress = one.line.progress
             told = progress.state_bytes if progress is not None else 0
-            wait = self._waits.setdefault(peer, _Wait(now_s, now_s, told))
-            if told > wait.told_bytes or not _is_asking(self._group_peers.here[peer]):
+            wait = waits.get(peer)
+            if wait is None:
+                wait = waits[peer] = _Wait(now_s, now_s, told)
+            if told > wait.told_bytes or progress is None or progress.phase != _ASKING:
                 wait.told_bytes, wait.moved_s = told, now_s
+        return holders, lacking
 
-    def _stalls_s(self, peer: PeerId) -> float:
-        """Time from which on a peer counts as one that does not get the state: nothing more of it
-        has come for long, or it takes longer than a slow link needs for all of it."""
-        wait, genesis = self._waits[peer], self._view.genesis
-        num_bytes = limits.STATE_VALUE_BYTES * (genesis.num_values if genesis is not None else 0)
-        whole_s = limits.FIRST_STATE_S + num_bytes / limits.FIRST_STATE_BYTES_PER_S
-        return min(
-            wait.moved_s + self._patience * limits.FIRST_STATE_S,
-            wait.since_s + self._patience * whole_s,
-        )
+
+def _are_most(count: int, holders: _Peers, lacking: _Peers) -> bool:
+    """Return True if so many are more than half of all others than one giver, and somebody gives.
+    Where nobody does T12 finds another."""
+    return bool(holders) and 2 * count > len(holders) + len(lacking) - 1
 
 
 def _is_asking(one: GroupPeer) -> bool:
     progress = one.line.progress
-    return progress is not None and progress.phase == "syncing"
+    return progress is not None and progress.phase == _ASKING

@@ -99,7 +99,8 @@ class OpDecider:
         if self._idle is None:
             return False
         known_alive, changes, until_s = self._idle
-        return now_s < until_s and changes == self.reports.changes and alive == known_alive
+        is_same = changes == self.reports.changes and now_s < until_s
+        return is_same and (alive is known_alive or alive == known_alive)
 
     def decide(
         self,

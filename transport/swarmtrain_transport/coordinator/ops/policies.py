@@ -13,7 +13,6 @@ members hold its bytes.
 
 from collections.abc import Callable, Mapping
 from collections.abc import Set as AbstractSet
-from functools import partial
 from typing import NamedTuple
 
 import msgspec
@@ -122,20 +121,21 @@ def commit_mean(at: Moment) -> Commit | None:
     indexes = range(len(at.view.owners))
     if None in at.view.slice_sets or len(at.reports.published) < len(indexes):
         return None
-    if not _all_of(at, indexes, partial(faults.is_common, at)):
-        return None
-    awaited = at.waiting_for - at.unawaited
-    if not at.is_late and not _all_of(at, indexes, lambda i: at.reports.is_with(i, awaited)):
+    awaited, is_late = at.waiting_for - at.unawaited, at.is_late
+
+    def is_through(index: int) -> bool:
+        return (is_late or at.reports.is_with(index, awaited)) and faults.is_common(at, index)
+
+    if not _all_of(at, indexes, is_through):
         return None
     return _commit_of(at, set(at.view.frozen or ()), faults.behind(at), faults.late(at))
 
 
 def _all_of(at: Moment, indexes: range, holds: Callable[[int], bool]) -> bool:
     """Return True if something holds of all slices. That of which it did not hold the last time is
-    asked first: it is asked after each of very many reports."""
-    if not holds(at.reports.lacking):
-        return False
-    for index in indexes:
+    asked first, and those after it next: it is asked after each of very many reports."""
+    first = at.reports.lacking
+    for index in (*indexes[first:], *indexes[:first]):
         if not holds(index):
             at.reports.lacking = index
             return False

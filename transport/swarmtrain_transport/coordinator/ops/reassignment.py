@@ -25,6 +25,8 @@ def relieve(at: Moment) -> Reassign | Skip | None:
     """T6: a dead or stuck owner's slice goes to another peer, unless its result is safe."""
     # Without time for one more owner it would only void what most may have by the end.
     is_due = at.view.frozen is not None and at.is_late and at.timers.has_time(at.now_s)
+    if not is_due and at.live >= set(at.view.owners):
+        return None
     for transfer in at.reports.transfers:
         index, owner = transfer.index, at.view.owners[transfer.index]
         if not transfer.movable:
