@@ -716,7 +716,7 @@ class Rendezvous:
         them as answers to their PROGRESS."""
         named: Iterable[PeerId] = self.lines
         if self._is_crowd:
-            named = [peer for group in self.groups.values() for peer in group.concerned]
+            named = [peer for group in self.groups.values() for peer in sorted(group.concerned)]
         for peer in named:
             if (line := self.lines.get(peer)) is not None:
                 self._tell(peer, line)
