@@ -719,7 +719,7 @@ class Rendezvous:
         """Send records: to all at once, or in a crowd to those whom they concern. The others get
         them as answers to their PROGRESS."""
         if self._is_crowd:
-            named = [peer for group in self.groups.values() for peer in group.concerned]
+            named = [peer for group in self.groups.values() for peer in sorted(group.concerned)]
             for peer in named:
                 if (line := self.lines.get(peer)) is not None:
                     self._tell(peer, line)
