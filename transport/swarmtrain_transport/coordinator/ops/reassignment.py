@@ -23,8 +23,7 @@ NOTHING: Mapping[PeerId, str] = {}
 
 def relieve(at: Moment) -> Reassign | Skip | None:
     """T6: a dead or stuck owner's slice goes to another peer, unless its result is safe."""
-    # Without time for one more owner it would only void what most may have by the end.
-    is_due = at.view.frozen is not None and at.is_late and at.timers.has_time(at.now_s)
+    is_due = at.view.frozen is not None and at.is_late
     if not is_due and at.live >= set(at.view.owners):
         return None
     for transfer in at.reports.transfers:
@@ -36,7 +35,9 @@ def relieve(at: Moment) -> Reassign | Skip | None:
             return _reassign(at, index, f"owner {faults.absence(at, owner)}") or skip
         if is_due and at.now_s >= at.timers.stuck_s(index):
             reason = faults.stuck(at, index)
-            decision = _reassign(at, index, reason) if reason else None
+            # What is published may still come through by the end; a new owner would make it void.
+            is_lost = reason in (faults.SILENT, faults.NO_SUMS) or at.timers.has_time(at.now_s)
+            decision = _reassign(at, index, reason) if reason and is_lost else None
             if decision is not None:
                 return decision
     return None
