@@ -45,6 +45,7 @@ class PeerFacts:
         roots: state roots then, in hex, by stage where the model is in stages; else under "".
         loss_first: first training loss that it told.
         loss_last: newest training loss that it told.
+        tells_loss: True if its newest life has told a loss itself.
         kills: number of times that it was killed.
         is_running: True while its process is there.
         is_in_place: True while it holds the run's state.
@@ -63,6 +64,7 @@ class PeerFacts:
     roots: dict[str, str] = field(default_factory=dict)
     loss_first: float | None = None
     loss_last: float | None = None
+    tells_loss: bool = False
     kills: int = 0
     tokens_per_s: float = 0.0
     is_running: bool = False
@@ -185,13 +187,15 @@ class Course:
         peer.tokens_per_s = told.tokens_per_s
         if peer.is_in_place:
             peer.state = told.state
-        if told.loss:
+        # The way over the coordinator is longer: its word may be of an earlier round.
+        if told.loss and not peer.tells_loss:
             self._hear_loss(peer, told.loss)
 
     # ---- of a peer
 
     def _begin(self, peer: PeerFacts) -> Start:
         peer.is_running, peer.state, peer.has_left = True, "starting", False
+        peer.tells_loss = False
         peer.earlier, peer.moved = (peer.bytes_up, peer.bytes_down), (0, 0)
         return Start(peer.name)
 
@@ -211,6 +215,7 @@ class Course:
         if event.root:
             peer.roots = {str(event.stage) if event.stage else "": event.root}
         if event.loss is not None:
+            peer.tells_loss = True
             self._hear_loss(peer, event.loss)
         if event.outcome not in ("replayed", "skipped"):
             self.rounds = max(self.rounds, event.round)

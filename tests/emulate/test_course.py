@@ -7,7 +7,7 @@ from swarmtrain.emulate.report import are_equal, in_words, make_report
 from swarmtrain.foundation.events import Finished, In, Left, Ready, RoundEnded, StateInPlace
 from swarmtrain.local_run.place import COORDINATOR
 from swarmtrain.local_run.processes import Ended, Kill, Say, Start
-from swarmtrain_transport.coordinator.status import CoordinatorStatus
+from swarmtrain_transport.coordinator.status import CoordinatorStatus, PeerStatus
 
 NAMES = ("badger", "crane", "otter")
 
@@ -170,6 +170,19 @@ def test_who_leaves_after_the_last_round_has_come_to_the_end(tmp_path):
     ]
     report = make_report(course, is_paired=False, links="open", seconds=9.0, state_dir=tmp_path)
     assert "before" not in "\n".join(in_words(report))
+
+
+def test_an_older_loss_by_way_of_the_coordinator_does_not_take_the_place_of_a_peers_own():
+    course = begun()
+    told = PeerStatus("key of crane", "crane", "training", 1, 5, 9.0, 0.0, 0, 0, 0, 0, "aa", 0.0)
+    status = CoordinatorStatus(
+        "run", 1, 2, 4, 2, "training", "", 0, (told,), {}, (), (), -1, "", waiting_seen_s=None
+    )  # fmt: skip
+    course.hear(COORDINATOR, status, 4.0)
+    assert course.peers["crane"].loss_last == 9.0, "nothing else is known yet"
+    course.hear("crane", RoundEnded(2, "merged", 3, "bb", loss=1.0), 5.0)
+    course.hear(COORDINATOR, status, 5.1)
+    assert course.peers["crane"].loss_last == 1.0
 
 
 def test_the_loss_of_one_peer_is_no_mean(tmp_path):
