@@ -5,7 +5,7 @@ import pytest
 from swarmtrain_transport import limits
 from swarmtrain_transport.actions import PeerAction
 from swarmtrain_transport.collective.withheld import Withheld
-from swarmtrain_transport.coordinator.ops import relaying
+from swarmtrain_transport.coordinator.ops import announcing
 from swarmtrain_transport.coordinator.ops.reports import Reports
 from swarmtrain_transport.errors import RemoteFault
 from swarmtrain_transport.ledger.fold import OpView
@@ -66,35 +66,35 @@ def news_of(view: OpView, index: int, attempt: int = 0) -> Hashes:
 
 
 def taken(told: Held, now_s: float) -> dict[PeerId, list[int]]:
-    due = relaying.take_due(told, PEERS, now_s)
+    due = announcing.take_due(told, PEERS, now_s)
     return {peer: [one.slice_index for one in each_of(news)] for peer, news in due}
 
 
 def test_hashes_of_what_is_pushed_go_to_those_alone_who_have_not_said_that_they_hold_it() -> None:
     told = reports()
     for index in (0, 1):
-        relaying.published(told, news_of(told.view, index), 0.0)
+        announcing.published(told, news_of(told.view, index), 0.0)
     for peer in PEERS[1:]:
         told.held_s.setdefault((0, 0), {})[peer] = 0.5
     for peer in PEERS[2:]:
         told.held_s.setdefault((1, 0), {})[peer] = 0.5
     assert taken(told, 0.9 * limits.CELL_HASHES_S) == {}
     assert taken(told, limits.CELL_HASHES_S) == {PEERS[0]: [0, 1], PEERS[1]: [1]}
-    assert taken(told, 99.0) == {} and relaying.due_s(told) == float("inf")
+    assert taken(told, 99.0) == {} and announcing.due_s(told) == float("inf")
 
 
 def test_hashes_of_what_nobody_pushes_go_soon() -> None:
     told = reports()
-    relaying.published(told, news_of(told.view, 0), 0.0)
-    relaying.published(told, news_of(told.view, 1, attempt=1), 0.0)
-    assert relaying.due_s(told) == limits.CELL_SAY_S
+    announcing.published(told, news_of(told.view, 0), 0.0)
+    announcing.published(told, news_of(told.view, 1, attempt=1), 0.0)
+    assert announcing.due_s(told) == limits.CELL_SAY_S
     assert set(map(tuple, taken(told, limits.CELL_SAY_S).values())) == {(1,)}
 
 
 def test_hashes_of_huge_slices_go_in_as_many_messages_as_they_need() -> None:
     half = (bytes(32),) * (limits.CELL_HASHES_AT_ONCE // 2)
     told = [Hashes(7, index, 0, 5, half) for index in range(5)]
-    sent = list(relaying.in_batches(told))
+    sent = list(announcing.in_batches(told))
     assert [len(news.more) for news in sent] == [1, 1, 0]
     assert [one for news in sent for one in each_of(news)] == told
 

@@ -20,7 +20,7 @@ from swarmtrain_transport.coordinator.members.convictions import Convictions
 from swarmtrain_transport.coordinator.members.group_peers import GroupPeers
 from swarmtrain_transport.coordinator.members.roster import LiveRoster, PeerLine
 from swarmtrain_transport.coordinator.members.validation import genesis_of
-from swarmtrain_transport.coordinator.ops import relaying
+from swarmtrain_transport.coordinator.ops import announcing
 from swarmtrain_transport.coordinator.ops.agreement import Agreement
 from swarmtrain_transport.coordinator.ops.first_state import WHY, FirstState
 from swarmtrain_transport.coordinator.ops.guard import leapt, told
@@ -153,7 +153,7 @@ class GroupCoordinator:
         for operation in self.operations.values():
             returned = operation.reports.returned(peer, line.hello.boot)
             is_in_cells = operation.view.cells.count > 1
-            for news in relaying.in_batches(returned) if is_in_cells else returned:
+            for news in announcing.in_batches(returned) if is_in_cells else returned:
                 self._writer.send(peer, news)
 
     def depart(self, peer: PeerId) -> None:
@@ -199,17 +199,17 @@ class GroupCoordinator:
         check_signed(operation.view, peer, message, self._verify)
         news = operation.reports.hear(peer, message, now_s)
         if news is not None:
-            relaying.published(operation.reports, news, now_s)
+            announcing.published(operation.reports, news, now_s)
             self._tell_hashes(operation, now_s)
 
     def _tell_hashes(self, operation: OpDecider, now_s: float) -> None:
         """Send HASHES that are due to whoever is here."""
-        if now_s < relaying.due_s(operation.reports):
+        if now_s < announcing.due_s(operation.reports):
             return
         here = self.group_peers.here
         lines = {other: here[other].line for other in operation.view.boots if other in here}
         there = [p for p, line in {**lines, **self.keepers.lines}.items() if line.connected]
-        for peer, news in relaying.take_due(operation.reports, there, now_s):
+        for peer, news in announcing.take_due(operation.reports, there, now_s):
             self._writer.send(peer, news)
 
     def send_sheets(self) -> None:
@@ -248,7 +248,7 @@ class GroupCoordinator:
             times += self.group_peers.waits_until(self.terms.wait_ready_s)
             times += self.first_state.wakeups()
         for operation in self.operations.values():
-            times += [*operation.wakeups(), relaying.due_s(operation.reports)]
+            times += [*operation.wakeups(), announcing.due_s(operation.reports)]
         return times
 
     # ---- decisions

@@ -94,7 +94,7 @@ class Reports:
         held_s: time from which a member holds all of a slice's result, per try.
         lost: planned processes that are gone for good.
         lacks: cells whose sums an owner says that it lacks, per try.
-        untold: HASHES that are still to go to members, and when (`relaying`).
+        untold: HASHES that are still to go to members, and when (`announcing`).
         changes: grows with every report that says something new.
         lacking: slice that COMMIT waited for when it was last asked.
     """
