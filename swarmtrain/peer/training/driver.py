@@ -450,7 +450,7 @@ class Driver:
         is_broken = given is not None and self._is_lost(given.values, included)
         weights = self._stepped(result, included, given, is_dropped=is_spent)
         if is_broken:
-            weights = self._without_broken(self._whole(weights))
+            weights = self._without_broken(self._all_of(weights))
         self._go_on_from(weights, result)
         self.included = given is not None and any(here for _, _, here in included)
         if isinstance(self._strategy, KeepsBase) and not self.included:
@@ -521,7 +521,7 @@ class Driver:
         self.op = -1  # whatever ends this in the middle, a torn state is nobody's
         return strategy.land(mean, included, now, decoded, op=op, own_share=own_share)
 
-    def _whole(self, weights: Tensor | Moved) -> Tensor:
+    def _all_of(self, weights: Tensor | Moved) -> Tensor:
         """(padded,) the weights, if they are told where they are others than now."""
         if isinstance(weights, Tensor):
             return weights
@@ -532,14 +532,14 @@ class Driver:
         what they should not, move values that nobody trains; and a subspace may have turned. The
         anchor goes through that once, also where the weights are the anchor itself."""
         if self._confine is not None:
-            weights, anchor = self._whole(weights), self._anchor()
+            weights, anchor = self._all_of(weights), self._anchor()
             self._confine(anchor, result.turns)
             if weights.data_ptr() != anchor.data_ptr():
                 self._confine(weights, result.turns)
         if isinstance(weights, Moved) and isinstance(self._weights, WritesInParts):
             self._weights.write_moved(weights)
         else:
-            self._weights.write_weights(self._whole(weights))
+            self._weights.write_weights(self._all_of(weights))
 
     def _live(self) -> Values:
         """The live weights for somebody who looks at one part after the other."""

@@ -151,7 +151,7 @@ class Streaming:
         return self._joined([part.state_arrays() for part in self._parts])
 
     def state_pieces(self) -> list[tuple[str, list[Tensor]]]:
-        """The same, each array as live buffers that lie in a row; see `LiesInPieces`."""
+        """Live buffers of each of these arrays, in the vector's order; see `LiesInPieces`."""
         arrays = [part.state_arrays() for part in self._parts]
         return [
             (name, [arrays[index][number][1][places] for index, places in self._in_order])
