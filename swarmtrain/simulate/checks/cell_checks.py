@@ -17,6 +17,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 
 import numpy as np
+import numpy.typing as npt
 
 from swarmtrain.simulate.checks.decided import Decided
 from swarmtrain.simulate.checks.sums import NamedSums
@@ -39,13 +40,15 @@ class _Op:
         of: cell of each member.
         owners: every owner that each slice has had, by attempt.
         sets: sets that an owner may sum, by name.
-        sums: sums made again, by slice, chunk and name.
+        totals: whole vectors' sums made again, by name.
+        sums: chunks of these, by slice, chunk and name.
     """
 
     plan: Plan
     of: Mapping[PeerId, int]
     owners: list[list[PeerId]] = field(default_factory=list)
     sets: dict[int, tuple[PeerId, ...]] = field(default_factory=dict)
+    totals: dict[int, npt.NDArray[np.float64]] = field(default_factory=dict)
     sums: dict[tuple[int, int, int], bytes] = field(default_factory=dict)
 
     def cell_of(self, index: int) -> int:
@@ -149,19 +152,19 @@ class CellChecks:
         if op is None or peer in self._scene.hostile or not 0 <= frame.slice_index < len(op.owners):
             return
         index, cell = frame.slice_index, op.of.get(peer, -1)
-        tries, near = op.owners[index], op.near(cell, index)
-        named = tries[frame.attempt : frame.attempt + 1]
+        named = op.owners[index][frame.attempt : frame.attempt + 1]
         if frame.kind is FrameKind.PART:
             is_right = named == [target] and cell == op.cell_of(index)
         elif frame.kind is FrameKind.SUM:
-            is_right = named == [target] and peer in near and cell != op.cell_of(index)
+            is_near = peer in op.near(cell, index)
+            is_right = named == [target] and is_near and cell != op.cell_of(index)
         elif frame.kind is FrameKind.SUMS:
             asked = op.near(op.of.get(target, -1), index)
             is_right = named == [peer] and target in asked
         elif frame.kind is FrameKind.RESULT:
             is_owner, is_near = named == [peer], op.of.get(target) == cell
             relays = is_owner and target in op.near(op.of.get(target, -1), index)
-            is_right = (is_near and (is_owner or peer in near)) or relays
+            is_right = (is_near and (is_owner or peer in op.near(cell, index))) or relays
         else:
             return
         if frame.kind is FrameKind.SUM and not self._is_sum(op, frame):
@@ -184,11 +187,10 @@ class CellChecks:
             return True
         if key not in op.sums:
             plan = op.plan
+            if frame.set_id not in op.totals:
+                op.totals[frame.set_id] = self._sums.total_of(plan.op, named, plan).numpy()
             start, stop = chunk_range(plan, frame.slice_index, frame.chunk)
-            weights = {member.peer: member.weight for member in plan.members}
-            parts = [(self._sums.decoded(plan.op, peer, plan), weights[peer]) for peer in named]
-            total = sum(part[start:stop].numpy() * weight for part, weight in parts)
-            op.sums[key] = np.asarray(total, dtype="<f8").tobytes()
+            op.sums[key] = op.totals[frame.set_id][start:stop].astype("<f8").tobytes()
         return bytes(unpack_sum(frame.body)[0]) == op.sums[key]
 
     def _violated(self, invariant: str, story: str) -> None:
