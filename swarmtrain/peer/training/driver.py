@@ -463,7 +463,8 @@ class Driver:
             self._began, self._stale = result.op, 0
         self.op = result.op
         copy = result.is_kept or self._is_copied(result.op)
-        before = self._manifest if isinstance(self._strategy, StepsInPlace) else None
+        moves_little = isinstance(self._strategy, StepsInPlace) and self._confine is None
+        before = self._manifest if moves_little else None
         return self._image(result.op, copy=copy, before=before)
 
     def _spans(self, result: OpResult) -> dict[PeerId, int]:
