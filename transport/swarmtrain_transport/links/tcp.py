@@ -30,7 +30,7 @@ _RETRIES_AT, _UNACKED_AT = 2, 24
 """tcpi_retransmits and tcpi_unacked."""
 
 _SO_MAX_PACING_RATE = 47
-"""As in asm-generic/socket.h of Linux; Python has no name for it."""
+"""Number of the option in asm-generic/socket.h of Linux; Python has no name for it."""
 _PACE = struct.Struct("=Q")
 _NO_PACE = (1 << 64) - 1
 
