@@ -30,7 +30,7 @@ CHUNK_VALUES = 262_144
 """Values in one wire chunk: int8 gives 256 KiB, where the cost per CURVE frame is amortised
 and a 10 Mbit/s link still shows progress every 0.2 s."""
 
-CHUNKS_LEAST = 4
+CHUNKS_LEAST = 16
 CHUNK_VALUES_LEAST = 32_768
 """Chunks that a slice has at least, and the least length of those that this makes: a result is on
 its way while later parts still come, so a vector that takes a few round trips does not wait for one
@@ -797,7 +797,7 @@ FLOW_LOOKS_MIN = 5
 """The share of looks, and the least number of them, that make a flow the limit of an exchange. It
 is asked every RATE_WINDOW_S / 2, so an exchange of less than half a second changes nothing."""
 
-FLOW_GAIN = 1.25
+FLOW_GAIN = 1.1
 """Twice as many flows that are not faster by this are the last ones."""
 
 CAP_BURST_S = 0.1
@@ -829,7 +829,7 @@ RATE_SPREAD = 100.0
 """A peer's own word on its rate counts up to this multiple of the median: enough for a fibre line
 among modems, and no single boast takes the whole vector."""
 
-PACE_KEEP = 0.97
+PACE_KEEP = 0.7
 """Weight of the past in the moving average: a change of the network counts after two or three
 ops."""
 

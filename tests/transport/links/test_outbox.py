@@ -320,6 +320,14 @@ def test_what_goes_between_stages_keeps_to_the_window_too() -> None:
     assert wire.handed[A] == wire.handed[B] == 40 * CHUNK
 
 
+def test_each_of_several_flows_to_a_peer_has_something_to_carry() -> None:
+    outbox = filled(a=99, b=99)
+    outbox.widths[A] = 8
+    frames = outbox.due({A: 0, B: 0}, RATE // 8, 0.0)
+    to_a = sum(len(frame.body) for peer, frame in frames if peer == A)
+    assert to_a == 8 * 2 * CHUNK
+
+
 def paced(rates: dict[bytes, float], known: int, looks: int = 12) -> dict[bytes, float]:
     """Paces after so many looks at lines that carry these bytes per second at most."""
     wire = Wire(filled(a=99, b=99, c=99), slow=rates)

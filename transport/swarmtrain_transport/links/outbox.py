@@ -85,6 +85,7 @@ class _Line:
     stands: bool = False
     landed: int = 0
     queued: int = 0
+    size: int = 0
     put: int = 0
     handed: int = 0
     acked: int = 0
@@ -170,8 +171,9 @@ class Outbox:
         if frame.kind is FrameKind.BLOB and line.has_on_its_way(frame):
             return
         line.frames.append(frame)
-        line.queued += len(frame.body)
-        line.put += len(frame.body)
+        line.size = len(frame.body)
+        line.queued += line.size
+        line.put += line.size
 
     def forget(self, peer: bytes) -> None:
         """Send nothing there any more."""
@@ -363,6 +365,8 @@ class Outbox:
     def _adapt(self, bytes_per_s: int, now_s: float) -> None:
         """Windows follow what is acknowledged, looked at every OUT_WINDOW_S / 2."""
         least = max(limits.OUT_WINDOW_BYTES, bytes_per_s * limits.OUT_WINDOW_S)
+        # Flows beside each other are slow each, and known is what fewer of them have carried.
+        least = max(least, sum(self._least(peer) for peer in self._lines if self.widths))
         self._window = max(self._window, least)
         passed_s = now_s - self._looked_s
         if passed_s < limits.OUT_WINDOW_S / 2:
@@ -372,12 +376,17 @@ class Outbox:
         for peer, line in self._lines.items():
             rate = line.acked_since() / passed_s
             total += rate
-            least_here = limits.OUT_LINE_BYTES * self.widths.get(peer, 1)
-            line.window = max(least_here, 2 * rate * limits.OUT_WINDOW_S)
+            line.window = max(self._least(peer), 2 * rate * limits.OUT_WINDOW_S)
         if self._is_held and total < limits.OUT_BUSY * bytes_per_s:
             self._window = min(2 * self._window, limits.OUT_WINDOW_BYTES_MAX)
         else:
             self._window = max(least, self._window / 2)
+
+    def _least(self, peer: bytes) -> int:
+        """Bytes that may be under way to a peer in any case. To each of several flows two frames:
+        whichever has brought one first takes the next."""
+        width, size = self.widths.get(peer, 1), 2 * self._lines[peer].size
+        return limits.OUT_LINE_BYTES if width == 1 else width * size
 
     def _open_lines(self, *, is_told: bool, is_windowed: bool) -> dict[bytes, _Line]:
         """Lines with something that may go now."""
