@@ -39,15 +39,15 @@ FORGES, DIPS, BENDS, SPOILS = "forges", "dips", "bends", "spoils"
 owner pushes to one peer other bytes than it has published, or publishes what nobody can decode."""
 
 BLURS, SWELLS, VOIDS, CUTS, MISADDS = "blurs", "swells", "voids", "cuts", "misadds"
-HOLDS, STARVES, LAGS, MISNAMES = "holds sums", "starves a cell", "lags", "misnames sums"
+HOLDS, STARVES, LAGS = "holds sums", "starves a cell", "lags"
 """An owner in cells sends others sums that are no whole units, larger than parts can make them, no
-numbers, of another length, or legal and others than it names; none, none to the owners of one cell,
-or late; or it names others than it was given."""
+numbers, of another length, or legal and others than it names, or in every other op names others
+than it was given; none, none to the owners of one cell, or late."""
 
 WORDS = (REFUSES, DENIES, OMITS, WITHHOLDS)
 DRAGS = (MUTE, UNSENT, GREEDY)
 LATE = (LATE_READY, LATE_PARTS, LATE_SUMS, LATE_WORD, SUMLESS)
-SUMS = (BLURS, SWELLS, VOIDS, CUTS, MISADDS, HOLDS, STARVES, LAGS, MISNAMES)
+SUMS = (BLURS, SWELLS, VOIDS, CUTS, MISADDS, HOLDS, STARVES, LAGS)
 FORGERIES = (FORGES, DIPS, BENDS, SPOILS)
 
 _MANTISSA_BITS = 7
@@ -134,7 +134,7 @@ class Deed:
 
 def _said(kind: str, message: PeerMessage, victim: PeerId, op: OpView | None) -> PeerMessage | None:
     """Return a hostile member's version of a message, or None if it sends nothing."""
-    if kind == MISNAMES and isinstance(message, SliceDone) and message.sums:
+    if kind == MISADDS and isinstance(message, SliceDone) and message.sums:
         return _misnamed(message, op)
     if kind == MUTE and isinstance(message, _SAID):
         return None
@@ -156,7 +156,7 @@ def _said(kind: str, message: PeerMessage, victim: PeerId, op: OpView | None) ->
 
 def _misnamed(message: SliceDone, op: OpView | None) -> SliceDone:
     """Return it with another sum of another cell than its mean is made of, and signed."""
-    if op is None or op.plan_id != message.plan_id:
+    if op is None or op.plan_id != message.plan_id or op.plan.op % 2 == 0:
         return message
     other, index = (message.slice_index + 1) % op.cells.count, message.slice_index
     sums = (*message.sums[:other], bytes(32), *message.sums[other + 1 :])
@@ -194,7 +194,7 @@ def _wrong_sum(kind: str, frame: Frame, op: OpView) -> bytes:
         BLURS: first + unit / 2,
         SWELLS: 2.0**1000 if is_even else unit * 2.0**54,
         VOIDS: np.nan if is_even else -np.inf,
-        MISADDS: first + unit * 2.0**18,
+        MISADDS: first + unit * 2.0**18 * is_even,
     }.get(kind, first)
     return values.tobytes() + body[values.nbytes :]
 

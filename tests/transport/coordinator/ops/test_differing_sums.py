@@ -6,13 +6,13 @@ from collections.abc import Mapping
 import msgspec
 import pytest
 
-from swarmtrain_transport.coordinator.ops.faults import DIFFERS
 from swarmtrain_transport.coordinator.ops.op_decider import OpDecider
 from swarmtrain_transport.coordinator.ops.reports import check_signed
 from swarmtrain_transport.coordinator.ops.sheets import sheets_for
 from swarmtrain_transport.errors import RemoteFault
 from swarmtrain_transport.ledger.audit import draw
 from swarmtrain_transport.ledger.cell_sums import differences, named_twice, num_named
+from swarmtrain_transport.ledger.exclusion_rule import DIFFERS, SUM
 from swarmtrain_transport.ledger.fold import OpDecision, num_chunks, slice_root
 from swarmtrain_transport.ledger.signed_roots import (
     contribution_payload,
@@ -21,6 +21,7 @@ from swarmtrain_transport.ledger.signed_roots import (
     result_payload,
     root_over,
 )
+from swarmtrain_transport.ledger.standing import Standing
 from swarmtrain_transport.links.link import PeerId
 from swarmtrain_transport.wire.messages import Got, Have, Roots, SliceDone
 from swarmtrain_transport.wire.records import Commit, Freeze, Reassign, Skip, SliceFreeze
@@ -149,6 +150,24 @@ def test_who_differs_alone_goes_and_what_is_then_the_same_is_committed(place: in
         table.publish()
     assert isinstance(table.decide(), Commit)
     assert max(table.view.attempts) == 1
+
+
+def test_a_difference_counts_against_both_whichever_slice_is_made_again() -> None:
+    """Or one could differ from each first owner, and agree with the second."""
+    table = frozen()
+    table.publish({(4, 2): bytes(32)})
+    moved = table.decide()
+    assert isinstance(moved, Reassign)
+    user, giver = (table.view.plan.slices[index].owner for index in (4, 5))
+    assert moved.slice_index == 4 and moved.lacked == {giver: SUM}
+    table.repair()
+    table.publish()
+    commit = table.decide()
+    assert isinstance(commit, Commit)
+    standing = Standing()
+    standing.ended(table.view.plan, table.view.words, commit)
+    assert standing.owners.keys() == {user, giver}
+    assert not standing.contributors and not standing.pairs
 
 
 def test_who_differs_from_most_goes_first() -> None:

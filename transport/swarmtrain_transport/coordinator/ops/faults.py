@@ -26,7 +26,6 @@ SILENT = "owner silent"
 ALONE = "owner alone has it"
 FEW = "too few have it"
 NO_SUMS = "owner gives no sums"
-DIFFERS = "owners differ on a sum"
 """Reasons why an owner is relieved, or an op has ended without a result."""
 
 

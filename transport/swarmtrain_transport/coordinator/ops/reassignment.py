@@ -14,7 +14,7 @@ from swarmtrain_transport import limits
 from swarmtrain_transport.coordinator.ops import faults
 from swarmtrain_transport.coordinator.ops.faults import Moment
 from swarmtrain_transport.coordinator.ops.slicing import heeded
-from swarmtrain_transport.ledger.exclusion_rule import AT_ODDS, UNREACHABLE
+from swarmtrain_transport.ledger.exclusion_rule import AT_ODDS, DIFFERS, SUM, UNREACHABLE
 from swarmtrain_transport.ledger.standing import BARRED
 from swarmtrain_transport.links.link import PeerId
 from swarmtrain_transport.wire.records import Reassign, Skip, SliceFreeze
@@ -57,7 +57,9 @@ def _differs(at: Moment) -> Reassign | None:
         times, users = Counter(index for pair in pairs for index in pair), {one for one, _ in pairs}
         tries = at.view.attempts
         for *_, index in sorted((-times[i], tries[i], i not in users, i) for i in times):
-            decision = _reassign(at, index, faults.DIFFERS)
+            others = {other for pair in pairs if index in pair for other in pair} - {index}
+            words = {at.view.owners[other]: SUM for other in sorted(others)}
+            decision = _reassign(at, index, DIFFERS, words)
             if decision is not None:
                 return decision
     return None
@@ -150,7 +152,7 @@ def _reassign(
         far.update({peer: max(far.get(peer, 0), 1 if rate > 0 else 2) for peer in pair})
 
     def weight(peer: PeerId) -> tuple[int, ...]:
-        last = drawn(peer) if lacked or reason == faults.DIFFERS else order[peer]
+        last = drawn(peer) if lacked else order[peer]
         fewest = view.owners.count(peer), last
         return words[peer], view.unfit.get(peer, 0), far.get(peer, 0), *fewest
 
