@@ -431,7 +431,7 @@ def _ledger_targets() -> dict[str, Target]:
         "evidence": Target(shown_from_bytes, REMOTE, (pack_struct(shown),)),
         "proof": Target(proof_from_bytes, REMOTE, (proof.to_bytes(),)),
         "charge": Target(
-            lambda data: charge_from_bytes(data, Drawn(A, 2, 3, A, (B,), 0, 2, ())),
+            lambda data: charge_from_bytes(data, Drawn(A, 2, 3, A, (B,), 0, 2, (1,), False)),
             REMOTE,
             (proof.charge.to_bytes(),),
         ),

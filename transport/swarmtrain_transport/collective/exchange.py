@@ -633,8 +633,8 @@ class Exchange:
         return actions
 
     def _on_sums(self, peer: PeerId, frame: Frame) -> list[PeerAction]:
-        """Whoever is to have sums of our cell lacks them: those that were lost go again, each once
-        in a while, whoever asks how often."""
+        """Sums of our cell have not come where they should: those that were lost go again, each
+        once in a while, whoever asks how often."""
         view, index = self.view, frame.slice_index
         if not 0 <= index < len(view.owners) or view.cells.count == 1:
             raise RemoteFault("member", f"SUMS of slice {index} is not planned")

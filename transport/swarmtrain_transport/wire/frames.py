@@ -67,8 +67,8 @@ class FrameKind(enum.IntEnum):
     """One chunk of a cell's sum over the set that `set_id` names (`ledger.cell_sums`), from the
     owner in that cell to the owner of the slice; of its own slice to who keeps it."""
     SUMS = 16
-    """Whoever is to be sent a sum to the owner in its cell: these chunks of it, over the set that
-    `set_id` names, are here; send the others."""
+    """Wish for a cell's sum, to its owner: these chunks of it, over the set that `set_id` names,
+    are here; send the others."""
 
 
 @dataclass(frozen=True, slots=True)
