@@ -316,6 +316,7 @@ CELL_MUTANTS = {
     ),
     "C16": Mutant(
         "nobody compares what owners say of the same sum",
-        nobody_compares, _NOT_THE_MEAN, world=with_other_words,
+        nobody_compares, (("I3", ""), ("fault", "the one that was named")),
+        world=with_other_words,
     ),
 }  # fmt: skip
