@@ -169,6 +169,28 @@ class Layout:
             position += parameter.numel()
         return found
 
+    def touched(
+        self, model: nn.Module, ranges: Sequence[tuple[int, int]]
+    ) -> list[tuple[nn.Parameter, slice, slice]]:
+        """The model's parameters that parts of the vector lie in, each with the places of these
+        values in it, and in the parts one after the other.
+
+        Args:
+            ranges: (start, stop) of the parts, in order, apart.
+
+        Raises:
+            LayoutMismatch: as `read`.
+        """
+        places, found, position = self.places(model), [], 0
+        for start, stop in ranges:
+            for first, parameter in places.items():
+                low, high = max(start, first), min(stop, first + parameter.numel())
+                if low < high:
+                    there = slice(position + low - start, position + high - start)
+                    found.append((parameter, slice(low - first, high - first), there))
+            position += stop - start
+        return found
+
     def named_views(self, vector: Tensor) -> dict[str, Tensor]:
         """Each parameter's values as a float32 view into `vector`, (padded,), in its own shape.
 

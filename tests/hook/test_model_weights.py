@@ -6,6 +6,7 @@ from torch import nn
 
 from swarmtrain.models.tensors import Layout
 from swarmtrain.peer.training.model_weights import ModelWeights
+from swarmtrain_optimizers.strategies.base import Moved
 
 
 def test_float32_weights_are_replaced_in_place_and_read_back_exactly():
@@ -56,6 +57,24 @@ def test_live_weights_are_read_part_by_part_where_they_lie(dtype: torch.dtype):
     with torch.no_grad():
         model[0].weight += 1
     assert torch.equal(weights.live_weights()[0:17], weights.read_weights()[:17])
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float64])
+def test_weights_that_moved_in_parts_are_as_if_all_were_written(dtype: torch.dtype):
+    def made() -> tuple[ModelWeights, list[nn.Parameter]]:
+        torch.manual_seed(1)
+        model = nn.Sequential(nn.Linear(3, 2), nn.Linear(4, 3)).to(dtype)
+        model[1].weight.data = model[1].weight.data.t().contiguous().t()
+        assert not model[1].weight.is_contiguous()
+        return ModelWeights(model, Layout.of(model, 16)), list(model.parameters())
+
+    (whole, parameters), (parts, others) = made(), made()
+    moved = Moved(((2, 7), (9, 13), (14, 17), (21, 32)), torch.arange(23) / 3)
+    whole.write_weights(moved.put_in(whole.read_weights()))
+    parts.write_moved(moved)
+    for one, other in zip(parameters, others, strict=True):
+        assert torch.equal(one, other)
+    assert torch.equal(whole.read_weights()[:23], parts.read_weights()[:23])
 
 
 def test_float64_weights_survive_a_round_trip_within_float32():

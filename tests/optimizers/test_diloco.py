@@ -7,10 +7,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from window import PlanWindow, part_of
 
+from swarmtrain_optimizers import vectors
 from swarmtrain_optimizers.codecs.base import Codec
 from swarmtrain_optimizers.codecs.int8 import Int8
 from swarmtrain_optimizers.codecs.raw import Raw
-from swarmtrain_optimizers.strategies import synchronous
 from swarmtrain_optimizers.strategies.base import Strategy
 from swarmtrain_optimizers.strategies.diloco.strategy import DiLoCo
 
@@ -312,7 +312,7 @@ class Parts:
 def test_weights_that_moved_meanwhile_are_looked_at_piece_by_piece(
     gives: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(synchronous, "_PIECE_VALUES", 16)
+    monkeypatch.setattr(vectors, "PIECE_VALUES", 16)
     given, moved, mean = randn(2), randn(3), randn(1)
     landed = []
     for now in (moved.clone(), Parts(moved.clone(), most=16)):

@@ -3,7 +3,8 @@
 import pytest
 import torch
 
-from swarmtrain_optimizers.vectors import copied, fresh, zeros
+from swarmtrain_optimizers import vectors
+from swarmtrain_optimizers.vectors import copied, fresh, pieces, taken, zeros
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
@@ -21,6 +22,12 @@ def test_a_copy_shares_no_memory_with_what_it_is_of():
     assert not copy.requires_grad
     copy.zero_()
     assert vector.tolist() == [0, 1, 2, 3]
+
+
+def test_parts_are_taken_in_their_order_however_long_they_are(monkeypatch):
+    monkeypatch.setattr(vectors, "PIECE_VALUES", 3)
+    assert list(pieces(7)) == [slice(0, 3), slice(3, 6), slice(6, 7)] and not list(pieces(0))
+    assert taken(torch.arange(12.0), [(1, 6), (8, 8), (9, 11)]).tolist() == [1, 2, 3, 4, 5, 9, 10]
 
 
 def test_zeros_are_zeros():

@@ -1,12 +1,15 @@
 """The driver through strategies whose ops are parts, take gradients, or end a round later."""
 
+from collections.abc import Callable
 from dataclasses import replace
 
 import pytest
 import torch
 
+from swarmtrain.peer.arithmetic import TensorContribution
 from swarmtrain.peer.training.driver import Driver
 from swarmtrain.peer.training.own_work import OwnPart
+from swarmtrain_optimizers import vectors
 from swarmtrain_optimizers.codecs.raw import Raw
 from swarmtrain_optimizers.schedule import warmup_cosine
 from swarmtrain_optimizers.strategies.base import Strategy, SwarmFacts
@@ -16,7 +19,9 @@ from swarmtrain_optimizers.strategies.diloco.strategy import DiLoCo
 from swarmtrain_optimizers.strategies.eager.strategy import Eager
 from swarmtrain_optimizers.strategies.fedavg_m.strategy import FedAvgM
 from swarmtrain_optimizers.strategies.streaming.strategy import Streaming
+from swarmtrain_transport import limits
 from swarmtrain_transport.arithmetic import Window
+from swarmtrain_transport.blocks.manifest import ArraySpec, manifest_of
 from swarmtrain_transport.result import OpResult, SliceResult
 
 torch.set_num_threads(1)
@@ -230,6 +235,76 @@ def test_fragments_are_under_way_at_once_and_each_is_merged_in_its_place() -> No
     assert driver.is_waiting and driver.op == 2 and held.vector.tolist() == [-1.0] * 8 + [-6.0] * 8
     driver.end_op(committed(3, torch.full((8,), 2.0), (OTHER,)))
     assert not driver.is_waiting and held.vector.tolist() == [-3.0] * 8 + [-6.0] * 8
+
+
+def streaming(**settings: float) -> Streaming:
+    more = {"inner_steps": 4, "delay_steps": 1, "lr": 0.7, "momentum": 0.9} | settings
+    return Streaming(
+        SIZE, fragments=(((0, 4), (8, 12)), ((4, 8), (12, SIZE))), error_feedback=True, mixing=0.5,
+        **more,  # type: ignore[arg-type]
+    )  # fmt: skip
+
+
+def eager(name: type[Delayed] = Eager) -> Delayed:
+    return name(SIZE, inner_steps=2, lr=0.7, momentum=0.9, error_feedback=True)
+
+
+def noise(seed: int, size: int = SIZE) -> torch.Tensor:
+    return torch.randn(size, generator=torch.Generator().manual_seed(seed))
+
+
+def lived(strategy: Strategy, held: Held | None = None) -> tuple[Driver, Held]:
+    """A peer after some ops, of which one is skipped and one in part without it, in chunks that no
+    piece fits."""
+    driver, held = driven(strategy, held=held, snapshot_rounds=100)
+    for op in range(1, 8):
+        while not driver.is_due:
+            held.vector = held.vector - noise(10 * op)
+            driver.stepped(8)
+        driver.contribute()
+        held.vector = held.vector - noise(10 * op + 1)
+        driver.stepped(8)
+        if op == 3:
+            driver.skip(op)
+            continue
+        size = strategy.exchange(op).num_values
+        mean, cut = TensorContribution(noise(op, size)), size // 2
+        window = Window("int8", 2, -24, 9)
+        slices = tuple(
+            SliceResult(start, stop, who, tuple(
+                mean.encode(at, min(at + 6, stop), window) for at in range(start, stop, 6)
+            ))
+            for start, stop, who in ((0, cut, (ME, OTHER)), (cut, size, (ME, OTHER)[op == 5 :]))
+        )  # fmt: skip
+        driver.end_op(OpResult(op, window, 6, size, slices, b"", b"", replayed=False))
+    return driver, held
+
+
+@pytest.mark.parametrize("make", [streaming, eager, lambda: eager(Delayed)])
+def test_no_bit_depends_on_the_pieces_that_are_worked_on(
+    make: Callable[[], Strategy], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    found = set()
+    for values in (1, 5, 8, 100):
+        monkeypatch.setattr(vectors, "PIECE_VALUES", values)
+        driver, held = lived(make())
+        arrays = (*driver.strategy.state_arrays(), *driver.strategy.local_arrays())
+        data = b"".join(array.numpy().tobytes() for _, array in arrays)
+        found.add((driver.root, data, held.vector.numpy().tobytes()))
+    assert len(found) == 1
+
+
+@pytest.mark.parametrize("make", [streaming, eager])
+@pytest.mark.parametrize("num_bytes", [4, 12, 40, 1 << 20])
+def test_a_root_of_which_only_the_changed_chunks_were_hashed_is_that_of_all(
+    make: Callable[[], Strategy], num_bytes: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(limits, "STATE_CHUNK_BYTES", num_bytes)
+    driver, _ = lived(make())
+    arrays = driver.strategy.state_arrays()
+    specs = tuple(ArraySpec(name, SIZE) for name, _ in arrays)
+    whole = manifest_of(bytes(32), specs, [array.numpy().data.cast("B") for _, array in arrays])
+    assert driver.root == whole.root
 
 
 def test_gradients_are_given_and_everybody_makes_the_step() -> None:

@@ -41,6 +41,17 @@ def test_only_what_is_not_finite_is_forgotten():
     assert torch.equal(optimizer.state[model.weight]["exp_avg"], kept)
 
 
+def test_of_weights_that_stay_nothing_is_forgotten():
+    model = nn.Linear(3, 2)
+    optimizer = torch.optim.AdamW(model.parameters())
+    moments = Moments(optimizer)
+    stepped(model, optimizer)
+    with torch.no_grad():
+        model.bias[1] = torch.inf
+    assert moments.forget_broken([model.weight]) == 0 and len(optimizer.state) == 2
+    assert moments.forget_broken([model.bias]) == 1 and list(optimizer.state) == [model.weight]
+
+
 def test_the_built_in_trainer_learns_on_after_a_nan_with_a_small_rate_at_first():
     peer = trainer()
     for _ in range(10):

@@ -15,7 +15,7 @@ from swarmtrain.peer.arithmetic import ChunkSum
 from swarmtrain.simulate.faults.plan import COORDINATOR
 from swarmtrain.simulate.processes.coordinator import SimCoordinator
 from swarmtrain.simulate.world import World
-from swarmtrain_optimizers.strategies import synchronous
+from swarmtrain_optimizers.strategies import anchored
 from swarmtrain_optimizers.strategies.diloco import strategy as diloco
 from swarmtrain_optimizers.strategies.diloco.strategy import DiLoCo
 from swarmtrain_transport.collective.taker import Taker
@@ -254,7 +254,7 @@ def one_peer_steps_with_torch_sgd() -> Iterator[None]:
 
     with (
         replaced(diloco, "nesterov", make_nesterov),
-        replaced(synchronous, "outer_step", make_step),
+        replaced(anchored, "outer_step", make_step),
     ):
         yield
 

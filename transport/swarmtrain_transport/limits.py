@@ -763,6 +763,21 @@ OUT_LOOKS_LOST = 10
 OUT_BUSY = 0.8
 """From this share of its known rate on a link is taken to be filled."""
 
+OUT_PACE_ROOM = 1.1
+OUT_PACE_LOOKS = 3
+OUT_PACE_KEEP = 0.97
+"""Flows that share our link are paced to so much more than it is known to carry, or than they have
+carried in so many looks in a row at best, as it may carry more. The best falls to this at each
+look: what stood still for a moment, or came in a burst, says little of a way."""
+
+OUT_PACE_GROWTH = 4
+OUT_PACE_LEAST = 0.5
+"""A flow with a slow receiver is paced to so many times what it has moved at best, and to so much
+of an even share at least: it may have just begun."""
+
+OUT_PACE_STEP = 0.1
+"""A pace that differs by less from the one before is left as it is."""
+
 FLOWS_MAX = 16
 """TCP flows for what is large to one peer: at 100 ms and 1 % of packets lost one that takes a loss
 for a full link carries 1.4 Mbit/s."""
@@ -815,7 +830,7 @@ RATE_SPREAD = 100.0
 """A peer's own word on its rate counts up to this multiple of the median: enough for a fibre line
 among modems, and no single boast takes the whole vector."""
 
-PACE_KEEP = 0.7
+PACE_KEEP = 0.97
 """Weight of the past in the moving average: a change of the network counts after two or three
 ops."""
 

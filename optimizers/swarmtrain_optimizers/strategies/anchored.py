@@ -1,19 +1,18 @@
 """The common part of strategies with one anchor: their buffers, and the checks of these.
 
-The anchor and the outer optimizer's state are written into new buffers, which take their place
-when nothing can fail any more: until then the old state is whole, and after it that memory is
-free. Not here: the fate of a peer's
-own work, which every strategy decides for itself.
+An outer step is made piece by piece in place, or into new buffers, which take the old ones' place
+when nothing can fail any more. Not here: the fate of a peer's own work, which every strategy
+decides for itself.
 """
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping, Sequence
 
 import torch
 from torch import Tensor
 
 from swarmtrain_optimizers.exclusions import Exclusions
 from swarmtrain_optimizers.outer import OuterTransform, outer_step
-from swarmtrain_optimizers.strategies.base import Exchange, OpKind
+from swarmtrain_optimizers.strategies.base import Exchange, OpKind, Values
 from swarmtrain_optimizers.strategies.checks import check_arrays, check_vector, is_finite
 from swarmtrain_optimizers.vectors import copied, fresh, zeros
 
@@ -147,13 +146,9 @@ class Anchored:
         self._anchor, self._state = self._spare_anchor, self._spare_state
         self._drop_spares()
 
-    def _carried(self, now: Tensor) -> Tensor:
-        """theta of a peer that did not contribute: it moves along with the anchor.
-
-        Where theta was the anchor it becomes the new anchor, still in the spare buffer, exactly.
-        """
-        moved = now + (self._spare_anchor - self._anchor)
-        return torch.where(now == self._anchor, self._spare_anchor, moved)
+    def _step_in_place(self, outer: OuterTransform, mean: Values, piece: slice) -> None:
+        anchor, state = self._anchor[piece], tuple(array[piece] for array in self._state)
+        outer_step(outer, mean[piece], anchor, state, anchor, state)
 
     def _check(self, tensor: Tensor, name: str) -> None:
         check_vector(tensor, name, self._num_values, self._dtype)
@@ -192,3 +187,17 @@ class Giving(Anchored):
     def _forget(self) -> None:
         self._dropped = ()
         self._exclusions.reset()
+
+
+def carried(now: Tensor, old: Tensor, new: Tensor) -> Tensor:
+    """theta of a peer that did not contribute, a new tensor: it moves along with the anchor, and
+    where it was the old one it becomes the new one, exactly."""
+    return torch.where(now == old, new, now + (new - old))
+
+
+def within(ranges: Sequence[tuple[int, int]], piece: slice) -> Iterator[tuple[int, int]]:
+    """The parts of these ranges that lie in a piece, counted from its begin."""
+    for start, stop in ranges:
+        low, high = max(start, piece.start), min(stop, piece.stop)
+        if low < high:
+            yield low - piece.start, high - piece.start

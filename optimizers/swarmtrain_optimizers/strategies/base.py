@@ -149,14 +149,37 @@ class Strategy(Protocol):
         """End the op without a result: parameters, momentum and error feedback stay."""
 
 
+@dataclass(frozen=True, slots=True)
+class Moved:
+    """Weights to go on from, where they are others than they were.
+
+    Attributes:
+        ranges: (start, stop) parts of the padded vector, in order, apart; () where none moved.
+        values: values of these parts one after the other; only read, and before the strategy's next
+            call.
+    """
+
+    ranges: tuple[tuple[int, int], ...]
+    values: Tensor
+
+    def put_in(self, weights: Tensor) -> Tensor:
+        """Write them into (num_values,) the weights as they were, which are returned."""
+        position = 0
+        for start, stop in self.ranges:
+            weights[start:stop] = self.values[position : position + stop - start]
+            position += stop - start
+        return weights
+
+
 @runtime_checkable
 class StepsInPlace(Protocol):
-    """A strategy that makes its part when it is asked for, and steps piece by piece where its state
-    lies: neither difference, mean nor new state is ever there as a whole vector beside the old."""
+    """A strategy that steps piece by piece where its state lies: neither mean nor new state is ever
+    there as a whole vector beside the old. An op changes the shared state in its ranges alone."""
 
-    def difference(self, weights: Tensor, op: int = 1) -> Values:
-        """Do what `pseudo_gradient` does without a copy: `weights` become the strategy's own.
-        The returned values hold until the op ends."""
+    def difference(self, weights: Values, op: int = 1) -> Values:
+        """Do what `pseudo_gradient` does, without a copy of its own: `weights` are read before this
+        returns, and a tensor becomes the strategy's own. The returned values hold until the op
+        ends."""
 
     def land(
         self,
@@ -167,25 +190,33 @@ class StepsInPlace(Protocol):
         *,
         op: int = 1,
         own_share: float | None = None,
-    ) -> Tensor:
+    ) -> Tensor | Moved:
         """Do what `apply` does, in place; any error but ValueError leaves a torn state.
 
         Args:
             mean: the mean of `apply`, read in order.
             included: see `apply`.
             weights_now: the weights of `apply`, read in order; a tensor becomes the strategy's own.
-                None: those that `difference` had.
+                None: no step was made since `difference`.
             decoded_own: see `apply`; read in order.
             op: see `apply`.
             own_share: see `apply`.
 
         Returns:
             (num_values,) the weights to go on from, to be read before the next call; they may be
-            the live anchor.
+            the live anchor. Or where they are others than `weights_now`.
 
         Raises:
             ValueError: as `apply`; nothing changed.
         """
+
+
+@runtime_checkable
+class LiesInPieces(Protocol):
+    """A strategy whose `state_arrays` are joined from pieces when they are asked for."""
+
+    def state_pieces(self) -> list[tuple[str, list[Tensor]]]:
+        """Name and pieces of each of these arrays, in order, live buffers; never write to them."""
 
 
 @dataclass(frozen=True, slots=True)

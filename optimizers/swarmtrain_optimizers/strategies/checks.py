@@ -5,6 +5,8 @@ from collections.abc import Mapping, Sequence
 import torch
 from torch import Tensor
 
+from swarmtrain_optimizers.strategies.base import Values
+
 _PIECE_VALUES = 1 << 20
 
 
@@ -20,6 +22,17 @@ def check_vector(tensor: Tensor, name: str, num_values: int, dtype: torch.dtype)
             f"{name} is {tuple(tensor.shape)} {tensor.dtype} on {tensor.device}; "
             f"wanted {wanted} {dtype} on cpu"
         )
+
+
+def check_lengths(num_values: int, **vectors: Values | None) -> None:
+    """Refuse what is there and not of this length, named by its keyword.
+
+    Raises:
+        ValueError: something is.
+    """
+    for name, values in vectors.items():
+        if values is not None and values.numel() != num_values:
+            raise ValueError(f"{name} has {values.numel()} values, wanted {num_values}")
 
 
 def check_arrays(

@@ -8,7 +8,7 @@ were when the op began are the only whole vectors. Not here: the exchange, and t
 whose state stays with its peer from round to round.
 """
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 
 import torch
 from torch import Tensor
@@ -19,15 +19,11 @@ from swarmtrain_optimizers.error_feedback import (
     check_cover,
     check_decoded,
 )
-from swarmtrain_optimizers.outer import OuterTransform, outer_step
-from swarmtrain_optimizers.strategies.anchored import Giving
+from swarmtrain_optimizers.outer import OuterTransform
+from swarmtrain_optimizers.strategies.anchored import Giving, carried, within
 from swarmtrain_optimizers.strategies.base import Values
-from swarmtrain_optimizers.strategies.checks import is_finite
-from swarmtrain_optimizers.vectors import copied, fresh
-
-_PIECE_VALUES = 262_144
-"""Values per pass: temporaries stay in a cache."""
-
+from swarmtrain_optimizers.strategies.checks import check_lengths, is_finite
+from swarmtrain_optimizers.vectors import copied, fresh, pieces, taken
 
 _NEARLY = 0.9
 """Speeds are measured, and no two peers have the same: who needs up to a ninth longer for a round
@@ -157,7 +153,7 @@ class Synchronous(Giving):
         """
         return self.difference(copied(weights), op)[:]
 
-    def difference(self, weights: Tensor, op: int = 1) -> Values:
+    def difference(self, weights: Values, op: int = 1) -> Values:
         """Make the part of `pseudo_gradient` when it is asked for; see `StepsInPlace`.
 
         Raises:
@@ -165,6 +161,8 @@ class Synchronous(Giving):
         """
         if self._pending is not None:
             raise RuntimeError("an op is under way: end it with apply() or skip() first")
+        if not isinstance(weights, Tensor):
+            weights = taken(weights, ((0, weights.numel()),), self._dtype)
         self._check(weights, "weights")
         self._pending = _Difference(self._anchor, weights.detach(), self._feedback)
         return self._pending
@@ -206,9 +204,7 @@ class Synchronous(Giving):
         Raises:
             ValueError: as `apply`; nothing changed.
         """
-        for name, values in (("mean", mean), ("weights_now", weights_now)):
-            if values is not None and values.numel() != self._num_values:
-                raise ValueError(f"{name} has {values.numel()} values, wanted {self._num_values}")
+        check_lengths(self._num_values, mean=mean, weights_now=weights_now)
         outer, pending = self._outer_of(op), self._pending
         if pending is None:
             return self._carry(mean, outer, weights_now)
@@ -221,7 +217,7 @@ class Synchronous(Giving):
         self._dropped = self._exclusions.record(included)
         waits = self._feedback is None and not all(here for _, _, here in included)
         is_anchor = weights_now is None and not waits and not self._dropped
-        for piece in self._pieces():
+        for piece in pieces(self._num_values):
             delta = pending.plain(piece) if waits else None
             if self._feedback is not None:
                 self._settle(pending, included, decoded_own, piece)
@@ -249,16 +245,8 @@ class Synchronous(Giving):
             self._feedback.drop()
         return super().drop_broken(weights)
 
-    def _pieces(self) -> Iterator[slice]:
-        for start in range(0, self._num_values, _PIECE_VALUES):
-            yield slice(start, min(start + _PIECE_VALUES, self._num_values))
-
-    def _step_in_place(self, outer: OuterTransform, mean: Values, piece: slice) -> None:
-        anchor, state = self._anchor[piece], tuple(array[piece] for array in self._state)
-        outer_step(outer, mean[piece], anchor, state, anchor, state)
-
     def _is_same(self, one: Values, other: Tensor) -> bool:
-        return all(torch.equal(one[piece], other[piece]) for piece in self._pieces())
+        return all(torch.equal(one[piece], other[piece]) for piece in pieces(other.numel()))
 
     def _carry(self, mean: Values, outer: OuterTransform, weights_now: Values | None) -> Tensor:
         """theta of a peer that did not contribute: it moves along with the anchor. Where it was the
@@ -269,11 +257,10 @@ class Synchronous(Giving):
         weights = weights_now
         if not isinstance(weights, Tensor):
             weights = fresh(self._num_values, self._dtype)
-        for piece in self._pieces():
+        for piece in pieces(self._num_values):
             old, now = self._anchor[piece].clone(), weights_now[piece]
             self._step_in_place(outer, mean, piece)
-            new = self._anchor[piece]
-            weights[piece] = torch.where(now == old, new, now + (new - old))
+            weights[piece] = carried(now, old, self._anchor[piece])
         return weights
 
     def _settle(
@@ -319,11 +306,3 @@ class Synchronous(Giving):
         self._pending = None
         if self._feedback is not None:
             self._feedback.drop()
-
-
-def within(ranges: Sequence[tuple[int, int]], piece: slice) -> Iterator[tuple[int, int]]:
-    """The parts of these ranges that lie in a piece, counted from its begin."""
-    for start, stop in ranges:
-        low, high = max(start, piece.start), min(stop, piece.stop)
-        if low < high:
-            yield low - piece.start, high - piece.start

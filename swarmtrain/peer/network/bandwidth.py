@@ -149,6 +149,7 @@ class Bandwidth:
         stats.up_bytes_per_s = self._rates.up_bytes_per_s
         stats.down_bytes_per_s = self._rates.down_bytes_per_s
         stats.waiting = self._outbox.waiting(self._link.acknowledged(), now_s)
+        self._link.pace(self._outbox.paces(stats.up_bytes_per_s, now_s))
         stats.is_leaving = self._is_leaving
         if not self._outbox.is_empty:  # a connection was made anew
             self._flush_soon()

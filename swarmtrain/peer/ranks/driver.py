@@ -251,7 +251,7 @@ class RankDriver(Driver):
             weights = torch.full_like(weights, torch.nan)
         return super()._without_broken(weights)
 
-    def _image(self, op: int, *, copy: bool) -> StateImage:
+    def _image(self, op: int, *, copy: bool, before: StateManifest | None = None) -> StateImage:
         """Rank 0 alone describes the state."""
         return StateImage(op, StateManifest(self._layout, (), ()), None)
 

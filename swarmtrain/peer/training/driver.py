@@ -36,6 +36,7 @@ from swarmtrain_optimizers.strategies.base import (
     KeepsBase,
     KeepsPace,
     KnowsAhead,
+    Moved,
     OpKind,
     Probing,
     StepsAlone,
@@ -46,6 +47,7 @@ from swarmtrain_optimizers.strategies.base import (
 )
 from swarmtrain_optimizers.strategies.checks import is_finite
 from swarmtrain_transport.actions import LoadState
+from swarmtrain_transport.blocks.manifest import StateManifest
 from swarmtrain_transport.links.link import PeerId
 from swarmtrain_transport.result import OpResult
 from swarmtrain_transport.wire.records import Turn
@@ -68,7 +70,15 @@ class ReadsInParts(Protocol):
     """Weights that need not be copied as a whole to be looked at."""
 
     def live_weights(self) -> Values:
-        """(padded,) float32 on the CPU; to be asked before they change."""
+        """(padded,) float32 on the CPU; to be asked before they change. A tensor is a copy."""
+
+
+@runtime_checkable
+class WritesInParts(Protocol):
+    """Weights of which a part can be replaced."""
+
+    def write_moved(self, moved: Moved) -> None:
+        """Go on from these weights where they are others; only read, and not kept."""
 
 
 @runtime_checkable
@@ -167,6 +177,7 @@ class Driver:
         self._put = put
         self._steps_alone, self._confine = steps_alone, confine
         self.root = b""
+        self._manifest: StateManifest | None = None
         self.samples_so_far = self.round_samples = 0
         self._contribution = contribution
         self._decode = decode
@@ -319,7 +330,7 @@ class Driver:
         op = self._next_op
         values: Values
         if isinstance(self._strategy, StepsInPlace):
-            values = self._strategy.difference(self._read(), op)
+            values = self._strategy.difference(self._live(), op)
         else:
             values = self._strategy.pseudo_gradient(self._read(), op)
         meanwhile = self._strategy.weights_under_way()
@@ -439,7 +450,7 @@ class Driver:
         is_broken = given is not None and self._is_lost(given.values, included)
         weights = self._stepped(result, included, given, is_dropped=is_spent)
         if is_broken:
-            weights = self._without_broken(weights)
+            weights = self._without_broken(self._all_of(weights))
         self._go_on_from(weights, result)
         self.included = given is not None and any(here for _, _, here in included)
         if isinstance(self._strategy, KeepsBase) and not self.included:
@@ -451,7 +462,10 @@ class Driver:
                 self._ended(result.op)
             self._began, self._stale = result.op, 0
         self.op = result.op
-        return self._image(result.op, copy=result.is_kept or self._is_copied(result.op))
+        copy = result.is_kept or self._is_copied(result.op)
+        moves_little = isinstance(self._strategy, StepsInPlace) and self._confine is None
+        before = self._manifest if moves_little else None
+        return self._image(result.op, copy=copy, before=before)
 
     def _spans(self, result: OpResult) -> dict[PeerId, int]:
         """Rounds of work in each contributor's part: those since it was in an op that we saw.
@@ -469,7 +483,7 @@ class Driver:
         given: _Given | None,
         *,
         is_dropped: bool,
-    ) -> Tensor:
+    ) -> Tensor | Moved:
         """The strategy's step with a committed result, and the weights to go on from.
 
         Args:
@@ -508,16 +522,25 @@ class Driver:
         self.op = -1  # whatever ends this in the middle, a torn state is nobody's
         return strategy.land(mean, included, now, decoded, op=op, own_share=own_share)
 
-    def _go_on_from(self, weights: Tensor, result: OpResult) -> None:
+    def _all_of(self, weights: Tensor | Moved) -> Tensor:
+        """(padded,) the weights, if they are told where they are others than now."""
+        if isinstance(weights, Tensor):
+            return weights
+        return weights.put_in(self._weights.read_weights())
+
+    def _go_on_from(self, weights: Tensor | Moved, result: OpResult) -> None:
         """Take the weights of an outer step. Codecs without a level for zero, and peers that give
         what they should not, move values that nobody trains; and a subspace may have turned. The
         anchor goes through that once, also where the weights are the anchor itself."""
         if self._confine is not None:
-            anchor = self._anchor()
+            weights, anchor = self._all_of(weights), self._anchor()
             self._confine(anchor, result.turns)
             if weights.data_ptr() != anchor.data_ptr():
                 self._confine(weights, result.turns)
-        self._weights.write_weights(weights)
+        if isinstance(weights, Moved) and isinstance(self._weights, WritesInParts):
+            self._weights.write_moved(weights)
+        else:
+            self._weights.write_weights(self._all_of(weights))
 
     def _live(self) -> Values:
         """The live weights for somebody who looks at one part after the other."""
@@ -633,9 +656,10 @@ class Driver:
         self._stale = 0
         self.op = self._began = op
 
-    def _image(self, op: int, *, copy: bool) -> StateImage:
+    def _image(self, op: int, *, copy: bool, before: StateManifest | None = None) -> StateImage:
         image = image_of(
-            self._strategy, self._layout, self._num_values, op, copy=copy, put=self._put
-        )
-        self.root = image.manifest.root
+            self._strategy, self._layout, self._num_values, op, copy=copy, put=self._put,
+            before=before,
+        )  # fmt: skip
+        self._manifest, self.root = image.manifest, image.manifest.root
         return image

@@ -15,12 +15,12 @@ from typing import Protocol
 import torch
 from torch import Tensor, nn
 
-from swarmtrain.models.copies import to_host
+from swarmtrain.models.copies import to_device, to_host
 from swarmtrain.models.tensors import Layout, ParameterSpec
 from swarmtrain.peer.arithmetic import Chunked
 from swarmtrain.peer.training.moments import Moments
 from swarmtrain_optimizers.codecs.base import on_host
-from swarmtrain_optimizers.strategies.base import Values
+from swarmtrain_optimizers.strategies.base import Moved, Values
 
 
 class FlatPlaces(Protocol):
@@ -104,6 +104,20 @@ class ModelWeights:
             self._cut_off = cut_off.nan_to_num_(nan=0.0, posinf=0.0, neginf=0.0)
         self._written()
 
+    def write_moved(self, moved: Moved) -> None:
+        """Go on from these weights where they are others. All of them are written where a type
+        rounds, or ranks write at once.
+
+        Raises:
+            LayoutMismatch: as `read_weights`; no weight changed.
+        """
+        layout = self._layout
+        if isinstance(layout, Layout) and {spec.dtype for spec in layout.parameters} == {"float32"}:
+            write_moved(self._model, layout, moved, self._moments)
+            self._written()
+        else:
+            self.write_weights(moved.put_in(self.read_weights()))
+
     def _within_range(self, vector: Tensor) -> Tensor:
         """`vector`, or a copy where a value is beyond what its parameter's type can hold."""
         if not self._largest or not vector.numel():
@@ -124,7 +138,7 @@ _SHORT_DTYPES = frozenset({"bfloat16", "float16", "float8_e4m3fn", "float8_e5m2"
 
 def live_values(model: nn.Module, layout: Layout, cut_off: Tensor | None = None) -> Values:
     """The model's parameters as one vector that is nowhere as a whole: (padded,) float32 on the
-    CPU, a parameter of which is read when it is asked for.
+    CPU, a parameter of which is read when it is asked for. What is on a device is copied.
 
     Args:
         model: model with that layout; a caller has the values of that moment.
@@ -135,6 +149,9 @@ def live_values(model: nn.Module, layout: Layout, cut_off: Tensor | None = None)
         LayoutMismatch: the model has another layout.
     """
     places = layout.places(model)
+    if any(parameter.device.type != "cpu" for parameter in places.values()):
+        whole = layout.read(model)  # a device copies all at once best
+        return whole if cut_off is None else whole.add_(cut_off)
 
     def make(start: int, stop: int, out: Tensor | None) -> Tensor:
         found = _on_host(places[start]) if start in places else on_host(stop - start).zero_()
@@ -143,6 +160,38 @@ def live_values(model: nn.Module, layout: Layout, cut_off: Tensor | None = None)
         return found if out is None else out.copy_(found)
 
     return Chunked(tuple(dict.fromkeys((*places, layout.num_values, layout.padded))), make)
+
+
+def write_moved(
+    model: nn.Module, layout: Layout, moved: Moved, moments: Moments | None = None
+) -> int:
+    """Let a model go on from weights where they are others.
+
+    Args:
+        model: model with that layout.
+        layout: places of the parameters in the vector.
+        moved: weights that are others.
+        moments: forgets what is broken of parameters that change.
+
+    Returns:
+        Number of parameters of which something was forgotten.
+
+    Raises:
+        LayoutMismatch: the model has another layout; no weight changed.
+    """
+    touched = layout.touched(model, moved.ranges)
+    forgotten = 0 if moments is None else moments.forget_broken(one for one, _, _ in touched)
+    pairs = list[tuple[Tensor, Tensor]]()
+    for parameter, places, there in touched:
+        one, values = parameter.detach(), moved.values[there]
+        if one.is_contiguous():
+            pairs.append((values, one.view(-1)[places]))
+        else:
+            flat = one.flatten()
+            flat[places] = values.to(flat.device)
+            one.copy_(flat.view(one.shape))
+    to_device(pairs)
+    return forgotten
 
 
 def _on_host(parameter: Tensor) -> Tensor:

@@ -12,7 +12,7 @@ optimizers: others make theirs again, and zero would all but stop Rprop, which r
 steps. Not here: state that belongs to no parameter.
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from typing import Any
 
 import torch
@@ -37,17 +37,25 @@ class Moments:
             if (state := optimizer.state.get(parameter)) and (makes_at_once or _is_unused(state))
         )
 
-    def forget_broken(self) -> int:
+    def forget_broken(self, among: Iterable[Tensor] | None = None) -> int:
         """Drop what is remembered of each trained parameter that is not finite now, or of which
         something remembered is not.
 
         Call it before the weights are replaced. It costs one reading of weights and state.
 
+        Args:
+            among: parameters that are replaced, None for all.
+
         Returns:
             Number of parameters of which something was forgotten.
         """
         state = self._optimizer.state
-        remembered = [one for one in _trained(self._optimizer) if state.get(one)]
+        replaced = None if among is None else {id(one) for one in among}
+        remembered = [
+            one
+            for one in _trained(self._optimizer)
+            if state.get(one) and (replaced is None or id(one) in replaced)
+        ]
         broken = [
             parameter
             for parameter in remembered

@@ -4,14 +4,14 @@ The state is the strategy's arrays without padding, one after the other, float32
 the ledger attests.
 """
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
 import numpy as np
 import torch
 from torch import Tensor
 
-from swarmtrain_optimizers.strategies.base import Strategy
+from swarmtrain_optimizers.strategies.base import LiesInPieces, Strategy
 from swarmtrain_transport import limits
 from swarmtrain_transport.actions import LoadState
 from swarmtrain_transport.blocks.manifest import (
@@ -45,7 +45,7 @@ class StateImage:
 
 def image_of(
     strategy: Strategy, layout: bytes, num_values: int, op: int, *, copy: bool,
-    put: Put | None = None,
+    put: Put | None = None, before: StateManifest | None = None,
 ) -> StateImage:  # fmt: skip
     """Return the strategy's state after an op, as a manifest with its bytes.
 
@@ -56,19 +56,31 @@ def image_of(
         op: op after which the state is taken.
         copy: True if the bytes are kept, and not only their hashes.
         put: takes the bytes; None to keep them in memory.
+        before: manifest of the state before a strategy's step with this op, which has changed
+            values of its exchange alone; None to hash all. Bytes that others get are hashed anyway.
     """
-    arrays = strategy.state_arrays()
+    if isinstance(strategy, LiesInPieces):
+        arrays = strategy.state_pieces()
+    else:
+        arrays = [(name, [array]) for name, array in strategy.state_arrays()]
     specs = tuple(ArraySpec(name, num_values) for name, _ in arrays)
-    parts = [
-        array[:num_values].numpy().astype("<f4", copy=False).data.cast("B") for _, array in arrays
-    ]
+    parts = [part for _, pieces in arrays for part in _bytes_of(pieces, num_values)]
     if not copy:
-        return StateImage(op, manifest_of(layout, specs, parts), None)
+        changed = strategy.exchange(op).ranges
+        return StateImage(op, manifest_of(layout, specs, parts, before, changed), None)
     pieces = None if put is None else put(parts, limits.STATE_CHUNK_BYTES)
     if pieces is not None:
         return StateImage(op, manifest_of(layout, specs, parts), pieces)
     manifest, chunks = describe_state(layout, specs, b"".join(parts))
     return StateImage(op, manifest, tuple(memoryview(chunk) for chunk in chunks))
+
+
+def _bytes_of(pieces: Sequence[Tensor], num_values: int) -> Iterator[memoryview]:
+    """Yield the first values of an array that lies in pieces."""
+    for piece in pieces:
+        if num_values > 0:  # a view of nothing cannot be cast
+            yield piece[:num_values].numpy().astype("<f4", copy=False).data.cast("B")
+        num_values -= piece.numel()
 
 
 def arrays_of(

@@ -31,11 +31,11 @@ from swarmtrain.models.tensors import Layout
 from swarmtrain.peer.network.memory import give_back
 from swarmtrain.peer.training.driver import Driver
 from swarmtrain.peer.training.gradients import Gradients, memory_told
-from swarmtrain.peer.training.model_weights import live_values
+from swarmtrain.peer.training.model_weights import live_values, write_moved
 from swarmtrain.peer.training.moments import Moments
 from swarmtrain.peer.training.probing import Probe
 from swarmtrain_optimizers.schedule import fresh_optimizer_ramp, warmup_cosine
-from swarmtrain_optimizers.strategies.base import Direction, Values
+from swarmtrain_optimizers.strategies.base import Direction, Moved, Values
 
 PieceSource = Callable[[], Sequence[bytes] | None]
 """Asked before every inner step: the pieces of a new lease, or None to go on with the old ones.
@@ -140,6 +140,11 @@ class BuiltinTrainer:
         if self._moments.forget_broken():
             self._is_fresh, self._steps_since_fresh = True, 0
         self.layout.write(self.model, vector)
+
+    def write_moved(self, moved: Moved) -> None:
+        """Train on from weights where they are others; see `write_weights`."""
+        if write_moved(self.model, self.layout, moved, self._moments):
+            self._is_fresh, self._steps_since_fresh = True, 0
 
     def step_for(self, driver: Driver) -> float:
         """Make the inner step that a driver's strategy is made of.

@@ -18,6 +18,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 
 import numpy as np
+import numpy.typing as npt
 
 from swarmtrain.simulate.checks.decided import Decided
 from swarmtrain.simulate.checks.sums import NamedSums
@@ -40,14 +41,16 @@ class _Op:
         of: cell of each member.
         owners: every owner that each slice has had, by attempt.
         sets: sets that an owner may sum, by name.
-        sums: sums made again, by slice, chunk and name.
+        totals: whole vectors' sums made again, by name.
+        sums: chunks of these without the part of who gives them, by giver, slice, chunk and name.
     """
 
     plan: Plan
     of: Mapping[PeerId, int]
     owners: list[list[PeerId]] = field(default_factory=list)
     sets: dict[int, tuple[PeerId, ...]] = field(default_factory=dict)
-    sums: dict[tuple[int, int, int], bytes] = field(default_factory=dict)
+    totals: dict[int, npt.NDArray[np.float64]] = field(default_factory=dict)
+    sums: dict[tuple[PeerId, int, int, int], bytes] = field(default_factory=dict)
 
     def cell_of(self, index: int) -> int:
         """Return the cell in which a slice is owned."""
@@ -156,13 +159,13 @@ class CellChecks:
         if op is None or peer in self._scene.hostile or not 0 <= frame.slice_index < len(op.owners):
             return
         index, cell = frame.slice_index, op.of.get(peer, -1)
-        tries, near = op.owners[index], op.near(cell, index)
-        named = tries[frame.attempt : frame.attempt + 1]
+        named = op.owners[index][frame.attempt : frame.attempt + 1]
         if frame.kind is FrameKind.PART:
             is_right = named == [target] and cell == op.cell_of(index)
         elif frame.kind is FrameKind.SUM:
             is_named = named == [peer if cell == op.cell_of(index) else target]
-            is_right = is_named and peer in near and target in op.takers(cell, index)
+            is_near = peer in op.near(cell, index)
+            is_right = is_named and is_near and target in op.takers(cell, index)
         elif frame.kind is FrameKind.SUMS:
             of = op.of.get(target, -1)
             is_named = named == [target if of == op.cell_of(index) else peer]
@@ -170,7 +173,7 @@ class CellChecks:
         elif frame.kind is FrameKind.RESULT:
             is_owner, is_near = named == [peer], op.of.get(target) == cell
             relays = is_owner and target in op.near(op.of.get(target, -1), index)
-            is_right = (is_near and (is_owner or peer in near)) or relays
+            is_right = (is_near and (is_owner or peer in op.near(cell, index))) or relays
         else:
             return
         if frame.kind is FrameKind.SUM and not self._is_sum(op, peer, frame):
@@ -185,7 +188,7 @@ class CellChecks:
     def _is_sum(self, op: _Op, owner: PeerId, frame: Frame) -> bool:
         """Make a sum of the others' parts again. Of whoever gives other bytes than it has signed
         none knows before FREEZE."""
-        key = frame.slice_index, frame.chunk, frame.set_id
+        key = owner, frame.slice_index, frame.chunk, frame.set_id
         named = op.sets.get(frame.set_id)
         if named is None:
             return False
@@ -193,12 +196,15 @@ class CellChecks:
             return True
         if key not in op.sums:
             plan = op.plan
+            if frame.set_id not in op.totals:
+                op.totals[frame.set_id] = self._sums.total_of(plan.op, named, plan).numpy()
             start, stop = chunk_range(plan, frame.slice_index, frame.chunk)
-            weights = {member.peer: member.weight for member in plan.members}
-            others = [peer for peer in named if peer != owner]
-            parts = [(self._sums.decoded(plan.op, peer, plan), weights[peer]) for peer in others]
-            rows = [part[start:stop].numpy() * weight for part, weight in parts]
-            op.sums[key] = np.sum([np.zeros(stop - start), *rows], axis=0).astype("<f8").tobytes()
+            total = op.totals[frame.set_id][start:stop]
+            if owner in named:  # sums are exact, so it comes out again to the bit
+                weight = next(one.weight for one in plan.members if one.peer == owner)
+                own = self._sums.decoded(plan.op, owner, plan)[start:stop]
+                total = total - own.numpy() * weight
+            op.sums[key] = total.astype("<f8").tobytes()
         return bytes(frame.body[: len(op.sums[key])]) == op.sums[key]
 
     def _violated(self, invariant: str, story: str) -> None:

@@ -295,18 +295,18 @@ class Invariants(GroupChecks):
 
     def accepted(self, peer: SimPeer, record: Record) -> None:
         """A peer took a record into its ledger: it must be the coordinator's."""
-        if (
-            record.index >= len(self.decided.log)
-            or self.decided.log[record.index].hash != record.hash
-        ):
-            self._violated("I1", f"peer {peer.number} holds record {record.index} that is not ours")
+        log, index = self.decided.log, record.index
+        is_ours = index < len(log) and (log[index] == record or log[index].hash == record.hash)
+        if not is_ours:
+            self._violated("I1", f"peer {peer.number} holds record {index} that is not ours")
         for lies in self._all_lies:
             lies.accepted(peer, record)
 
     def sends(self, peer: PeerId, target: PeerId, frame: Frame) -> None:
         """A peer sends a frame of an op in cells."""
-        for number in (0, *self.later):
-            (self.later[number] if number else self).cells.sends(peer, target, frame)
+        self.cells.sends(peer, target, frame)
+        for later in self.later.values():
+            later.cells.sends(peer, target, frame)
 
     def training(self, group: int) -> TrainingChecks:
         """Checks of the training in a group."""

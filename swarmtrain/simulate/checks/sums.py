@@ -100,10 +100,15 @@ class NamedSums:
             centre = self._results[plan.centre] if plan.centre else None
             counted = [weights[peer] for peer in named]
             return rule_named(plan.rule).aggregate(rows, counted, previous=centre).double()
+        return self.total_of(op, named, plan) / sum(weights[peer] for peer in named)
+
+    def total_of(self, op: int, named: tuple[PeerId, ...], plan: Plan) -> Tensor:
+        """Sum what these peers have given, each times its weight, float64."""
+        weights = {member.peer: member.weight for member in plan.members}
         total = torch.zeros(plan.slices[-1].stop, dtype=torch.float64)
         for peer in named:
             total += self.decoded(op, peer, plan) * weights[peer]
-        return total / sum(weights[peer] for peer in named)
+        return total
 
     def decoded(self, op: int, peer: PeerId, plan: Plan) -> Tensor:
         """A peer's whole part as the others decode it, float64."""

@@ -215,7 +215,9 @@ class SimNetwork:
         elif not is_told:
             return False
         if frame.kind in _KEPT:
-            self._sent.setdefault((start, end), deque(maxlen=_KEPT_FRAMES)).append(frame)
+            if (sent := self._sent.get((start, end))) is None:
+                sent = self._sent[start, end] = deque(maxlen=_KEPT_FRAMES)
+            sent.append(frame)
         pair.under_way += 1
         size = limits.HEADER_BYTES + len(frame.body)
         moment = max(self._arrival_s(start, end, size), pair.arrival_s + 1e-9)

@@ -294,7 +294,8 @@ class SimPeer(Process):
     @property
     def applied_op(self) -> int:
         """Newest op of the first group whose outcome is in place, -1 if it is not in it."""
-        return self.machine.applied_op if self.is_in_first else -1
+        group = self.machine.groups.get(0)
+        return -1 if group is None else group.place.applied_op
 
     def _report_violation(self, broken: str, story: str) -> None:
         self._scene.violation(broken, f"peer {self.number}: {story}")
@@ -547,6 +548,8 @@ class SimPeer(Process):
                 self.watch.accepted(self, action.record)
             case do.AllowPeer():
                 self.link.allow(action.address)
+            case do.WarmWays():
+                pass  # here ways take no time
             case do.RevokePeer():
                 self.link.revoke(action.peer)
             case do.LoadState() | do.ApplyResult() | do.OpSkipped() if group_of(action):

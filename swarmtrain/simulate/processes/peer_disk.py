@@ -66,7 +66,10 @@ class PeerDisk:
 
     def keep_record(self, record: Record) -> None:
         """Put a record into its place."""
-        insort(self.records, record, key=_index_of)
+        if not self.records or self.records[-1].index < record.index:
+            self.records.append(record)
+        else:
+            insort(self.records, record, key=_index_of)
 
     def begin_ledger(self, begins: do.LedgerBegins) -> None:
         """The copy begins with a SNAPSHOT."""

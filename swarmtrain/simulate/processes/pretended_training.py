@@ -80,7 +80,7 @@ class WholeContribution:
     """
 
     def __init__(self, values: Values) -> None:
-        self._values = values[:]
+        self._values = values[:].clone()  # the strategy's own change once the op has ended
         self._window: Window | None = None
         self._scales = b""
         self._bytes = b""

@@ -318,3 +318,46 @@ def test_what_goes_between_stages_keeps_to_the_window_too() -> None:
     assert 2 < wire.handed[B] / wire.handed[A] < 4
     wire.run(20)
     assert wire.handed[A] == wire.handed[B] == 40 * CHUNK
+
+
+def paced(rates: dict[bytes, float], known: int, looks: int = 12) -> dict[bytes, float]:
+    """Paces after so many looks at lines that carry these bytes per second at most."""
+    wire = Wire(filled(a=99, b=99, c=99), slow=rates)
+    paces: dict[bytes, float] = {}
+    for _ in range(looks):
+        wire.run(0.1)
+        wire.outbox.waiting({peer: int(count) for peer, count in wire.acked.items()}, wire.now_s)
+        paces = wire.outbox.paces(known, wire.now_s)
+    return paces
+
+
+def test_flows_that_share_a_link_are_paced_to_even_shares_of_it() -> None:
+    paces = paced({}, RATE)
+    assert set(paces) == {A, B, C}
+    assert sum(paces.values()) == pytest.approx(limits.OUT_PACE_ROOM * RATE, rel=0.05)
+    assert len({round(pace) for pace in paces.values()}) == 1
+
+
+def test_a_slow_receiver_leaves_the_rest_of_its_share_to_the_others() -> None:
+    paces = paced({A: RATE / 100}, RATE)
+    even = limits.OUT_PACE_ROOM * RATE / 3
+    assert paces[A] == pytest.approx(limits.OUT_PACE_LEAST * even, rel=0.05)
+    assert paces[B] == paces[C] > 1.4 * even
+
+
+def test_a_link_that_carries_more_than_is_known_is_paced_to_more() -> None:
+    assert sum(paced({}, RATE // 2).values()) >= RATE
+
+
+def test_nobody_is_paced_while_the_rate_of_the_link_is_not_known() -> None:
+    assert paced({}, 0) == {}
+
+
+def test_what_a_dead_connection_has_lost_is_no_sign_of_a_fast_link() -> None:
+    outbox = filled(a=8, b=1)
+    for now_s in (0.0, 0.1):
+        outbox.due({A: 0, B: 0}, RATE, now_s)
+        outbox.waiting({A: 0, B: 0}, now_s)
+        outbox.paces(RATE, now_s)
+    outbox.waiting({B: 0}, 0.2)  # the way to A has broken, with two chunks under way
+    assert sum(outbox.paces(RATE, 0.2).values()) == pytest.approx(limits.OUT_PACE_ROOM * RATE)

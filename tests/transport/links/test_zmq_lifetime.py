@@ -1,7 +1,9 @@
 """Opening, failing and closing the real data lane: typed errors, and nothing is left behind."""
 
 import asyncio
+import functools
 import gc
+import math
 import os
 import socket
 import sys
@@ -15,7 +17,7 @@ from swarmtrain_transport import limits
 from swarmtrain_transport.errors import ListenFailed, PortInUse
 from swarmtrain_transport.links.link import Address
 from swarmtrain_transport.links.outbox import TokenBucket
-from swarmtrain_transport.links.tcp import acknowledged, can_tell, path_of, suit_to_path
+from swarmtrain_transport.links.tcp import acknowledged, can_tell, pace, path_of, suit_to_path
 from swarmtrain_transport.links.zmq_link import ZmqLink
 from swarmtrain_transport.wire.frames import Frame, FrameKind
 from tests.transport.links.link_rig import (
@@ -314,6 +316,24 @@ def test_a_far_peer_is_sent_to_with_bbr_where_the_kernel_lets_us(
                 assert name.rstrip(b"\0") == b"bbr"
 
 
+@pytest.mark.skipif(not sys.platform.startswith("linux"), reason="only Linux paces")
+@pytest.mark.parametrize("control", [b"bbr", b"reno"])
+def test_only_who_goes_by_the_measured_rate_is_paced(control: bytes) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        port = listener.getsockname()[1]
+        with socket.create_connection(("127.0.0.1", port)) as connection:
+            try:
+                connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_CONGESTION, control)
+            except OSError:
+                pytest.skip(f"this kernel has no {control.decode()}")
+            for told, kept in ((1e6, 10**6), (math.inf, 2**64 - 1)):
+                assert pace(connection.fileno(), port, told) == (control == b"bbr")
+                found = connection.getsockopt(socket.SOL_SOCKET, 47, 8)  # SO_MAX_PACING_RATE
+                assert int.from_bytes(found, sys.byteorder) == (
+                    kept if control == b"bbr" else 2**64 - 1
+                )
+
+
 def test_a_descriptor_that_is_closed_or_something_else_tells_nothing() -> None:
     with socket.create_server(("127.0.0.1", 0)) as listener:
         port = listener.getsockname()[1]
@@ -322,7 +342,7 @@ def test_a_descriptor_that_is_closed_or_something_else_tells_nothing() -> None:
         if can_tell():
             assert acknowledged(number, port) is not None
         connection.close()
-        for ask in (acknowledged, path_of, suit_to_path):
+        for ask in (acknowledged, path_of, suit_to_path, functools.partial(pace, bytes_per_s=9.0)):
             assert not ask(number, port)
             with open(os.devnull) as file:  # the number may belong to a file by now
                 assert not ask(file.fileno(), port)

@@ -239,10 +239,11 @@ class Fetcher:
             want.not_before_s = now_s + limits.FETCH_RETRY_S
             return None
         if want.spread:
-            left = sorted(self._shuffle(left), key=lambda peer: holders[peer].under_way)
+            left = self._shuffle(left)
 
-        def drawback(peer: PeerId) -> tuple[bool, bool, bool]:
-            return is_silent(peer), self._is_stranger(peer), peer in self.relayed
+        def drawback(peer: PeerId) -> tuple[bool, bool, bool, int]:
+            busy = holders[peer].under_way if want.spread else 0
+            return is_silent(peer), self._is_stranger(peer), peer in self.relayed, busy
 
         # Of thousands hardly more than the first is looked at.
         best = next((peer for peer in left if not any(drawback(peer))), None)

@@ -93,10 +93,37 @@ def describe_state(
 
 
 def manifest_of(
-    layout: bytes, arrays: tuple[ArraySpec, ...], parts: Iterable[Buffer]
+    layout: bytes,
+    arrays: tuple[ArraySpec, ...],
+    parts: Iterable[Buffer],
+    before: StateManifest | None = None,
+    changed: Sequence[tuple[int, int]] = (),
 ) -> StateManifest:
-    """The manifest of a state that lies in several parts, as where nobody needs its chunks."""
-    return StateManifest(layout, arrays, chunk_hashes(parts, limits.STATE_CHUNK_BYTES))
+    """The manifest of a state that lies in several parts, as where nobody needs its chunks.
+
+    Args:
+        layout: digest of the model's parameter names and shapes, 32 bytes.
+        arrays: names and lengths.
+        parts: the arrays' bytes in a row.
+        before: manifest of the state before, None to hash all of it.
+        changed: (start, stop) values of each array that may be others now.
+    """
+    known = {} if before is None else _unchanged(before, changed)
+    return StateManifest(layout, arrays, chunk_hashes(parts, limits.STATE_CHUNK_BYTES, known))
+
+
+def _unchanged(before: StateManifest, changed: Sequence[tuple[int, int]]) -> dict[int, bytes]:
+    """Return the hashes of chunks in which no array has changed, by the chunks' number."""
+    known, begin = dict(enumerate(before.chunk_hashes)), 0
+    for array in before.arrays:
+        for start, stop in changed:
+            low, high = 4 * (begin + start), 4 * (begin + min(stop, array.num_values))
+            for index in range(
+                low // limits.STATE_CHUNK_BYTES, -(-high // limits.STATE_CHUNK_BYTES)
+            ):
+                known.pop(index, None)
+        begin += array.num_values
+    return known
 
 
 _ROUNDS_BEFORE_NEXT = 2

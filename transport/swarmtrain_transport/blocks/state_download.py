@@ -238,9 +238,10 @@ class Download:
                 donor.window.restart()
                 self._take_back(peer)
         self._count_rounds(now_s)
-        free = [peer for peer in self._donors if now_s >= self._donors[peer].silent_until_s]
-        free = self._shuffle(free or list(self._donors))
-        free = [peer for peer in free if now_s >= self._donors[peer].not_before_s]
+        donors = self._donors
+        free = [peer for peer, donor in donors.items() if now_s >= donor.silent_until_s]
+        free = self._shuffle(free or list(donors))
+        free = [peer for peer in free if now_s >= donors[peer].not_before_s]
         if self.is_hasty:
             free.sort(key=lambda peer: self._donors[peer].is_stranger)
         self._near = [peer for peer in free if peer not in self.relayed]

@@ -22,12 +22,16 @@ that all can check. With one cell range, piece and slice are the same (protocol.
 import hashlib
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 
 from swarmtrain_transport.links.link import PeerId
-from swarmtrain_transport.wire.records import Member, Plan, SliceSpec
+from swarmtrain_transport.wire.records import PLANS_AT_HAND, Member, Plan, SliceSpec
 
 Place = tuple[int, int]
 """A slice, and a chunk of it."""
+
+_KEPT = 256
+"""Slices and cells of the newest PLANs of which it is kept what their owners sum."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,6 +47,7 @@ class Cells:
     of: Mapping[PeerId, int]
 
     @classmethod
+    @lru_cache(PLANS_AT_HAND)
     def in_plan(cls, plan: Plan) -> "Cells":
         """The cells of a plan, which follow from its members and the outcome before it."""
         return dealt(plan.members, plan.cells, seed_of(plan.previous_outcome, plan.op))
@@ -117,6 +122,7 @@ def dealt(members: Iterable[Member], count: int, seed: bytes) -> Cells:
     return Cells(count, {member.peer: rank % count for rank, member in enumerate(order)})
 
 
+@lru_cache(_KEPT)
 def summed_chunks(plan: Plan, index: int) -> tuple[Place, ...]:
     """Chunks that the owner of a slice sums: those of all pieces of its range, the first chunk of
     each, then the second of each. With one cell they are the slice's own, in order."""
@@ -128,7 +134,8 @@ def summed_chunks(plan: Plan, index: int) -> tuple[Place, ...]:
     return tuple((piece, k) for k in range(most) for piece in pieces if k < lengths[piece])
 
 
-def places_of(plan: Plan, cell: int) -> dict[int, tuple[Place, ...]]:
+@lru_cache(_KEPT)
+def places_of(plan: Plan, cell: int) -> Mapping[int, tuple[Place, ...]]:
     """Map the slices that are owned in a cell to the chunks that their owners sum."""
     indexes = range(cell if plan.cells > 1 else 0, len(plan.slices), plan.cells)
     return {index: summed_chunks(plan, index) for index in indexes}

@@ -188,26 +188,28 @@ class Ledger:
         Raises:
             RemoteFault: reason ``chain``, ``key`` or ``signature``; the ledger is as before.
         """
-        if record.index != len(self) or record.prev_hash != self.head_hash:
-            raise RemoteFault("chain", f"record {record.index} does not follow {self.head_index}")
+        index = record.index
+        if index != self.head_index + 1 or record.prev_hash != self.head_hash:
+            raise RemoteFault("chain", f"record {index} does not follow {self.head_index}")
         if record.term < self.term:
             raise RemoteFault("chain", f"term {record.term} after term {self.term}")
         digest = record.hash
-        if record.index:
+        if index:
             self._check_signed(record, digest, self.run.run_key)
         body = self.reader.look(record)
-        if isinstance(body, Run) != (record.index == 0):
+        run = body if isinstance(body, Run) else None
+        if (run is not None) != (index == 0):
             raise RemoteFault("chain", "RUN is record 0 and nothing else is")
-        if isinstance(body, Run):
-            self._check_key(body)
-            self._check_signed(record, digest, body.run_key)
+        if run is not None:
+            self._check_key(run)
+            self._check_signed(record, digest, run.run_key)
         if judge is not None:
             judge(record, body)
         self._recent.append(record)
         self._recent_bytes += len(record.body)
-        self.head_index, self.head_hash, self.term = record.index, digest, record.term
-        if isinstance(body, Run):
-            self.run_record, self._run = record, body
+        self.head_index, self.head_hash, self.term = index, digest, record.term
+        if run is not None:
+            self.run_record, self._run = record, run
         self.reader.take(record, body)
         return body
 

@@ -26,6 +26,7 @@ from swarmtrain_transport.ledger.turns import are_apart
 from swarmtrain_transport.links.link import PeerId
 from swarmtrain_transport.wire.messages import FIRST_GROUP
 from swarmtrain_transport.wire.records import (
+    PLANS_AT_HAND,
     AnyBody,
     Attest,
     Books,
@@ -106,6 +107,7 @@ def chunk_range(plan: Plan, slice_index: int, chunk: int) -> tuple[int, int]:
     return start, min(start + plan.chunk_values, spec.stop)
 
 
+@lru_cache(PLANS_AT_HAND)
 def window_of(plan: Plan) -> Window:
     """The plan's codecs, block, scale window and rule."""
     codecs = plan.codec, plan.result_codec
@@ -300,10 +302,13 @@ class OpView:
         self.excluded = dict(body.excluded)
         self.roots, self.scalars = dict(body.roots), body.scalars
         self.sheets = body.sheets
+        given = [self.cells.among(self.frozen, cell) for cell in range(self.cells.count)]
         for index, attempt in enumerate(self.attempts):
             if attempt == 0:
-                own = tuple(peer for peer in self.frozen if peer == self.owners[index])
-                self.given_sets[index] = own if is_whole else self.cells.among(self.frozen, index)
+                self.given_sets[index] = given[index % self.cells.count]
+                if is_whole:
+                    owner = self.owners[index]
+                    self.given_sets[index] = (owner,) * self.frozen.count(owner)
         self._decided()
 
     def _check_sheets(self, body: Freeze | Commit) -> None:
@@ -622,12 +627,12 @@ class LedgerView:
         Raises:
             RemoteFault: reason ``order``: the record contradicts earlier ones.
         """
-        if isinstance(body, OfGroup):
-            self._of_group(record, body)
-        elif isinstance(body, Join):
+        if isinstance(body, Join):  # the most frequent ones first
             self._join(record, body)
         elif isinstance(body, Gone):
             self._gone(body)
+        elif isinstance(body, OfGroup):
+            self._of_group(record, body)
         elif isinstance(body, Unban):
             self.banned.discard(body.peer)
         elif isinstance(body, Move):

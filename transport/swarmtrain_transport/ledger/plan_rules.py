@@ -2,6 +2,7 @@
 
 import math
 from collections.abc import Sequence
+from functools import lru_cache
 
 from swarmtrain_transport import limits
 from swarmtrain_transport.errors import RemoteFault
@@ -17,7 +18,7 @@ from swarmtrain_transport.ledger.sample_weights import (
 )
 from swarmtrain_transport.ledger.transfers import gathered_slices
 from swarmtrain_transport.links.link import PeerId
-from swarmtrain_transport.wire.records import Attest, Plan, SliceSpec
+from swarmtrain_transport.wire.records import PLANS_AT_HAND, Attest, Plan, SliceSpec
 
 
 def window_floor(e_max: int, total_weight: int) -> int:
@@ -79,6 +80,7 @@ def check_stale(view: GroupView, plan: Plan) -> None:
             raise RemoteFault("plan", f"op {plan.op}: work that cannot be {stale} results old")
 
 
+@lru_cache(PLANS_AT_HAND)
 def check_plan(plan: Plan, num_values: int) -> None:
     """Every peer checks every plan and refuses loudly.
 

@@ -16,12 +16,20 @@ nothing then.
 
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 
 from swarmtrain_transport.kinds import PAIR, WHOLE
 from swarmtrain_transport.ledger.cells import Cells
 from swarmtrain_transport.ledger.pairing import contributors_of, least_in, whole_pairs
 from swarmtrain_transport.links.link import PeerId
-from swarmtrain_transport.wire.records import Commit, Plan, SignedRoot, SliceOutcome, SliceSpec
+from swarmtrain_transport.wire.records import (
+    PLANS_AT_HAND,
+    Commit,
+    Plan,
+    SignedRoot,
+    SliceOutcome,
+    SliceSpec,
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,6 +57,7 @@ class Transfer:
         return not self.movable
 
 
+@lru_cache(PLANS_AT_HAND)
 def transfers_of(plan: Plan) -> tuple[Transfer, ...]:
     """The transfers of an op, one per slice, in the order of its slices."""
     contributors = contributors_of(plan)

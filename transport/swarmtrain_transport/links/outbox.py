@@ -92,6 +92,8 @@ class _Line:
     moved_s: float = -math.inf
     seen: int = 0
     looked: int = 0
+    paced: int = 0
+    best: float = 0.0
     window: float = limits.OUT_LINE_BYTES
     turn: int = 0
 
@@ -112,6 +114,8 @@ class _Line:
     def lose(self) -> None:
         """Wait no more for what was handed over. It may have to go again, if it went to a
         connection that stood."""
+        self.looked += self.under_way
+        self.paced += self.under_way
         self.acked = self.landed = self.handed
         if self.stands:
             self.doubtful += [one.frame for one in self.flying if one.frame.kind not in _HOPS]
@@ -124,6 +128,11 @@ class _Line:
         self.frames.extendleft(reversed(lost))
         num_bytes = sum(len(frame.body) for frame in lost)
         self.queued, self.put = self.queued + num_bytes, self.put + num_bytes
+
+    def acked_since_pace(self) -> int:
+        """Bytes acknowledged since paces were asked for."""
+        count, self.paced = self.acked - self.paced, self.acked
+        return count
 
     def acked_since(self) -> int:
         """Bytes acknowledged since this was last asked."""
@@ -143,7 +152,9 @@ class Outbox:
         self._lead = 0
         self._is_held = self._is_told = False
         self._turns = 0
-        self._looked_s = -math.inf
+        self._looked_s = self._paced_s = -math.inf
+        self._moved: deque[tuple[int, float]] = deque(maxlen=limits.OUT_PACE_LOOKS)
+        self._best = 0.0
         self._asked_s = -math.inf
         self._plan_ids: Collection[int] | None = None
 
@@ -191,6 +202,41 @@ class Outbox:
         self._give_up(now_s)
         found = {peer: line.queued + line.under_way for peer, line in self._lines.items()}
         return {peer: count for peer, count in found.items() if count}
+
+    def paces(self, bytes_per_s: int, now_s: float) -> dict[bytes, float]:
+        """Share the link among those to whom bulk is under way: bytes per second to each at most.
+
+        Flows that share a link take it as they find it, on far ways unevenly for seconds, and a sum
+        waits for the slowest of them. So each gets an even share; one that has moved little gets
+        four times that, and the others the rest of its share (max-min fairness; Bertsekas and
+        Gallager, Data Networks, 6.5.2).
+
+        Args:
+            bytes_per_s: known rate of our link, 0 if it is not known: then nobody is held back.
+            now_s: the time; `waiting` was asked at it.
+        """
+        passed_s, self._paced_s = max(1e-3, now_s - self._paced_s), now_s
+        busy = {peer: line for peer, line in self._lines.items() if line.frames or line.flying}
+        total = 0
+        for line in busy.values():
+            moved = line.acked_since_pace()
+            line.best = max(moved / passed_s, limits.OUT_PACE_KEEP * line.best)
+            total += moved
+        self._moved.append((total, passed_s))
+        window_s = sum(seconds for _, seconds in self._moved)
+        recent = sum(count for count, _ in self._moved) / window_s
+        self._best = max(recent, limits.OUT_PACE_KEEP * self._best)
+        if not bytes_per_s or not busy:
+            return {}
+        left = limits.OUT_PACE_ROOM * max(bytes_per_s, self._best)
+        least = limits.OUT_PACE_LEAST * left / len(busy)
+        most = {p: limits.OUT_PACE_GROWTH * line.best or math.inf for p, line in busy.items()}
+        paces: dict[bytes, float] = {}
+        for peer in sorted(busy, key=lambda one: most[one]):
+            share = min(most[peer], left / (len(busy) - len(paces)))
+            left -= share
+            paces[peer] = max(share, least)
+        return paces
 
     def is_leaving(self, peer: bytes) -> bool:
         """Return True if a piece of a state for this peer waited here, or was not known to have
@@ -277,6 +323,7 @@ class Outbox:
                 line.handed += more
                 line.acked = min(line.acked, line.handed)
                 line.told, line.looked = min(line.told, line.acked), min(line.looked, line.acked)
+                line.paced = min(line.paced, line.acked)
                 if self._cap is not None:
                     self._cap.spend(more)
                 return

@@ -7,6 +7,7 @@ any moment, so it is asked for its port first, and a count that falls begins ane
 """
 
 import contextlib
+import math
 import socket as sockets
 import struct
 import sys
@@ -27,6 +28,11 @@ _PATH_BYTES = _LEAST_RTT_AT + _WORD.size
 
 _RETRIES_AT, _UNACKED_AT = 2, 24
 """tcpi_retransmits and tcpi_unacked."""
+
+_SO_MAX_PACING_RATE = 47
+"""As in asm-generic/socket.h of Linux; Python has no name for it."""
+_PACE = struct.Struct("=Q")
+_NO_PACE = (1 << 64) - 1
 
 _NEAR_CONTROL = b"cubic"
 _BY_RATE = b"bbr"
@@ -152,6 +158,31 @@ def suit_to_path(descriptor: int, port: int) -> bool:
         return False  # it has just ended
     else:
         return bool(near or far)
+    finally:
+        connection.detach()
+
+
+def pace(descriptor: int, port: int, bytes_per_s: float) -> bool:
+    """Let a connection to this port send no faster; return False without one, and where it does not
+    go by the measured rate: where losses hold it back, a rate says nothing of the link.
+
+    Args:
+        descriptor, port: the connection.
+        bytes_per_s: the pace; `math.inf` for none.
+    """
+    connection = _connection(descriptor, port) if can_tell() else None
+    if connection is None:
+        return False
+    try:
+        name = connection.getsockopt(sockets.IPPROTO_TCP, sockets.TCP_CONGESTION, _NAME_BYTES)
+        if not name.startswith(_BY_RATE):
+            return False
+        value = _PACE.pack(_NO_PACE if math.isinf(bytes_per_s) else int(bytes_per_s))
+        connection.setsockopt(sockets.SOL_SOCKET, _SO_MAX_PACING_RATE, value)
+    except OSError:
+        return False  # it has just ended
+    else:
+        return True
     finally:
         connection.detach()
 

@@ -165,6 +165,12 @@ class Bundle:
         for flow in self._all():
             flow.route.suit()
 
+    def pace(self, bytes_per_s: float) -> None:
+        """Send no faster by any of them, `math.inf` for no pace. More than one there are where
+        losses hold each of them far below it."""
+        for flow in self._all():
+            flow.route.pace(bytes_per_s)
+
     def connections(self) -> list[tuple[int, int]]:
         """Descriptor and remote port of each."""
         return [(flow.route.descriptor, flow.route.port) for flow in self._all()]

@@ -29,7 +29,7 @@ libzmq resolves names on its one I/O thread, which stalls it: only IP addresses 
 import asyncio
 import functools
 import socket as sockets
-from collections.abc import Callable, Collection, Iterable
+from collections.abc import Callable, Collection, Iterable, Mapping
 from typing import Self
 
 import zmq
@@ -187,6 +187,11 @@ class ZmqLink:
         """Send what is large to this peer by so many connections, if it is known."""
         if peer in self._routes:
             self._routes[peer].widen(width)
+
+    def pace(self, paces: Mapping[PeerId, float]) -> None:
+        """Send no faster than so many bytes per second to each of these, until told otherwise."""
+        for peer in paces.keys() & self._open.keys():
+            self._open[peer].pace(paces[peer])
 
     def ways(self) -> dict[PeerId, Way | None]:
         """Return by which way frames go now to each peer that has been sent to lately, None where

@@ -7,6 +7,7 @@ import asyncio
 import dataclasses
 import errno
 import itertools
+import math
 import socket as sockets
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
@@ -21,7 +22,7 @@ from swarmtrain_transport.errors import ListenFailed, PortInUse
 from swarmtrain_transport.links.allow_list import ZAP_DOMAIN
 from swarmtrain_transport.links.link import Address
 from swarmtrain_transport.links.outbox import TokenBucket
-from swarmtrain_transport.links.tcp import received, suit_to_path
+from swarmtrain_transport.links.tcp import pace, received, suit_to_path
 
 Socket: TypeAlias = "zmq.Socket[bytes]"
 Context: TypeAlias = "zmq.Context[zmq.Socket[bytes]]"
@@ -145,6 +146,7 @@ class Route:
         self._pause_s = limits.RECONNECT_MIN_S
         self._retry: asyncio.TimerHandle | None = None
         self._is_suited = True
+        self._pace = math.inf
         self.down_since_s: float | None = ground.loop.time()
         self.port = address.port
         self.descriptor = -1
@@ -171,6 +173,16 @@ class Route:
         """See `suit_to_path`; once for each connection."""
         if not self._is_suited:
             self._is_suited = suit_to_path(self.descriptor, self.port)
+
+    def pace(self, bytes_per_s: float) -> None:
+        """Send no faster, see `tcp.pace`. Of small changes the system is not told."""
+        is_near = 1 - limits.OUT_PACE_STEP < bytes_per_s / self._pace < 1 + limits.OUT_PACE_STEP
+        if (
+            bytes_per_s != self._pace
+            and not is_near
+            and pace(self.descriptor, self.port, bytes_per_s)
+        ):
+            self._pace = bytes_per_s
 
     def is_talked_back(self) -> bool:
         """Return True if anything came by this connection, which is for us to send by alone.
@@ -231,7 +243,7 @@ class Route:
         if event == zmq.EVENT_HANDSHAKE_SUCCEEDED:
             self._pause_s = limits.RECONNECT_MIN_S
             self.down_since_s = None
-            self._is_suited = False
+            self._is_suited, self._pace = False, math.inf
             self.suit()
         elif event == zmq.EVENT_DISCONNECTED and self._retry is None:
             self._retry = self._ground.loop.call_later(self._pause_s, self._try_again)

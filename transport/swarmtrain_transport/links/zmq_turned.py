@@ -5,6 +5,7 @@ bytes to the connection and back, as the proxy does at the other end.
 """
 
 import functools
+import math
 import os
 import socket as sockets
 import struct
@@ -97,7 +98,7 @@ class TurnedRoute(Route):
         event = parse_monitor_message([part.bytes for part in parts])["event"]
         if event == zmq.EVENT_HANDSHAKE_SUCCEEDED and not self._is_over:
             self.down_since_s = None
-            self._is_suited = False
+            self._is_suited, self._pace = False, math.inf
             self.suit()
             self._told(True)
         elif event == zmq.EVENT_DISCONNECTED:

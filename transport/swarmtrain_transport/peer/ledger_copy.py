@@ -147,12 +147,13 @@ class LedgerCopy:
         Raises:
             RemoteFault: it is not the next link, contradicts the ledger, or plans what is illegal.
         """
-        if is_short(raw) and short_from_bytes(raw).number <= self.ledger.head_index:
+        ledger = self.ledger
+        if is_short(raw) and short_from_bytes(raw).number <= ledger.head_index:
             return None  # the PLAN that it needs may be forgotten
-        record = self.ledger.reader.record(raw)
-        if record.index <= self.ledger.head_index:
+        record = ledger.reader.record(raw)
+        if record.index <= ledger.head_index:
             return None
-        body = self.ledger.append(record, self._judge)
+        body = ledger.append(record, self._judge)
         self._note(record, body)
         return record, body
 
@@ -261,7 +262,7 @@ class LedgerCopy:
         """Fold a legal link. A record that is refused is not kept, so it is refused again."""
         if isinstance(body, Plan):
             self._check_plan(self.view.group_of(body), body)
-        if isinstance(body, Freeze):
+        elif isinstance(body, Freeze):
             for op in self.view.group_of(body).ops.values():
                 if op.plan.op == body.op:
                     check_given(op, body, self._verify)
@@ -272,7 +273,7 @@ class LedgerCopy:
         if group.genesis is None:
             return
         keepers = set(plan.keepers) & group.keepers.keys()
-        if not {member.peer for member in plan.members} <= group.members.keys() | keepers:
+        if not all(m.peer in group.members or m.peer in keepers for m in plan.members):
             raise RemoteFault("plan", f"op {plan.op}: a member is not in the group")
         check_plan(plan, values_of(group.genesis, plan.op, max(1, plan.block), vectors_in(plan)))
         before = group.op.plan if group.op is not None else None

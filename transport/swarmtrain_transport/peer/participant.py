@@ -173,7 +173,7 @@ class Participant:
     @property
     def is_exchanging(self) -> bool:
         """True if an op that this process takes part in is under way."""
-        return any(part.exchanges for part in self._parts)
+        return any([part.exchanges for part in self._parts])  # asked after every event
 
     @property
     def is_informed(self) -> bool:
@@ -329,7 +329,9 @@ class Participant:
         self._now_s = now_s
         self.ledger.trim()
         actions: list[do.PeerAction] = []
-        match message:
+        match message:  # the most frequent ones first
+            case say.Listens():
+                actions += self._on_listens(message)
             case say.Welcome():
                 self.ledger.expect(message.run_key)
                 self._connected = True
@@ -373,8 +375,6 @@ class Participant:
                 return (do.SendControl(say.History(message.first_index, told)),)
             case say.Keep():
                 actions += self._keep(message)
-            case say.Listens():
-                actions += self._on_listens(message)
             case say.Unreached():
                 pass  # it is for people
             case say.Refused():
@@ -476,16 +476,16 @@ class Participant:
     def _follow(self, body: AnyBody) -> list[do.PeerAction]:
         """Follow one new record."""
         me = self.card.peer_id
-        if isinstance(body, Join | Move) and body.peer == me:
-            why = body.why if isinstance(body, Move) else None
-            return self._moved(self.view.groups_of(me), why)
-        if isinstance(body, Join):
+        if isinstance(body, Join) and body.peer != me:  # the most frequent ones first
             return self._admit((body.peer,))
         if isinstance(body, Gone):
             self._serving.forget(body.peer)
             for part in self._parts:
                 part.forget(body.peer)
             return [do.GivenUp() if body.peer == me else do.RevokePeer(body.peer)]
+        if isinstance(body, Join | Move) and body.peer == me:
+            why = body.why if isinstance(body, Move) else None
+            return self._moved(self.view.groups_of(me), why)
         if not isinstance(body, OfGroup):
             return []
         parts = [part for part in self._parts if part.view.group == body.group]

@@ -25,6 +25,9 @@ GENESIS_HASH = bytes(32)
 _RECORDS_AT_HAND = 256
 """Newest records whose hash, bytes and body are kept: a coordinator sends each to everybody."""
 
+PLANS_AT_HAND = 8
+"""Newest PLANs of which it is kept what follows from them alone: all members work out the same."""
+
 _PLANS_KEPT = 4
 """Newest PLANs of a group by which later records name its members: ops of it may overlap."""
 
@@ -134,8 +137,9 @@ class SliceSpec(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fie
     owner: bytes
 
 
-class Plan(Body, frozen=True, tag="PLAN", omit_defaults=True):
-    """Facts that one op needs beforehand (protocol.md, PLAN body).
+class Plan(Body, frozen=True, tag="PLAN", omit_defaults=True, cache_hash=True):
+    """Facts that one op needs beforehand (protocol.md, PLAN body). What follows from it alone is
+    worked out once, also where one process holds many peers: so it has a hash that is kept.
 
     `kind` is one of `kinds.KINDS`. Where contributions stay whole each contributor's slice is all
     that the op moves (`transfers`); partners stand side by side (`pairing`). Came later: the

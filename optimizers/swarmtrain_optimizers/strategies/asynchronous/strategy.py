@@ -27,11 +27,11 @@ from torch import Tensor
 
 from swarmtrain_optimizers.error_feedback import DecodeOwn
 from swarmtrain_optimizers.outer import OuterTransform
-from swarmtrain_optimizers.strategies.base import Exchange, OpKind
+from swarmtrain_optimizers.strategies.base import Exchange, Moved, OpKind, Values
 from swarmtrain_optimizers.strategies.delayed.strategy import Delayed
 from swarmtrain_optimizers.strategies.delayed_nesterov.strategy import arrivals_step
 from swarmtrain_optimizers.strategies.synchronous import steps_for
-from swarmtrain_optimizers.vectors import copied
+from swarmtrain_optimizers.vectors import copied, fresh, pieces
 
 
 class Asynchronous(Delayed):
@@ -117,30 +117,43 @@ class Asynchronous(Delayed):
         """True from `own_steps` on."""
         return steps_since_outer >= self._own_steps
 
-    def apply(
+    def land(
         self,
-        mean: Tensor,
+        mean: Values,
         included: Sequence[tuple[int, int, bool]],
-        weights_now: Tensor,
+        weights_now: Values | None,
         decoded_own: DecodeOwn | None = None,
         *,
         op: int = 1,
         own_share: float | None = None,
-    ) -> Tensor:
-        """Outer step; see `Strategy.apply`. In the midst of a round the weights stay.
+    ) -> Moved:
+        """Outer step; see `StepsInPlace`. In the midst of a round the weights stay.
 
         Raises:
-            ValueError: as `Delayed.apply`; nothing changed.
+            ValueError: as `Delayed.land`; nothing changed.
         """
-        has_given = self._pending is not None
-        begun = self._base
-        super().apply(mean, included, weights_now, decoded_own, op=op, own_share=own_share)
-        if has_given or torch.equal(weights_now, begun):
-            since = weights_now.detach() - begun
-            self._base = copied(self._anchor)
-            return torch.where(since == 0, self._anchor, self._anchor + since)
-        self._base = begun
-        return copied(weights_now)
+        has_given = self._has_given
+        moved = super().land(mean, included, weights_now, decoded_own, op=op, own_share=own_share)
+        if not has_given and not self._is_at_begin(weights_now):
+            return moved
+        weights = fresh(self._num_values, self._dtype)
+        for piece in pieces(self._num_values):
+            anchor, base = self._anchor[piece], self._base[piece]
+            since = (base if weights_now is None else weights_now[piece].detach()) - base
+            weights[piece] = torch.where(since == 0, anchor, anchor + since)
+            base.copy_(anchor)
+        return Moved(((0, self._num_values),), weights)
+
+    def _is_at_begin(self, weights: Values | None) -> bool:
+        """Return True if these weights are those that the round began with."""
+        places = pieces(self._num_values)
+        return weights is None or all(torch.equal(weights[at], self._base[at]) for at in places)
+
+    def _carry(self, mean: Values, outer: OuterTransform, weights_now: Values | None) -> Moved:
+        """The anchor goes on alone."""
+        for piece in pieces(self._num_values):
+            self._step_in_place(outer, mean, piece)
+        return Moved((), self._held)
 
     def _due_to_drop(
         self, included: Sequence[tuple[int, int, bool]]

@@ -26,6 +26,7 @@ from torch import Tensor
 
 from swarmtrain_optimizers.outer import OuterTransform, State
 from swarmtrain_optimizers.robust.rows import squared_norms
+from swarmtrain_optimizers.strategies.base import Values
 from swarmtrain_optimizers.strategies.delayed.strategy import Delayed
 
 
@@ -88,11 +89,8 @@ class CO2(Delayed):
         given, gone = squared_norms([mean, momentum]).tolist()
         return 1.0 + self._penalty * self._lr * math.sqrt(gone / given) if given > 0 else 1.0
 
-    def _step(self, mean: Tensor, op: int) -> None:
-        self._share = 1.0 / self.staleness_penalty(mean)
-        super()._step(mean, op)
-
-    def _outer_of(self, op: int) -> OuterTransform:
+    def _outer_for(self, mean: Values, op: int) -> OuterTransform:
+        self._share = 1.0 / self.staleness_penalty(mean[:])
         return OuterTransform(("momentum",), self._direction)
 
     def _direction(self, direction: Tensor, state: State, state_out: State) -> Tensor:

@@ -21,12 +21,12 @@ from collections.abc import Mapping, Sequence
 import torch
 from torch import Tensor
 
-from swarmtrain_optimizers.error_feedback import DecodeOwn, ErrorFeedback, check_cover
+from swarmtrain_optimizers.error_feedback import DecodeOwn, check_cover, check_decoded
 from swarmtrain_optimizers.outer import OuterTransform, nesterov
-from swarmtrain_optimizers.strategies.anchored import Giving
-from swarmtrain_optimizers.strategies.base import Exchange, OpKind
-from swarmtrain_optimizers.strategies.checks import is_finite
-from swarmtrain_optimizers.vectors import copied, fresh
+from swarmtrain_optimizers.strategies.anchored import Giving, carried, within
+from swarmtrain_optimizers.strategies.base import Exchange, Moved, OpKind, Values
+from swarmtrain_optimizers.strategies.checks import check_lengths, is_finite
+from swarmtrain_optimizers.vectors import copied, fresh, pieces, zeros
 
 
 class Delayed(Giving):
@@ -57,9 +57,9 @@ class Delayed(Giving):
         outer = self._outer_by(lr, momentum)
         super().__init__(num_values, inner_steps=inner_steps, outer=outer, dtype=dtype)
         self._keeps_loss = error_feedback
-        self._held = ErrorFeedback(num_values, dtype=dtype)
+        self._held = zeros(num_values, dtype)  # (num_values,) with what was given, in an op
+        self._has_given = False
         self._base = copied(self._anchor)  # (num_values,) the weights that the round began with
-        self._pending: Tensor | None = None  # (num_values,) what the op under way was given
 
     @property
     def base(self) -> Tensor:
@@ -72,7 +72,7 @@ class Delayed(Giving):
 
     def local_arrays(self) -> list[tuple[str, Tensor]]:
         """[("held", ...)]: what is not in the anchor yet, with what the op under way was given."""
-        return [("held", self._held.residual if self._pending is None else self._pending)]
+        return [("held", self._held)]
 
     def load_local(self, arrays: Mapping[str, Tensor]) -> None:
         """Take back what was held; the round's own steps begin anew.
@@ -81,7 +81,7 @@ class Delayed(Giving):
             ValueError: names or shapes differ; nothing changed.
         """
         super().load_local(arrays)
-        self._held.residual = arrays["held"].detach().clone()
+        self._held = copied(arrays["held"])
 
     def pseudo_gradient(self, weights: Tensor, op: int = 1) -> Tensor:
         """The round's own difference, plus the part that is held; the weights leave it behind.
@@ -89,14 +89,22 @@ class Delayed(Giving):
         Raises:
             RuntimeError: the last op was ended by neither `apply` nor `skip`.
         """
-        if self._pending is not None:
+        return copied(self.difference(weights, op))
+
+    def difference(self, weights: Values, op: int = 1) -> Tensor:
+        """Do what `pseudo_gradient` does, in place; see `StepsInPlace`.
+
+        Raises:
+            RuntimeError: as `pseudo_gradient`.
+        """
+        if self._has_given:
             raise RuntimeError("an op is under way: end it with apply() or skip() first")
-        self._check(weights, "weights")
-        delta = torch.sub(self._base, weights.detach(), out=fresh(self._num_values, self._dtype))
-        contribution = self._held.corrected_(delta)
-        self._pending = contribution
-        self._base = self._restart(contribution)
-        return contribution
+        check_lengths(self._num_values, weights=weights)
+        for piece in pieces(self._num_values):
+            self._held[piece].add_(torch.sub(self._base[piece], weights[piece].detach()))
+            self._restart(piece)
+        self._has_given = True
+        return self._held
 
     def weights_under_way(self) -> Tensor | None:
         """The weights of the next round: the anchor with the last op's result in it; only read."""
@@ -122,33 +130,57 @@ class Delayed(Giving):
         """
         self._check(mean, "mean")
         self._check(weights_now, "weights_now")
-        weights = copied(weights_now)
-        residual = self._settled(included, decoded_own)
-        self._step(mean, op)
-        # Nothing below can fail: from here on the op counts.
-        self._dropped = ()
-        if residual is None:
-            weights, self._base = self._carried(weights), self._carried(self._base)
+        moved = self.land(mean, included, weights_now, decoded_own, op=op, own_share=own_share)
+        return moved.put_in(copied(weights_now))
+
+    def land(
+        self,
+        mean: Values,
+        included: Sequence[tuple[int, int, bool]],
+        weights_now: Values | None,
+        decoded_own: DecodeOwn | None = None,
+        *,
+        op: int = 1,
+        own_share: float | None = None,
+    ) -> Moved:
+        """Do what `apply` does, in place; see `StepsInPlace`.
+
+        Raises:
+            ValueError: as `apply`; nothing changed.
+        """
+        check_lengths(self._num_values, mean=mean, weights_now=weights_now)
+        outer = self._outer_for(mean, op)
+        if not self._has_given:
+            self._dropped = ()
+            return self._carry(mean, outer, weights_now)
+        check_cover(included, self._num_values)
+        if self._keeps_loss:
+            check_decoded(included, decoded_own)
         else:
-            self._dropped = self._due_to_drop(included)
-            for start, stop in self._dropped:
-                residual[start:stop] = 0
-            self._held.residual = residual
-        self._swap()
-        self._pending = None
-        return weights
+            decoded_own = self._as_given
+        # Nothing below can fail: from here on the op counts.
+        given = [(start, stop) for start, stop, here in included if here]
+        for piece in pieces(self._num_values):
+            if decoded_own is not None:
+                for start, stop in within(given, piece):
+                    sent = decoded_own(piece.start + start, piece.start + stop)
+                    self._held[piece][start:stop].sub_(sent)
+            self._step_in_place(outer, mean, piece)
+        self._dropped = self._due_to_drop(included)
+        for start, stop in self._dropped:
+            self._held[start:stop] = 0
+        self._has_given = False
+        return Moved((), self._held)
 
     def skip(self) -> None:
         """End the op without a result; what it was given is held for the next one."""
-        if self._pending is not None:
-            self._held.residual = self._pending
-        self._pending = None
+        self._has_given = False
 
     def drop_broken(self, weights: Tensor) -> Tensor:
         """See `Anchored.drop_broken`; the held part becomes 0, and the round begins anew."""
         self._check(weights, "weights")
-        if not is_finite(self._held.residual):
-            self._held.drop()
+        if not is_finite(self._held):
+            self._held = zeros(self._num_values, self._dtype)
         if is_finite(weights) and is_finite(self._base):
             return copied(weights)
         self._base = copied(self._anchor)
@@ -157,12 +189,16 @@ class Delayed(Giving):
     def _forget(self) -> None:
         super()._forget()
         self._base = copied(self._anchor)
-        self._pending = None
-        self._held.drop()
+        self._has_given = False
+        self._held = zeros(self._num_values, self._dtype)
 
     def _outer_by(self, lr: float, momentum: float) -> OuterTransform:
         """Return the outer optimizer of the first op."""
         return nesterov(lr, momentum)
+
+    def _outer_for(self, mean: Values, op: int) -> OuterTransform:
+        """Return the outer optimizer of an op with this mean."""
+        return self._outer_of(op)
 
     def _due_to_drop(
         self, included: Sequence[tuple[int, int, bool]]
@@ -170,25 +206,22 @@ class Delayed(Giving):
         """Return the ranges whose held work is given up after this op."""
         return self._exclusions.record(included)
 
-    def _restart(self, contribution: Tensor) -> Tensor:
-        """The weights of the round that begins while this is under way, a new tensor."""
-        return copied(self._anchor)
+    def _restart(self, piece: slice) -> None:
+        """Let a piece of the round begin whose difference was just given."""
+        self._base[piece] = self._anchor[piece]
 
-    def _settled(
-        self,
-        included: Sequence[tuple[int, int, bool]],
-        decoded_own: DecodeOwn | None,
-    ) -> Tensor | None:
-        """Return the part that is held after this op, or None for a peer that gave nothing."""
-        pending = self._pending
-        if pending is None:
-            return None
-        check_cover(included, self._num_values)
-        if not self._keeps_loss:
-            decoded_own = _as_given(pending)
-        return self._held.settled(pending, included, decoded_own)
+    def _as_given(self, start: int, stop: int) -> Tensor:
+        """Return the part as if a codec lost nothing."""
+        return self._held[start:stop]
 
-
-def _as_given(contribution: Tensor) -> DecodeOwn:
-    """Return the part as if a codec lost nothing."""
-    return lambda start, stop: contribution[start:stop]
+    def _carry(self, mean: Values, outer: OuterTransform, weights_now: Values | None) -> Moved:
+        """A peer that gave nothing moves along with the anchor, and so does its round's begin."""
+        if weights_now is None:
+            raise ValueError("a peer that contributed nothing must say where its weights are")
+        weights = fresh(self._num_values, self._dtype)
+        for piece in pieces(self._num_values):
+            old, now, base = self._anchor[piece].clone(), weights_now[piece], self._base[piece]
+            self._step_in_place(outer, mean, piece)
+            weights[piece] = carried(now.detach(), old, self._anchor[piece])
+            self._base[piece] = carried(base, old, self._anchor[piece])
+        return Moved(((0, self._num_values),), weights)

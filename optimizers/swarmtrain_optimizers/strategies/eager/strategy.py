@@ -19,9 +19,10 @@ from torch import Tensor
 
 from swarmtrain_optimizers.error_feedback import DecodeOwn
 from swarmtrain_optimizers.outer import outer_step
+from swarmtrain_optimizers.strategies.base import Moved, Values
 from swarmtrain_optimizers.strategies.checks import is_finite
 from swarmtrain_optimizers.strategies.delayed.strategy import Delayed
-from swarmtrain_optimizers.vectors import fresh
+from swarmtrain_optimizers.vectors import zeros
 
 
 class Eager(Delayed):
@@ -70,45 +71,46 @@ class Eager(Delayed):
             dtype=dtype,
         )
         self._share = first_share
-        self._lead, self._spare_lead = (torch.zeros(num_values, dtype=dtype) for _ in "ab")
+        self._lead = zeros(num_values, dtype)
         self._lead_state = self._outer.init(self._lead)
-        self._spare_lead_state = self._outer.init(self._lead)
-        self._ahead = torch.zeros(num_values, dtype=dtype)  # (num_values,) s Delta(t-1)
+        self._ahead = zeros(num_values, dtype)  # (num_values,) s Delta(t-1)
 
     @property
     def lead(self) -> Tensor:
         """(num_values,) psi, what this peer's own anchor is ahead of the shared one; only read."""
         return self._lead
 
-    def apply(
+    def land(
         self,
-        mean: Tensor,
+        mean: Values,
         included: Sequence[tuple[int, int, bool]],
-        weights_now: Tensor,
+        weights_now: Values | None,
         decoded_own: DecodeOwn | None = None,
         *,
         op: int = 1,
         own_share: float | None = None,
-    ) -> Tensor:
-        """See `Delayed.apply`; `own_share` holds from the next contribution on.
+    ) -> Moved:
+        """See `Delayed.land`; `own_share` holds from the next contribution on.
 
         Raises:
             ValueError: as there, or `own_share` is outside 0..1; nothing changed.
         """
         if own_share is not None and not 0 <= own_share <= 1:
             raise ValueError(f"own_share is {own_share}, a part of a mean is in 0..1")
-        weights = super().apply(mean, included, weights_now, decoded_own, op=op)
+        moved = super().land(mean, included, weights_now, decoded_own, op=op)
         if own_share is not None:
             self._share = own_share
+        anew = []
         for start, stop in self.dropped:
             # NaN would stay in the lead for ever: where work was dropped the peer begins anew.
-            places, anchor = slice(start, stop), self._anchor[start:stop]
-            moved = anchor + (weights[places] - self._base[places])
-            weights[places] = torch.where(torch.isfinite(moved), moved, anchor)
-            self._base[places] = anchor
+            anchor, base = self._anchor[start:stop], self._base[start:stop]
+            now = base if weights_now is None else weights_now[start:stop]
+            went = anchor + (now.detach() - base)
+            anew.append(torch.where(torch.isfinite(went), went, anchor))
+            base.copy_(anchor)
             for tensor in (self._lead, *self._lead_state, self._ahead):
-                tensor[places] = 0
-        return weights
+                tensor[start:stop] = 0
+        return Moved(self.dropped, torch.cat(anew)) if anew else moved
 
     def drop_broken(self, weights: Tensor) -> Tensor:
         """See `Delayed.drop_broken`; a lead that is not finite is dropped."""
@@ -124,18 +126,9 @@ class Eager(Delayed):
         for tensor in (self._lead, *self._lead_state, self._ahead):
             tensor.zero_()
 
-    def _restart(self, contribution: Tensor) -> Tensor:
-        ahead, base = (fresh(self._num_values, self._dtype) for _ in "ab")
-        torch.mul(contribution, self._share, out=ahead)
-        outer_step(
-            self._outer,
-            torch.sub(ahead, self._ahead, out=self._ahead),
-            self._lead,
-            self._lead_state,
-            self._spare_lead,
-            self._spare_lead_state,
-        )
-        self._lead, self._spare_lead = self._spare_lead, self._lead
-        self._lead_state, self._spare_lead_state = self._spare_lead_state, self._lead_state
-        self._ahead = ahead
-        return torch.add(self._anchor, self._lead, out=base)
+    def _restart(self, piece: slice) -> None:
+        ahead, lead = torch.mul(self._held[piece], self._share), self._lead[piece]
+        state = tuple(array[piece] for array in self._lead_state)
+        outer_step(self._outer, ahead - self._ahead[piece], lead, state, lead, state)
+        self._ahead[piece] = ahead
+        torch.add(self._anchor[piece], lead, out=self._base[piece])

@@ -33,9 +33,9 @@ from torch import Tensor
 
 from swarmtrain_optimizers.error_feedback import DecodeOwn
 from swarmtrain_optimizers.outer import OuterTransform
+from swarmtrain_optimizers.strategies.anchored import within
 from swarmtrain_optimizers.strategies.base import Values
 from swarmtrain_optimizers.strategies.fedavg_m.strategy import FedAvgM
-from swarmtrain_optimizers.strategies.synchronous import within
 
 
 class ScaffoldM(FedAvgM):

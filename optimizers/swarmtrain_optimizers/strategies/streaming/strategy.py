@@ -19,11 +19,11 @@ import torch
 from torch import Tensor
 
 from swarmtrain_optimizers.error_feedback import DecodeOwn
-from swarmtrain_optimizers.strategies.base import Exchange, OpKind
-from swarmtrain_optimizers.strategies.checks import check_arrays, check_vector
+from swarmtrain_optimizers.strategies.base import Exchange, Moved, OpKind, Values
+from swarmtrain_optimizers.strategies.checks import check_arrays, check_lengths, check_vector
 from swarmtrain_optimizers.strategies.diloco.strategy import DiLoCo
 from swarmtrain_optimizers.strategies.fragments import Ranges, check_fragments
-from swarmtrain_optimizers.vectors import copied, fresh
+from swarmtrain_optimizers.vectors import copied, fresh, taken
 
 
 class Streaming:
@@ -93,6 +93,11 @@ class Streaming:
             )
             for ranges in self._fragments
         )
+        # Fragment and place in it of each range, in the vector's order.
+        self._in_order = [
+            (index, slice(position, position + stop - start))
+            for start, stop, index, position in sorted(_lying(self._fragments))
+        ]
         self._under_way: list[int] = []  # fragments that we gave, in the order of their ops
         self._applied: int | None = None
 
@@ -138,12 +143,20 @@ class Streaming:
         """Begin as op 0: anchor = weights, momentum and error feedback zero."""
         self._check(weights, "weights")
         for part, ranges in zip(self._parts, self._fragments, strict=True):
-            part.set_initial(_taken(weights, ranges))
+            part.set_initial(taken(weights, ranges, self._dtype))
         self._under_way.clear()
 
     def state_arrays(self) -> list[tuple[str, Tensor]]:
         """[("anchor", ...), ("momentum", ...)] in the vector's order, new tensors."""
         return self._joined([part.state_arrays() for part in self._parts])
+
+    def state_pieces(self) -> list[tuple[str, list[Tensor]]]:
+        """Live buffers of each of these arrays, in the vector's order; see `LiesInPieces`."""
+        arrays = [part.state_arrays() for part in self._parts]
+        return [
+            (name, [arrays[index][number][1][places] for index, places in self._in_order])
+            for number, (name, _) in enumerate(arrays[0])
+        ]
 
     def load_state(self, arrays: Mapping[str, Tensor]) -> None:
         """Take over shared state; error feedback and pending work are dropped (rule 9).
@@ -153,7 +166,9 @@ class Streaming:
         """
         self._check_arrays(arrays, ["anchor", "momentum"])
         for part, ranges in zip(self._parts, self._fragments, strict=True):
-            part.load_state({name: _taken(array, ranges) for name, array in arrays.items()})
+            part.load_state(
+                {name: taken(array, ranges, self._dtype) for name, array in arrays.items()}
+            )
         self._under_way.clear()
 
     def local_arrays(self) -> list[tuple[str, Tensor]]:
@@ -168,7 +183,9 @@ class Streaming:
         """
         self._check_arrays(arrays, [name for name, _ in self._parts[0].local_arrays()])
         for part, ranges in zip(self._parts, self._fragments, strict=True):
-            part.load_local({name: _taken(array, ranges) for name, array in arrays.items()})
+            part.load_local(
+                {name: taken(array, ranges, self._dtype) for name, array in arrays.items()}
+            )
 
     def pseudo_gradient(self, weights: Tensor, op: int = 1) -> Tensor:
         """Delta_p of the op's fragment, plus e_p with error feedback.
@@ -176,11 +193,20 @@ class Streaming:
         Raises:
             RuntimeError: too many ops were ended by neither `apply` nor `skip`.
         """
+        self._check(weights, "weights")
+        return self.difference(weights.detach(), op)[:]
+
+    def difference(self, weights: Values, op: int = 1) -> Values:
+        """Make the part of `pseudo_gradient` when it is asked for; see `StepsInPlace`.
+
+        Raises:
+            RuntimeError: as `pseudo_gradient`.
+        """
         if self._under_way and len(self._under_way) * self._interval >= self._delay_steps:
             raise RuntimeError("an op is under way: end it with apply() or skip() first")
-        self._check(weights, "weights")
+        check_lengths(self._num_values, weights=weights)
         index = self._fragment(op)
-        values = self._parts[index].pseudo_gradient(_taken(weights, self._fragments[index]), op)
+        values = self._parts[index].difference(self._taken(weights, index), op)
         self._under_way.append(index)
         return values
 
@@ -205,21 +231,49 @@ class Streaming:
             RuntimeError: we contributed another fragment before this op's; nothing changed.
             ValueError: shapes or ranges do not fit; nothing changed.
         """
+        self._check(weights_now, "weights_now")
+        moved = self.land(mean, included, weights_now.detach(), decoded_own, op=op)
+        return moved.put_in(copied(weights_now))
+
+    def land(
+        self,
+        mean: Values,
+        included: Sequence[tuple[int, int, bool]],
+        weights_now: Values | None,
+        decoded_own: DecodeOwn | None = None,
+        *,
+        op: int = 1,
+        own_share: float | None = None,
+    ) -> Moved:
+        """Do what `apply` does, in place; see `StepsInPlace`.
+
+        Raises:
+            RuntimeError: as `apply`.
+            ValueError: as `apply`.
+        """
         index = self._fragment(op)
         if self._under_way and self._under_way[0] != index:
             raise RuntimeError(f"op {op} moves fragment {index}, we gave {self._under_way[0]}")
-        self._check(weights_now, "weights_now")
+        check_lengths(self._num_values, weights_now=weights_now)
         ranges, part = self._fragments[index], self._parts[index]
-        weights = copied(weights_now)
-        now, snapshot = _taken(weights, ranges), part.snapshot
+        snapshot, own = part.snapshot, None
         # With a delay the steps made meanwhile are alpha's matter, not rule 10's.
-        base = now if snapshot is None or not self._delay_steps else snapshot
-        landed = part.apply(mean, included, base, decoded_own, op=op)
+        now = None if snapshot is not None and self._delay_steps else weights_now
+        if snapshot is not None and 0 < self._alpha < 1:
+            own = copied(snapshot) if weights_now is None else self._taken(weights_now, index)
+        base = None if now is None else self._taken(now, index)
+        landed = part.land(mean, included, base, decoded_own, op=op)
         del self._under_way[:1]
         self._applied = index
-        _put_(weights, ranges, self._mixed(part, now, landed, gave=snapshot is not None))
+        if own is not None:
+            landed = self._mixed(part, own, landed)
+        moved = Moved(() if self._alpha == 1 else ranges, landed)
+        if not part.dropped or weights_now is None:
+            return moved
         # NaN in another fragment would be back in this one after a step.
-        return self.drop_broken(weights) if part.dropped else weights
+        whole = ((0, self._num_values),)
+        weights = moved.put_in(taken(weights_now, whole, self._dtype))
+        return Moved(whole, self.drop_broken(weights))
 
     def skip(self) -> None:
         """End the oldest op without a result; its fragment's work is given in its next turn."""
@@ -235,16 +289,11 @@ class Streaming:
         self._check(weights, "weights")
         kept = copied(weights)
         for part, ranges in zip(self._parts, self._fragments, strict=True):
-            _put_(kept, ranges, part.drop_broken(_taken(kept, ranges)))
+            Moved(ranges, part.drop_broken(taken(kept, ranges, self._dtype))).put_in(kept)
         return kept
 
-    def _mixed(self, part: DiLoCo, now: Tensor, landed: Tensor, *, gave: bool) -> Tensor:
-        """theta of the fragment, made in `now`; a peer that gave nothing moves along with the
-        anchor unmixed."""
-        if self._alpha == 1:
-            return now
-        if self._alpha == 0 or not gave:
-            return landed
+    def _mixed(self, part: DiLoCo, now: Tensor, landed: Tensor) -> Tensor:
+        """theta of the fragment, made in `now`."""
         theirs = torch.mul(landed, 1 - self._alpha, out=fresh(landed.numel(), self._dtype))
         mixed = torch.mul(now, self._alpha, out=now).add_(theirs)
         for start, stop in part.dropped:
@@ -256,12 +305,15 @@ class Streaming:
 
     def _joined(self, lists: Sequence[list[tuple[str, Tensor]]]) -> list[tuple[str, Tensor]]:
         """The fragments' arrays of one name as one vector."""
-        names = [name for name, _ in lists[0]]
-        joined = [fresh(self._num_values, self._dtype) for _ in names]
+        joined = [(name, fresh(self._num_values, self._dtype)) for name, _ in lists[0]]
         for arrays, ranges in zip(lists, self._fragments, strict=True):
-            for (_, array), whole in zip(arrays, joined, strict=True):
-                _put_(whole, ranges, array)
-        return list(zip(names, joined, strict=True))
+            for (_, array), (_, whole) in zip(arrays, joined, strict=True):
+                Moved(ranges, array).put_in(whole)
+        return joined
+
+    def _taken(self, weights: Values, index: int) -> Tensor:
+        """A fragment's weights, a new tensor."""
+        return taken(weights, self._fragments[index], self._dtype)
 
     def _check(self, tensor: Tensor, name: str) -> None:
         check_vector(tensor, name, self._num_values, self._dtype)
@@ -270,18 +322,13 @@ class Streaming:
         check_arrays(arrays, names, self._num_values, self._dtype)
 
 
-def _taken(vector: Tensor, ranges: Ranges) -> Tensor:
-    """The parts of a vector one after the other, a new tensor."""
-    taken = fresh(sum(stop - start for start, stop in ranges), vector.dtype)
-    return torch.cat([vector[start:stop] for start, stop in ranges], out=taken)
-
-
-def _put_(vector: Tensor, ranges: Ranges, values: Tensor) -> None:
-    """Write what `_taken` takes."""
-    position = 0
-    for start, stop in ranges:
-        vector[start:stop] = values[position : position + stop - start]
-        position += stop - start
+def _lying(fragments: Sequence[Ranges]) -> Iterator[tuple[int, int, int, int]]:
+    """Return (start, stop, fragment, place in the fragment) of all ranges."""
+    for index, ranges in enumerate(fragments):
+        position = 0
+        for start, stop in ranges:
+            yield start, stop, index, position
+            position += stop - start
 
 
 def _lying_at(ranges: Ranges, start: int, stop: int) -> Iterator[tuple[int, int]]:

@@ -72,7 +72,8 @@ class LifeLine:
     @property
     def suspect_at_s(self) -> float:
         """From this moment on the peer counts as suspected."""
-        moment_s = self.silent_at_s
+        # `silent_at_s`, which would be a call for each peer at every message.
+        moment_s = max(self.heard_s, self.called_s) + self.patience_s
         if self.closed_s is not None:
             moment_s = min(moment_s, self.closed_s + limits.SUSPECT_CLOSED_S)
         if self.awaited_s is not None:

@@ -263,8 +263,8 @@ class LiveRoster:
             looks_s = self._looked_s + self.rarely_s(limits.CROWD_LOOK_S)
         if now_s >= max(self._change_s, looks_s) or not self.is_crowd:
             lives = self.lives().values()
-            times = [time for life in lives for time in (life.suspect_at_s, life.evict_at_s)]
-            self._change_s = min((time for time in times if time > now_s), default=math.inf)
+            times = [life.suspect_at_s for life in lives] + [life.evict_at_s for life in lives]
+            self._change_s = min([time for time in times if time > now_s], default=math.inf)
             self._looked_s = now_s
         loss_s = self.closes_s - limits.FINISH_S + self.last_loss_s
         return [
