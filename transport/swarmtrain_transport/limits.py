@@ -830,7 +830,7 @@ RATE_SPREAD = 100.0
 """A peer's own word on its rate counts up to this multiple of the median: enough for a fibre line
 among modems, and no single boast takes the whole vector."""
 
-PACE_KEEP = 0.97
+PACE_KEEP = 0.7
 """Weight of the past in the moving average: a change of the network counts after two or three
 ops."""
 
