@@ -1,7 +1,7 @@
 """In cells an owner answers for its cell's sums and for its means, and for nothing else."""
 
 import struct
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from typing import Any
 
 import msgspec
@@ -26,7 +26,7 @@ from swarmtrain_transport.ledger.audit import (
 from swarmtrain_transport.ledger.fold import OpView, chunk_range
 from swarmtrain_transport.ledger.signed_roots import root_over
 from swarmtrain_transport.links.link import PeerId
-from swarmtrain_transport.wire.frames import FrameKind
+from swarmtrain_transport.wire.frames import Frame, FrameKind
 from swarmtrain_transport.wire.records import Gone, Reassign, bodies_of
 from tests.transport.cells_rig import peers_of, plan_in_cells
 from tests.transport.plain_arithmetic import PlainArithmetic, PlainSum
@@ -333,3 +333,38 @@ def test_a_sum_that_its_owner_names_otherwise_than_it_gave_it_is_in_no_result() 
     assert swarm.run(30_000)
     assert len({dict(one.roots)[0, 2] for one in swarm.members.values()}) == 1
     assert not evicted(swarm)
+
+
+def test_sums_of_who_does_not_own_the_range_are_in_no_mean_and_cost_nobody_its_slice() -> None:
+    """They come before the true ones, legal and under their names."""
+    swarm, met = swarm_with(3, rounds=3), set[tuple[PeerId, int, int]]()
+    for _ in range(40_000):
+        for peer, member in swarm.members.items():
+            for exchange in list(member.machine.first.exchanges.values()):
+                view = exchange.view
+                for index, finisher in list(exchange._finishers.items()):
+                    if (peer, view.plan.op, index) not in met:
+                        met.add((peer, view.plan.op, index))
+                        for frame, owner in false_sums(view, finisher, member.machine.view.run_tag):
+                            for stranger in sorted(view.boots.keys() - {owner, peer}):
+                                swarm._framed(member, stranger, frame)
+        swarm.step()
+        if all(member.finished for member in swarm.members.values()):
+            break
+    ignored = sum(member.machine.stats.ignored["stale"] for member in swarm.members.values())
+    assert len(met) >= 24 and ignored >= 6 * len(met)
+    assert not any(isinstance(one, Reassign) for one in bodies_of(swarm.records))
+    assert not any(member.machine.first.audits.counts["wrong"] for member in swarm.members.values())
+    assert not evicted(swarm)
+
+
+def false_sums(view: OpView, finisher: Finisher, tag: int) -> Iterator[tuple[Frame, PeerId]]:
+    """The sums of other cells that an owner waits for, all zeros, and who is to send each."""
+    for index, cell in finisher.sources:
+        place = view.cells.owned(cell, index)
+        name = view.given_set_id(place)
+        if place != finisher.slice_index and name is not None:
+            start, stop = chunk_range(view.plan, index, 0)
+            data, attempt = bytes(8 * (stop - start)), view.attempts[index]
+            frame = Frame(FrameKind.SUM, tag, view.plan_id, index, attempt, 0, name, data)
+            yield frame, view.owners[place]
