@@ -40,10 +40,12 @@ from swarmtrain_transport.coordinator.ops.planning import RunTerms
 from swarmtrain_transport.coordinator.rendezvous import Rendezvous
 from swarmtrain_transport.credentials.identity import Identity, verify
 from swarmtrain_transport.kinds import MEAN
+from swarmtrain_transport.ledger.cell_sums import num_named
 from swarmtrain_transport.ledger.fold import OpView, num_chunks, set_id, slice_root
 from swarmtrain_transport.ledger.signed_roots import (
     contribution_payload,
     inputs_of,
+    made_of,
     result_payload,
     root_over,
 )
@@ -317,10 +319,15 @@ class Run:
         for index, owner in enumerate(view.owners):
             digest = hashlib.sha256(view.plan_hash + index.to_bytes(2, "little")).digest()
             hashes = (digest,) * num_chunks(view.plan, index)
-            inputs = inputs_of(complete[index])
-            payload = result_payload(view.plan_hash, index, 0, slice_root(hashes), inputs)
+            summed, sums = complete[index], tuple[bytes, ...]()
+            if view.cells.count > 1:
+                summed = {peer: root for peer, root in summed.items() if peer != owner}
+                sums = (bytes(32),) * num_named(view.cells.count)
+            inputs = inputs_of(summed)
+            made = made_of(inputs, sums)
+            payload = result_payload(view.plan_hash, index, 0, slice_root(hashes), made)
             signature = self._identities[owner].sign(payload)
-            published = m.SliceDone(view.plan_id, index, 0, name, hashes, inputs, signature)
+            published = m.SliceDone(view.plan_id, index, 0, name, hashes, inputs, signature, sums)
             done.append((owner, published))
         self._report(done)
         have = [

@@ -269,7 +269,7 @@ def _told(
         case Plan():
             yield from _plan(body, names)
             yield from why_words.resting(body, standing, names)
-        case Reassign(reason=exclusion_rule.AT_ODDS) if op is not None:
+        case Reassign(reason=exclusion_rule.AT_ODDS | exclusion_rule.DIFFERS) if op is not None:
             yield why_words.moved(body, op.owners[body.slice_index], names)
         case Reassign():
             reason = _OWNER_REASONS.get(body.reason, body.reason)

@@ -44,6 +44,7 @@ from swarmtrain_transport.hashing import content_hash
 from swarmtrain_transport.ledger import inner_products
 from swarmtrain_transport.ledger.audit import (
     Drawn,
+    Passed,
     Proof,
     Shown,
     charge_from_bytes,
@@ -384,6 +385,7 @@ def _control_targets() -> dict[str, Target]:
         messages.Roots(1, (A, B), bytes(64)),
         messages.Roots(1, (A, B), bytes(64), (0.0, 1e300)),
         messages.SliceDone(1, 2, 3, 4, (A, B), bytes(32), bytes(64)),
+        messages.SliceDone(1, 2, 3, 4, (A, B), bytes(32), bytes(64), (A, B, A, B)),
         messages.Accuse(1, A),
         messages.Applied(3, bytes(32), bytes(32)),
         messages.Have(1, 2, 3, 4, (True, False)),
@@ -396,6 +398,7 @@ def _control_targets() -> dict[str, Target]:
         messages.Hashes(1, 2, 3, 4, (bytes(32),)),
         messages.joined([messages.Hashes(1, i, 3, 4, (A,)) for i in range(3)]),
         messages.Accused(1, A),
+        messages.Sheet(1, bytes(40), made=(A, B)),
     )
     return {
         "from-peer": Target(messages.decode_from_peer, REMOTE, from_peer),
@@ -406,7 +409,8 @@ def _control_targets() -> dict[str, Target]:
 
 def _ledger_targets() -> dict[str, Target]:
     shown = Shown((A, B), (bytes(32),), b"part")
-    proof = Proof(1, 2, 3, (A,), {B: shown})
+    passed = Passed((A,), bytes(16))
+    proof = Proof(1, 2, 3, (A,), {B: shown}, 0, {1: passed}, (A, B))
     manifest, _ = describe_state(bytes(32), (ArraySpec("anchor", 8),), bytes(32))
     return {
         "record": Target(
@@ -427,7 +431,7 @@ def _ledger_targets() -> dict[str, Target]:
         "evidence": Target(shown_from_bytes, REMOTE, (pack_struct(shown),)),
         "proof": Target(proof_from_bytes, REMOTE, (proof.to_bytes(),)),
         "charge": Target(
-            lambda data: charge_from_bytes(data, Drawn(A, 2, 3, A, (B,), 0, 2, ())),
+            lambda data: charge_from_bytes(data, Drawn(A, 2, 3, A, (B,), 0, 2, (1,), False)),
             REMOTE,
             (proof.charge.to_bytes(),),
         ),

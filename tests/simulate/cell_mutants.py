@@ -8,6 +8,7 @@ worlds of two cells.
 | the weight is of one cell, of all planned | C7, C12 |
 | another cell's owner, sets not joined again, the same cells in each op | C5, C6, C15 |
 | results to everybody; sums that were lost not asked for, not given | C8, C9, C10 |
+| what owners say of the same sum is not compared | C16 |
 """
 
 import contextlib
@@ -18,16 +19,17 @@ from broken_rules import Mutant, replaced
 
 from swarmtrain.peer.arithmetic import ChunkSum, CodecArithmetic
 from swarmtrain.simulate.faults.troubles import HOSTILE_SUMS, LATE, LOST_SUMS, OWNER_DEATH
+from swarmtrain.simulate.ground.misbehaviour import MISADDS, Deed
 from swarmtrain.simulate.seeds import world_of
 from swarmtrain.simulate.world import World
 from swarmtrain_transport.collective.exchange import Exchange
 from swarmtrain_transport.collective.finisher import NO_SUM, Finisher
 from swarmtrain_transport.collective.reducer import Reducer
 from swarmtrain_transport.coordinator.ops import planning, reassignment
-from swarmtrain_transport.ledger import cells
+from swarmtrain_transport.coordinator.ops.reports import Reports
+from swarmtrain_transport.ledger import cell_sums, cells
 from swarmtrain_transport.ledger.cells import Cells
-from swarmtrain_transport.ledger.fold import OpView
-from swarmtrain_transport.wire.frames import unpack_sum
+from swarmtrain_transport.ledger.fold import OpView, chunk_range
 
 PEERS, CELLS, OPS = 8, 2, 4
 
@@ -50,6 +52,17 @@ def with_strangers(seed: int) -> World:
     return world_of(seed, PEERS, OPS, kinds=("hostile frame",), cells=CELLS)
 
 
+def with_other_words(seed: int) -> World:
+    """One owner sends other sums than it names, or names others than it was given."""
+    world = world_of(seed, PEERS, OPS, kinds=(LOST_SUMS,), cells=CELLS)
+
+    def lies() -> None:
+        world.scene.misbehave(next(iter(world.swarm.peers)), Deed(MISADDS))
+
+    world.scene.clock.after(0.1, lies)
+    return world
+
+
 def with_hostile_owners(seed: int) -> World:
     return world_of(seed, PEERS, OPS, kinds=(HOSTILE_SUMS,), cells=CELLS)
 
@@ -59,8 +72,9 @@ def with_hostile_owners(seed: int) -> World:
 
 def a_sum_of_another_set_is_added():
     def make(name):
-        def any_name(self, cell, chunk):
-            return self._expected(cell) if (cell, chunk) in self._sums else name(self, cell, chunk)
+        def any_name(self, source, chunk):
+            is_here = (source, chunk) in self._sums
+            return self._expected(source) if is_here else name(self, source, chunk)
 
         return any_name
 
@@ -69,13 +83,15 @@ def a_sum_of_another_set_is_added():
 
 def a_sum_that_comes_twice_counts_twice():
     def make(take):
-        def greedy(self, cell, chunk, name, data, signature):
-            known = self._sums.get((cell, chunk))
+        def greedy(self, source, chunk, name, data, digest=b""):
+            known = self._sums.get((source, chunk))
             if known is None or known.name != name or chunk in self.result:
-                return take(self, cell, chunk, name, data, signature)
-            twice = np.frombuffer(known.kept.read(), "<f8") + np.frombuffer(data, "<f8")
-            kept = self._retention.keep(twice.tobytes())
-            self._sums[cell, chunk] = known._replace(kept=kept)
+                return take(self, source, chunk, name, data, digest)
+            start, stop = chunk_range(self._view.plan, source[0], chunk)
+            size = 8 * (stop - start)
+            twice = 2 * np.frombuffer(bytes(data[:size]), "<f8")
+            kept = self._retention.keep(twice.tobytes() + bytes(data[size:]))
+            self._sums[source, chunk] = known._replace(kept=kept)
             return False
 
         return greedy
@@ -85,20 +101,29 @@ def a_sum_that_comes_twice_counts_twice():
 
 def a_late_cell_is_left_out():
     def make(expected):
-        def hasty(self, cell):
-            is_late = self._view.frozen is not None and (cell, 0) not in self._sums
-            return NO_SUM if is_late else expected(self, cell)
+        def hasty(self, source):
+            is_late = self._view.frozen is not None and (source, 0) not in self._sums
+            return NO_SUM if is_late else expected(self, source)
 
         return hasty
 
     return replaced(Finisher, "_expected", make)
 
 
-def any_sum_is_taken():
-    return replaced(CodecArithmetic, "check_sum", lambda check: lambda self, *of: None)
+@contextlib.contextmanager
+def any_sum_is_taken() -> Iterator[None]:
+    """And nobody compares: else a sum that its owner names otherwise is in no result anyway."""
+    with (
+        nobody_compares(),
+        replaced(CodecArithmetic, "check_sum", lambda check: lambda self, *of: None),
+    ):
+        yield
 
 
-def a_strangers_sum_is_taken():
+@contextlib.contextmanager
+def a_strangers_sum_is_taken() -> Iterator[None]:
+    """And nobody compares, as above."""
+
     def make(on_sum):
         def credulous(self, peer, frame):
             finisher, mine = (
@@ -107,15 +132,15 @@ def a_strangers_sum_is_taken():
             )
             if finisher is None or finisher.attempt != frame.attempt:
                 return on_sum(self, peer, frame)
-            cell = (mine + 1) % self.view.cells.count
-            finisher._verify = lambda *of: True
-            if not finisher.take(cell, frame.chunk, frame.set_id, *unpack_sum(frame.body)):
+            source = frame.slice_index, (mine + 1) % self.view.cells.count
+            if not finisher.take(source, frame.chunk, frame.set_id, frame.body):
                 return []
             return self._finish_more(finisher)
 
         return credulous
 
-    return replaced(Exchange, "_on_sum", make)
+    with nobody_compares(), replaced(Exchange, "_on_sum", make):
+        yield
 
 
 # ---- what an owner passes on
@@ -147,19 +172,24 @@ def an_early_sum_stands():
 
 
 def the_weight_is_one_cells():
-    def weight(self):
-        return sum(self._view.weights[peer] for peer in self.given or ())
-
-    return replaced(Finisher, "_weight", lambda _: property(weight))
-
-
-def the_weight_is_of_all_planned():
     return replaced(
-        Finisher, "_weight", lambda _: property(lambda self: sum(self._view.weights.values()))
+        cell_sums, "_weight", lambda _: lambda view, index: _sum(view, view.givers(index))
     )
 
 
+def the_weight_is_of_all_planned():
+    return replaced(cell_sums, "_weight", lambda _: lambda view, index: _sum(view, view.weights))
+
+
+def _sum(view, peers):
+    return sum(view.weights[peer] for peer in peers)
+
+
 # ---- records
+
+
+def nobody_compares():
+    return replaced(Reports, "differences", lambda _: lambda self, index: [])
 
 
 def _anywhere(decide):
@@ -283,5 +313,10 @@ CELL_MUTANTS = {
     "C15": Mutant(
         "members are in the same cells in each op",
         cells_are_the_same_in_each_op, (("C1", "is owned by"),), world=in_cells,
+    ),
+    "C16": Mutant(
+        "nobody compares what owners say of the same sum",
+        nobody_compares, (("I3", ""), ("fault", "the one that was named")),
+        world=with_other_words,
     ),
 }  # fmt: skip

@@ -58,7 +58,19 @@ def test_of_a_range_with_a_new_owner_all_is_made_again_at_once(seed):
     assert max(decided.op_seconds.values()) < 2.0
 
 
-CLEAN = (21, 35, 45, 53, 67, 92, 106, 115, 125)
+@pytest.mark.parametrize("seed", [0, 3])
+def test_who_sums_wrongly_and_answers_no_auditor_is_convicted(seed):
+    world = World(8, rounds=16, seed=seed, cells=2)
+    world.start()
+    liar = next(iter(world.swarm.peers))
+    world.scene.clock.after(0.5, lambda: world.invariants.lies.begin(world.swarm.peers[liar]))
+    world.run()
+    assert world.scene.is_liar_silent
+    assert not world.violations, world.violations
+    assert world.scene.convicted == {liar}
+
+
+CLEAN = (21, 35, 45, 55, 67, 92, 106, 115, 125)
 """Worlds that once failed: an owner's sums were of no use, and others were blamed for it; too few
 who gave were planned with for want of a second cell (125); an audit took a new owner's sum for one
 that it had not signed (92)."""
@@ -66,13 +78,13 @@ that it had not signed (92)."""
 
 @pytest.mark.parametrize("seed", CLEAN)
 def test_worlds_in_cells_keep_every_promise(seed):
-    kinds = () if seed in (21, 53) else (HOSTILE_SUMS,)
+    kinds = () if seed in (21, 55) else (HOSTILE_SUMS,)
     result = run_seed(seed, 8, 4, kinds=kinds, cells=2, **drawn(seed))
     assert not result.violations
     assert result.commits >= 4
 
 
-FIRST_SEEN = {"C2": 40, "C5": 2, "C11": 7, "C14": 8}
+FIRST_SEEN = {"C2": 40, "C3": 8, "C5": 2, "C11": 7}
 """Seeds at which a hunt begins that saw nothing in the worlds before."""
 
 

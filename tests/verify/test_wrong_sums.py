@@ -10,7 +10,7 @@ from swarmtrain.peer.disk.group_storage import PROOFS
 from swarmtrain.verify.wrong_sums import wrong_sums
 from swarmtrain_transport.credentials.identity import Identity
 from swarmtrain_transport.hashing import content_hash
-from swarmtrain_transport.ledger.audit import Proof, Shown, draw, right_hash
+from swarmtrain_transport.ledger.audit import Proof, Shown, draw
 from swarmtrain_transport.ledger.fold import GroupView, OpView, chunk_range, num_chunks, window_of
 from swarmtrain_transport.ledger.signed_roots import (
     contribution_payload,
@@ -73,7 +73,11 @@ class Committed:
             peer: Shown(roots[peer], hashes[peer][j], parts[peer][j][drawn.chunk])
             for peer in self.peers
         }
-        right = right_hash(view, drawn, self.evidence, {}, CodecArithmetic())
+        start, stop = chunk_range(plan, j, drawn.chunk)
+        total = CodecArithmetic().accumulator(stop - start, window)
+        for peer, shown in self.evidence.items():
+            total.add(shown.part, view.weights[peer])
+        right = content_hash(total.finish(sum(view.weights.values())))
         self.published = tuple(
             content_hash(right) if is_wrong else right for _ in range(num_chunks(plan, j))
         )

@@ -4,11 +4,12 @@ sent.
 - C1: cells are dealt by lot; a slice is owned in its cell, whoever takes it over, and its owner's
   set is of that cell.
 - C2: a contributor gives its parts to owners of its cell alone; a cell's sum goes from an owner of
-  the range there to the owner of the piece, under the attempt that it names.
+  the range there to the owner of the piece, under the attempt that it names; that of its own piece
+  to the owner of the next one.
 - C3: a result goes to its owner's cell, and to those who own the same range in the others, who pass
   it on to theirs: nobody sends to everybody.
 - C4: all pieces of a range have the same contributors.
-- C5: what an owner passes on is, to the bit, the sum of what those have given whom it names.
+- C5: what an owner passes on is, to the bit, the sum of what the others have given whom it names.
 
 The deal is made again here, from the PLAN's members and the outcome before it alone.
 """
@@ -24,7 +25,7 @@ from swarmtrain.simulate.checks.sums import NamedSums
 from swarmtrain.simulate.ground.scene import Scene
 from swarmtrain_transport.ledger.fold import chunk_range, edition, set_id
 from swarmtrain_transport.links.link import PeerId
-from swarmtrain_transport.wire.frames import Frame, FrameKind, unpack_sum
+from swarmtrain_transport.wire.frames import Frame, FrameKind
 from swarmtrain_transport.wire.records import Commit, Freeze, Plan, Reassign, SliceFreeze
 
 _OPS_KEPT = 8
@@ -41,7 +42,7 @@ class _Op:
         owners: every owner that each slice has had, by attempt.
         sets: sets that an owner may sum, by name.
         totals: whole vectors' sums made again, by name.
-        sums: chunks of these, by slice, chunk and name.
+        sums: chunks of these without the part of who gives them, by giver, slice, chunk and name.
     """
 
     plan: Plan
@@ -49,7 +50,7 @@ class _Op:
     owners: list[list[PeerId]] = field(default_factory=list)
     sets: dict[int, tuple[PeerId, ...]] = field(default_factory=dict)
     totals: dict[int, npt.NDArray[np.float64]] = field(default_factory=dict)
-    sums: dict[tuple[int, int, int], bytes] = field(default_factory=dict)
+    sums: dict[tuple[PeerId, int, int, int], bytes] = field(default_factory=dict)
 
     def cell_of(self, index: int) -> int:
         """Return the cell in which a slice is owned."""
@@ -60,6 +61,12 @@ class _Op:
         for cell in range(self.plan.cells):
             named = tuple(sorted(peer for peer in peers if self.of.get(peer) == cell))
             self.sets[set_id(named)] = named
+
+    def takers(self, cell: int, index: int) -> list[PeerId]:
+        """Return every owner to whom a cell's sum of a slice may have gone."""
+        first = index - index % self.plan.cells
+        is_own = cell == self.cell_of(index)
+        return self.owners[first + (cell + 1) % self.plan.cells if is_own else index]
 
     def near(self, cell: int, index: int) -> list[PeerId]:
         """Return every owner that a slice's range has had in a cell."""
@@ -156,18 +163,20 @@ class CellChecks:
         if frame.kind is FrameKind.PART:
             is_right = named == [target] and cell == op.cell_of(index)
         elif frame.kind is FrameKind.SUM:
+            is_named = named == [peer if cell == op.cell_of(index) else target]
             is_near = peer in op.near(cell, index)
-            is_right = named == [target] and is_near and cell != op.cell_of(index)
+            is_right = is_named and is_near and target in op.takers(cell, index)
         elif frame.kind is FrameKind.SUMS:
-            asked = op.near(op.of.get(target, -1), index)
-            is_right = named == [peer] and target in asked
+            of = op.of.get(target, -1)
+            is_named = named == [target if of == op.cell_of(index) else peer]
+            is_right = is_named and target in op.near(of, index) and peer in op.takers(of, index)
         elif frame.kind is FrameKind.RESULT:
             is_owner, is_near = named == [peer], op.of.get(target) == cell
             relays = is_owner and target in op.near(op.of.get(target, -1), index)
             is_right = (is_near and (is_owner or peer in op.near(cell, index))) or relays
         else:
             return
-        if frame.kind is FrameKind.SUM and not self._is_sum(op, frame):
+        if frame.kind is FrameKind.SUM and not self._is_sum(op, peer, frame):
             name = self._scene.name_of(peer)
             self._violated("C5", f"op {op.plan.op}: {name} passes on another sum for {index}")
         if not is_right:
@@ -176,10 +185,10 @@ class CellChecks:
             name = "C3" if frame.kind is FrameKind.RESULT else "C2"
             self._violated(name, f"op {op.plan.op}: {names[0]} sends {names[1]} {what}")
 
-    def _is_sum(self, op: _Op, frame: Frame) -> bool:
-        """Make a sum again. Of whoever gives other bytes than it has signed none knows
-        before FREEZE."""
-        key = frame.slice_index, frame.chunk, frame.set_id
+    def _is_sum(self, op: _Op, owner: PeerId, frame: Frame) -> bool:
+        """Make a sum of the others' parts again. Of whoever gives other bytes than it has signed
+        none knows before FREEZE."""
+        key = owner, frame.slice_index, frame.chunk, frame.set_id
         named = op.sets.get(frame.set_id)
         if named is None:
             return False
@@ -190,8 +199,13 @@ class CellChecks:
             if frame.set_id not in op.totals:
                 op.totals[frame.set_id] = self._sums.total_of(plan.op, named, plan).numpy()
             start, stop = chunk_range(plan, frame.slice_index, frame.chunk)
-            op.sums[key] = op.totals[frame.set_id][start:stop].astype("<f8").tobytes()
-        return bytes(unpack_sum(frame.body)[0]) == op.sums[key]
+            total = op.totals[frame.set_id][start:stop]
+            if owner in named:  # sums are exact, so it comes out again to the bit
+                weight = next(one.weight for one in plan.members if one.peer == owner)
+                own = self._sums.decoded(plan.op, owner, plan)[start:stop]
+                total = total - own.numpy() * weight
+            op.sums[key] = total.astype("<f8").tobytes()
+        return bytes(frame.body[: len(op.sums[key])]) == op.sums[key]
 
     def _violated(self, invariant: str, story: str) -> None:
         self._decided.violated(invariant, story)

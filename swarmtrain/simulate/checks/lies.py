@@ -10,11 +10,11 @@ The draw is made again here, from the ledger's hash alone. A world has one hosti
 where most peers are hostile nothing is promised.
 
 In cells it is not said who made a chunk wrong: its owner, or one of those who gave it sums. There
-it is checked that only the drawn owner is convicted, and only of its own; that a wrong sum is not
-found right; and that the others of its cell convict it once it is proved. That each is found is
-not: who does not show what it was given is not found out.
+it is checked that only the drawn owner is convicted, and only of its own; that what it has made
+wrong is found, whether it answers auditors or not; and that the others of its cell convict it.
 """
 
+import random
 from collections import Counter
 from collections.abc import Set as AbstractSet
 from dataclasses import dataclass
@@ -22,7 +22,6 @@ from functools import partial
 
 from swarmtrain.simulate.checks.decided import Decided
 from swarmtrain.simulate.checks.demands import GRACE_S, Demands
-from swarmtrain.simulate.ground.misbehaviour import MISADDS
 from swarmtrain.simulate.processes.peer import SimPeer
 from swarmtrain.simulate.processes.swarm import Swarm
 from swarmtrain_transport import limits
@@ -58,8 +57,9 @@ class _Ended:
         auditor: peer that the ledger has drawn, b"" for nobody.
         place: slice and chunk that are looked at.
         audited: peer that has made it, or its cell's sum for it.
-        contributors: peers whose parts are in what that peer has summed.
+        asked: peers that have what the auditor needs.
         judges: peers that may check a proof, None for all.
+        term: term of the coordinator that has committed it: a later one tells no auditor anything.
     """
 
     plan: Plan
@@ -68,8 +68,9 @@ class _Ended:
     auditor: PeerId
     place: tuple[int, int]
     audited: PeerId
-    contributors: tuple[PeerId, ...]
+    asked: tuple[PeerId, ...]
     judges: AbstractSet[PeerId] | None
+    term: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -108,14 +109,16 @@ class Lies:
         self._ended: dict[int, _Ended] = {}
         self._wrong: dict[int, set[tuple[int, int]]] = {}
         self._proved: set[int] = set()
-        self._misadded: set[PeerId] = set()
-        """Owners that have passed wrong sums on."""
         self._looks: dict[PeerId, _Look] = {}
         self._death_s = float("-inf")
 
     def begin(self, peer: SimPeer) -> None:
-        """From now on this peer's sums are wrong, also in its later lives."""
+        """From now on this peer's sums are wrong, also in its later lives. In cells it answers no
+        auditor in every other world."""
         self._scene.liar = peer.peer_id
+        conditions = self._scene.conditions
+        draw = random.Random(f"silent {conditions.seed}")
+        self._scene.is_liar_silent = conditions.cells > 1 and draw.random() < 0.5
         peer.arithmetic.sums_wrongly = True
         self._scene.hostile.add(peer.peer_id)
 
@@ -139,17 +142,22 @@ class Lies:
     def committed(self, record: Record, commit: Commit) -> None:
         """An op was committed: its audit is drawn."""
         plan, owners = self._under_way[commit.op]
-        self._misadded |= self._misadders
-        if self._scene.liar is None and not self._misadded:
+        if self._scene.liar is None:
             return
         lots = [int.from_bytes(record.hash[at : at + 8], "little") for at in (0, 8, 16, 24)]
         index, cells = lots[0] % len(commit.slices), Cells.in_plan(plan)
         near = [cells.among(commit.slices[index].contributors, c) for c in range(plan.cells)]
         cell = index % plan.cells
-        others = [other for other, peers in enumerate(near) if peers and other != cell]
-        if others and lots[3] % 2:
-            cell = others[lots[3] // 2 % len(others)]
+        given = [one for one, peers in enumerate(near) if peers]
+        is_of_sum = plan.cells > 1 and lots[3] % 2 == 1
+        if is_of_sum:
+            cell = given[lots[3] // 2 % len(given)]
         audited = owners[cells.owned(cell, index)]
+        asked = set(near[cell] if plan.cells == 1 or is_of_sum else ())
+        for one in [cell] if is_of_sum else given if plan.cells > 1 else ():
+            asked |= {owners[cells.owned(one, index)], owners[cells.taker(one, index)]}
+        if plan.cells > 1:
+            asked.discard(audited)
         auditors = [p for p in cells.among(commit.contributors, cell) if p != audited]
         self._ended[commit.op] = _Ended(
             plan,
@@ -158,8 +166,9 @@ class Lies:
             auditors[lots[2] % len(auditors)] if auditors else b"",
             (index, lots[1] % num_chunks(plan, index)),
             audited,
-            near[cell],
+            tuple(sorted(asked)),
             None if plan.cells == 1 else {p for p, one in cells.of.items() if one == cell},
+            record.term,
         )
 
     def _makers(self, op: int, index: int) -> AbstractSet[PeerId]:
@@ -170,16 +179,6 @@ class Lies:
         pieces = range(first, first + plan.cells)
         relieved = [self._relieved.get((op, piece), set[PeerId]()) for piece in pieces]
         return {owners[piece] for piece in pieces}.union(*relieved)
-
-    @property
-    def _misadders(self) -> set[PeerId]:
-        return {peer for peer, deed in self._scene.deeds.items() if deed.kind == MISADDS}
-
-    @property
-    def _liars(self) -> set[PeerId]:
-        """Peers that sign wrong sums, or have done so."""
-        liar = self._scene.liar
-        return self._misadded | self._misadders | ({liar} if liar is not None else set())
 
     def rewound(self, op: int) -> None:
         """Later ops are cancelled, and their sums with them."""
@@ -196,7 +195,7 @@ class Lies:
         name = self._scene.name_of(peer)
         if self._scene.liar is None and self._swarm.peers[peer].arithmetic.forges_results:
             self._scene.liar = peer  # it was alone, and has signed what nobody can decode
-        elif peer not in self._liars or ended is None or ended.audited != peer:
+        elif peer != self._scene.liar or ended is None or ended.audited != peer:
             self._violated(f"{name} is convicted of a sum that it has not made wrong")
         elif ended.place != place:
             self._violated(f"{name} is convicted of what was not drawn")
@@ -214,7 +213,7 @@ class Lies:
         ended = self._ended.get(op)
         if ended is None:
             return wrong
-        told = {place for place in wrong if self._liars & ended.makers[place[0]]}
+        told = {place for place in wrong if self._scene.liar in ended.makers[place[0]]}
         self._wrong[op] = told
         self.counts["told"] += bool(told)
         self.counts["drawn"] += ended.place in told
@@ -223,7 +222,7 @@ class Lies:
 
     def proved(self, peer: SimPeer, op: int) -> None:
         """A peer keeps a proof: as auditor, or because it agrees with the auditor."""
-        if peer.peer_id in self._liars or op not in self._ended:
+        if peer.peer_id == self._scene.liar or op not in self._ended:
             return  # its word is worth nothing; or the op is cancelled, which the peer may not know
         if op not in self._proved:
             self._proved.add(op)
@@ -288,16 +287,16 @@ class Lies:
         ended, wrong = self._ended.get(look.op), self._wrong.get(look.op, set())
         if ended is None or ended.place not in wrong or look.op in self._proved:
             return
-        if ended.audited != self._scene.liar or (ended.plan.cells > 1 and self._misadded):
+        if ended.audited != self._scene.liar:
             return  # somebody else has made it wrong
         name = self._scene.name_of(look.peer.peer_id)
         if self._found_right(look.peer) > look.right:
             self._violated(f"{name} finds a wrong sum of op {look.op} right")
             return
-        if ended.plan.cells > 1:
-            return
+        if ended.plan.cells > 1 and self._swarm.coordinator.term != ended.term:
+            return  # it told the auditor nothing, maybe
         boots = {member.peer: member.boot for member in ended.plan.members}
-        asked = [self._swarm.peers[peer] for peer in ended.contributors]
+        asked = [self._swarm.peers[peer] for peer in ended.asked]
         are_there = all(
             one.is_alive
             and boots[one.peer_id] == one.machine.card.boot

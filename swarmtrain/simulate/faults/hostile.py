@@ -12,7 +12,7 @@ from swarmtrain_transport.ledger.fold import OpView, chunk_range, num_chunks, sl
 from swarmtrain_transport.ledger.signed_roots import result_payload
 from swarmtrain_transport.ledger.transfers import NOTHING_SUMMED, content_name
 from swarmtrain_transport.links.link import PeerId
-from swarmtrain_transport.wire.frames import Frame, FrameKind, pack, pack_sum
+from swarmtrain_transport.wire.frames import Frame, FrameKind, pack
 from swarmtrain_transport.wire.messages import (
     Accuse,
     Evaluated,
@@ -126,15 +126,17 @@ class Hostile:
         is_owner = any(view.owners[piece] == sender for piece in pieces)
         attempt = view.attempts[index] if is_known else 0
         place = rng.choice(pieces) if is_known else 0
+        if is_known and place == index:  # its own cell's sum goes elsewhere
+            place = view.cells.taker(index % view.cells.count, index)
         name = view.given_set_id(place) or rng.getrandbits(64)
         chunk = rng.choice((0, 0, 1, 1 << 30))
         if rng.random() < 0.4:
             body = rng.randbytes(rng.randrange(4))
             return Frame(FrameKind.SUMS, tag, view.plan_id, index, attempt, 0, name, body)
-        start, stop = chunk_range(view.plan, index, 0) if is_known else (0, 64)
+        is_planned = is_known and chunk < num_chunks(view.plan, index)
+        start, stop = chunk_range(view.plan, index, chunk) if is_planned else (0, 64)
         data = b"x" if is_owner else bytes(8 * (stop - start))
-        body = pack_sum(data, quick_sign(sender, data))
-        return Frame(FrameKind.SUM, tag, view.plan_id, index, attempt, chunk, name, body)
+        return Frame(FrameKind.SUM, tag, view.plan_id, index, attempt, chunk, name, data)
 
     # ---- the control lane
 

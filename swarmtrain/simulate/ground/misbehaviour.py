@@ -15,11 +15,11 @@ import numpy as np
 
 from swarmtrain.simulate.ground.quick_keys import quick_sign
 from swarmtrain_transport import actions as do
-from swarmtrain_transport.hashing import content_hash
-from swarmtrain_transport.ledger.fold import OpView
-from swarmtrain_transport.ledger.signed_roots import sum_payload
+from swarmtrain_transport.ledger.cell_sums import SUM_BYTES
+from swarmtrain_transport.ledger.fold import OpView, chunk_range, slice_root
+from swarmtrain_transport.ledger.signed_roots import made_of, result_payload
 from swarmtrain_transport.links.link import PeerId
-from swarmtrain_transport.wire.frames import Frame, FrameKind, pack_sum, unpack_sum
+from swarmtrain_transport.wire.frames import Frame, FrameKind
 from swarmtrain_transport.wire.messages import Got, Have, PeerMessage, Ready, Roots, SliceDone
 
 REFUSES, DENIES, OMITS, WITHHOLDS = "refuses", "denies", "omits", "withholds"
@@ -41,7 +41,8 @@ owner pushes to one peer other bytes than it has published, or publishes what no
 BLURS, SWELLS, VOIDS, CUTS, MISADDS = "blurs", "swells", "voids", "cuts", "misadds"
 HOLDS, STARVES, LAGS = "holds sums", "starves a cell", "lags"
 """An owner in cells sends others sums that are no whole units, larger than parts can make them, no
-numbers, of another length, or legal and wrong; none, none to the owners of one cell, or late."""
+numbers, of another length, or legal and others than it names, or in every other op names others
+than it was given; none, none to the owners of one cell, or late."""
 
 WORDS = (REFUSES, DENIES, OMITS, WITHHOLDS)
 DRAGS = (MUTE, UNSENT, GREEDY)
@@ -95,7 +96,7 @@ class Deed:
         victim = self._victim(op, accomplices)
         for action in actions:
             if isinstance(action, do.SendControl):
-                message = _said(self.kind, action.message, victim)
+                message = _said(self.kind, action.message, victim, op)
                 if message is not None:
                     yield do.SendControl(message)
             elif not isinstance(action, do.SendFrame):
@@ -131,8 +132,10 @@ class Deed:
         return others[op.plan.op * self.wanders % len(others)] if others else b""
 
 
-def _said(kind: str, message: PeerMessage, victim: PeerId) -> PeerMessage | None:
+def _said(kind: str, message: PeerMessage, victim: PeerId, op: OpView | None) -> PeerMessage | None:
     """Return a hostile member's version of a message, or None if it sends nothing."""
+    if kind == MISADDS and isinstance(message, SliceDone) and message.sums:
+        return _misnamed(message, op)
     if kind == MUTE and isinstance(message, _SAID):
         return None
     if kind == SUMLESS and isinstance(message, SliceDone):
@@ -151,6 +154,18 @@ def _said(kind: str, message: PeerMessage, victim: PeerId) -> PeerMessage | None
     return message
 
 
+def _misnamed(message: SliceDone, op: OpView | None) -> SliceDone:
+    """Return it with another sum of another cell than its mean is made of, and signed."""
+    if op is None or op.plan_id != message.plan_id or op.plan.op % 2 == 0:
+        return message
+    other, index = (message.slice_index + 1) % op.cells.count, message.slice_index
+    sums = (*message.sums[:other], bytes(32), *message.sums[other + 1 :])
+    root, made = slice_root(message.chunk_hashes), made_of(message.inputs, sums)
+    payload = result_payload(op.plan_hash, index, message.attempt, root, made)
+    signature = quick_sign(op.owners[index], payload)
+    return msgspec.structs.replace(message, sums=sums, signature=signature)
+
+
 def _forged(kind: str, frame: Frame, op: OpView | None, *, is_victim: bool) -> Frame:
     """Return a frame as it is sent instead."""
     body = bytes(frame.body)
@@ -160,28 +175,18 @@ def _forged(kind: str, frame: Frame, op: OpView | None, *, is_victim: bool) -> F
         bits = (127 + op.plan.e_min - _DIP) << _MANTISSA_BITS
         return replace(frame, body=bits.to_bytes(2, "little") + body[2:], digest=b"")
     if frame.kind is FrameKind.SUM:
-        return replace(frame, body=_other_sum(kind, frame, op), digest=b"")
+        return replace(frame, body=_wrong_sum(kind, frame, op), digest=b"")
     wanted = {FORGES: FrameKind.PART, BENDS: FrameKind.RESULT}.get(kind)
     if not is_victim or frame.kind is not wanted:
         return frame
     return replace(frame, body=body[:-1] + bytes([body[-1] ^ 1]), digest=b"")
 
 
-def _other_sum(kind: str, frame: Frame, op: OpView) -> bytes:
-    """Return what is sent in the place of a cell's sum, and signed."""
-    data, signature = unpack_sum(frame.body)
-    peer, index = signature[: len(signature) // 2], frame.slice_index
-    data = _wrong_sum(kind, bytes(data), op)
-    own = op.cells.owned(op.cells.cell_of(peer), index)
-    payload = sum_payload(
-        op.plan_hash, (own, op.attempts[own]), (index, frame.chunk), frame.set_id,
-        content_hash(data),
-    )  # fmt: skip
-    return pack_sum(data, quick_sign(peer, payload))
-
-
-def _wrong_sum(kind: str, body: bytes, op: OpView) -> bytes:
-    values, unit = np.frombuffer(body, dtype="<f8").copy(), 2.0 ** (op.plan.e_min - 7)
+def _wrong_sum(kind: str, frame: Frame, op: OpView) -> bytes:
+    """Return what is sent in the place of a cell's sum."""
+    body, unit = bytes(frame.body), 2.0 ** (op.plan.e_min - 7)
+    start, stop = chunk_range(op.plan, frame.slice_index, frame.chunk)
+    values = np.frombuffer(body[: SUM_BYTES * (stop - start)], dtype="<f8").copy()
     is_even, first = op.plan.op % 2 == 0, float(values[0])
     if kind == CUTS:
         return body[:-8] if is_even else body + bytes(8)
@@ -189,9 +194,9 @@ def _wrong_sum(kind: str, body: bytes, op: OpView) -> bytes:
         BLURS: first + unit / 2,
         SWELLS: 2.0**1000 if is_even else unit * 2.0**54,
         VOIDS: np.nan if is_even else -np.inf,
-        MISADDS: first + unit * 2.0**18,
+        MISADDS: first + unit * 2.0**18 * is_even,
     }.get(kind, first)
-    return values.tobytes()
+    return values.tobytes() + body[values.nbytes :]
 
 
 def _keeps(kind: str, frame: FrameKind, *, is_victim: bool) -> bool:

@@ -66,6 +66,7 @@ class Scene:
         violations: violations that were found.
         hostile: peers that may be found at fault.
         liar: peer whose sums are wrong.
+        is_liar_silent: True if it answers no auditor.
         convicted: peers that were found out to sum wrongly, in whichever group.
         deeds: deeds of other hostile members.
         flipped: peers in whose memory a bit is another, and is still.
@@ -84,6 +85,7 @@ class Scene:
         self.weather: Weather | None = None
         self.hostile: set[PeerId] = set()
         self.liar: PeerId | None = None
+        self.is_liar_silent = False
         self.convicted: set[PeerId] = set()
         self.deeds: dict[PeerId, Deed] = {}
         self.flipped: set[PeerId] = set()

@@ -524,6 +524,9 @@ class SimPeer(Process):
             frame = action.frame
             if self.handicap.hoards and frame.kind in _ASKED_FOR:
                 return
+            is_liar = self._scene.liar == self.peer_id
+            if is_liar and self._scene.is_liar_silent and frame.kind is FrameKind.EVIDENCE:
+                return
             self.machine.stats.bytes_out += len(frame.body)
             self._credit.send(action.peer, frame, self.now_s)
             if self._scene.conditions.cells > 1:

@@ -7,8 +7,9 @@ it to the drawn auditor alone, a few times. So an op costs its swarm one chunk p
 of them auditing. A judge fetches the charge and then its parts, and looks at each when it comes: an
 accuser cannot make it hold what nobody has signed.
 
-In cells the owner of the drawn slice likewise keeps the sums that its chunk was made of, and shows
-each once it is asked for that cell's. Sheets that did not come are asked of the cell's members.
+In cells owners likewise keep the sums of the drawn chunk that are looked at. The auditor asks for
+each of them first the owner that is not looked at itself. Sheets that did not come are asked of the
+cell's members.
 """
 
 from collections import Counter, OrderedDict
@@ -29,16 +30,17 @@ from swarmtrain_transport.ledger.audit import (
     Shown,
     Signed,
     charge_from_bytes,
+    check_made,
     check_part,
-    check_passed,
     convicted,
     draw,
+    holders_of,
+    is_passed,
     is_shown,
+    is_wrong,
     may_judge,
     number_of,
     passed_from_bytes,
-    right_hash,
-    said_hash,
     sheets_of,
     shown_from_bytes,
     signed_in,
@@ -46,7 +48,7 @@ from swarmtrain_transport.ledger.audit import (
 from swarmtrain_transport.ledger.fold import GroupView, OpView
 from swarmtrain_transport.links.link import PeerId
 from swarmtrain_transport.wire.frames import Frame, FrameKind
-from swarmtrain_transport.wire.messages import Accuse, Accused
+from swarmtrain_transport.wire.messages import Accuse, Accused, Sheet
 from swarmtrain_transport.wire.records import Commit, Verify
 
 _PART = 0
@@ -68,10 +70,12 @@ class _Kept:
 
 @dataclass(slots=True)
 class _Case:
-    """An audit of ours that is under way. `looked` is how often the sheets were not here."""
+    """An audit of ours that is under way. `made` is what the owner in cells has signed, as we were
+    told it; `looked` is how often that or the sheets were not here."""
 
     view: OpView
     drawn: Drawn
+    made: tuple[bytes, ...] = ()
     shown: dict[PeerId, Shown] = field(default_factory=dict)
     passed: dict[int, Passed] = field(default_factory=dict)
     asked: Counter[tuple[PeerId, int]] = field(default_factory=Counter)
@@ -79,11 +83,11 @@ class _Case:
 
     @property
     def missing(self) -> list[tuple[PeerId, int]]:
-        """Peers that are still to be asked, and for what."""
+        """Peers that may still be asked, and for what."""
         parts = [(peer, _PART) for peer in self.drawn.contributors if peer not in self.shown]
-        finisher = self.view.owners[self.drawn.slice_index]
-        sums = [cell for cell in self.drawn.passed if cell not in self.passed]
-        return parts + [(finisher, cell + 1) for cell in sums]
+        cells = [cell for cell in self.drawn.passed if cell not in self.passed]
+        asked = [(holders_of(self.view, self.drawn, cell), cell + 1) for cell in cells]
+        return parts + [(peers[rank], what) for rank in (0, 1) for peers, what in asked]
 
 
 @dataclass(slots=True)
@@ -170,14 +174,15 @@ class Auditing:
                 self._case.shown[self._me] = mine
 
     def _own(self, view: OpView, drawn: Drawn, exchange: Exchange) -> dict[int, Shown | Passed]:
-        """Evidence that we may be asked for: our part, or as a slice's owner the sums in it."""
+        """Evidence that we may be asked for: our part, or as an owner sums."""
         found: dict[int, Shown | Passed] = {}
         sender = exchange.sender
         if sender is not None and self._me in drawn.contributors and sender.slice_roots is not None:
             part = bytes(sender.part(drawn.place, number_of(view, drawn)))
             found[_PART] = Shown(sender.slice_roots, sender.chunk_hashes(drawn.place), part)
         sums = exchange.sums_of(drawn.slice_index, drawn.chunk)
-        return found | {cell + 1: Passed(*sums[cell]) for cell in drawn.passed if cell in sums}
+        mine = [cell for cell in drawn.passed if cell in sums]
+        return found | {cell + 1: Passed(sums[cell][0], bytes(sums[cell][1])) for cell in mine}
 
     def heard(self, peer: PeerId, frame: Frame, now_s: float) -> list[PeerAction]:
         """A frame of AUDIT_FRAMES.
@@ -197,15 +202,21 @@ class Auditing:
                 raise RemoteFault("evidence", "what it shows is not what it has signed")
             case.shown[peer] = shown
         else:
-            passed, drawn = passed_from_bytes(frame.body), case.drawn
-            check_passed(case.view, drawn, what - 1, passed, self._arithmetic, self._verify)
+            passed = passed_from_bytes(frame.body)
+            if not is_passed(case.view, case.drawn, what - 1, passed, case.made):
+                raise RemoteFault("evidence", "the sum that it shows is not the one that was named")
             case.passed[what - 1] = passed
         self._due_s = now_s + (limits.AUDIT_PAUSE_S if self._in_op else 0.0)
         return []
 
-    def sheet_came(self, now_s: float) -> None:
-        """A sheet is here: an audit may have waited for it."""
-        if self._case is not None and self._case.looked:
+    def sheet_came(self, message: Sheet, now_s: float) -> None:
+        """A sheet is here: an audit may have waited for it, or for what comes with it."""
+        case = self._case
+        if case is None:
+            return
+        if message.op == case.view.plan.op and not case.made:
+            case.made = message.made
+        if case.looked:
             self._due_s = min(self._due_s, now_s)
 
     def _show(self, peer: PeerId, frame: Frame) -> list[PeerAction]:
@@ -306,6 +317,8 @@ class Auditing:
             digest, data = trial.rest.popitem()
             if trial.charge is None:
                 trial.charge = charge_from_bytes(data, drawn)
+                if view.cells.count > 1:
+                    check_made(view, drawn, trial.charge.made, signed.by_owner, self._verify)
                 named = {*trial.charge.shown.values(), *trial.charge.passed.values()}
                 trial.wanted |= named
                 for name in sorted(named):
@@ -322,7 +335,8 @@ class Auditing:
         try:
             for cell in [cell for cell, named in charge.passed.items() if named == digest]:
                 passed = passed_from_bytes(data)
-                check_passed(view, drawn, cell, passed, self._arithmetic, self._verify)
+                if not is_passed(view, drawn, cell, passed, charge.made):
+                    raise RemoteFault("sum", "a sum is not what the owner has named")
                 trial.passed[cell] = passed
             givers = [peer for peer, named in charge.shown.items() if named == digest]
             shown = shown_from_bytes(data) if givers else None
@@ -347,7 +361,7 @@ class Auditing:
         case = self._case
         if case is None or now_s < self._due_s:
             return []
-        if self._signed(case.view, case.drawn) is None:
+        if not self._is_told(case):
             self._await_sheets(case, now_s)
             return []
         if case.missing:
@@ -363,6 +377,17 @@ class Auditing:
             )
             return [SendFrame(peer, frame)]
         return self._judge(case, now_s)
+
+    def _is_told(self, case: _Case) -> bool:
+        """Return True if it is here what contributors and owner have signed."""
+        signed = self._signed(case.view, case.drawn)
+        if signed is None or case.view.cells.count == 1 or case.asked:
+            return signed is not None
+        try:
+            check_made(case.view, case.drawn, case.made, signed.by_owner, self._verify)
+        except RemoteFault:
+            return False  # it has not come, or is of something else
+        return True
 
     def _await_sheets(self, case: _Case, now_s: float) -> None:
         """They come after COMMIT; if not, others of the cell have them, or nobody."""
@@ -398,11 +423,11 @@ class Auditing:
             return []
         hashes = () if listed is None or drawn.is_of_sum else _split(listed)
         try:
-            right = right_hash(case.view, drawn, case.shown, case.passed, self._arithmetic)
+            wrong = is_wrong(case.view, drawn, hashes, case.shown, case.passed, self._arithmetic)
         except RemoteFault:
             self._end("unanswered")  # a part that nobody may add proves nothing
             return []
-        if right == said_hash(drawn, hashes, case.passed):
+        if not wrong:
             self._end("right")
             return []
         self._end("wrong")
@@ -410,7 +435,7 @@ class Auditing:
         place = (op, drawn.slice_index, drawn.chunk)
         sheets = tuple(bytes(self._blobs.get(one) or b"") for one in sheets_of(case.view, drawn))
         group = self._view.group
-        proof = Proof(*place, hashes, case.shown, group, case.passed, sheets)
+        proof = Proof(*place, hashes, case.shown, group, case.passed, case.made, sheets)
         try:
             convicted(proof, case.view, self._arithmetic, self._verify)
         except RemoteFault:

@@ -33,11 +33,9 @@ from swarmtrain_transport.hashing import content_hash
 from swarmtrain_transport.ledger.fold import OpView, num_chunks, set_id, slice_root
 from swarmtrain_transport.ledger.signed_roots import (
     contribution_payload,
-    none_holds,
+    made_of,
     result_payload,
     root_over,
-    sum_payload,
-    use_payload,
 )
 from swarmtrain_transport.ledger.transfers import NOTHING_SUMMED, content_name, transfers_of
 from swarmtrain_transport.links.link import PeerId
@@ -48,10 +46,8 @@ from swarmtrain_transport.wire.frames import (
     Ranges,
     pack_credit,
     pack_flags,
-    pack_sum,
     unpack_credit,
     unpack_flags,
-    unpack_sum,
 )
 from swarmtrain_transport.wire.messages import (
     Gauged,
@@ -63,7 +59,7 @@ from swarmtrain_transport.wire.messages import (
     Withdraw,
     each_of,
 )
-from swarmtrain_transport.wire.records import Sign, Verify
+from swarmtrain_transport.wire.records import Sign
 
 
 class Giving(enum.Enum):
@@ -103,7 +99,6 @@ class Exchange:
         local: facts of our link, with a counter of frames that change nothing.
         commits: committed ops, by whose result the plan's rule may begin.
         ahead: frames that came and went before the op, None for nothing.
-        verify: checks a signature; whoever can own nothing has none.
 
     Attributes:
         sender: gives parts to owners; None if we give none (any more).
@@ -124,11 +119,10 @@ class Exchange:
         local: LocalStats,
         commits: Mapping[int, OpView],
         ahead: Ahead | None = None,
-        verify: Verify = none_holds,
     ) -> None:
         self.view = view
         self._me, self._run_tag, self._sign, self._local = me, run_tag, sign, local
-        self._arithmetic, self._blobs, self._verify = arithmetic, blobs, verify
+        self._arithmetic, self._blobs = arithmetic, blobs
         self._ignored = local.ignored
         begins_from = commits.get(view.plan.centre)
         self._centre = None if begins_from is None else Centre(begins_from, blobs)
@@ -150,7 +144,7 @@ class Exchange:
         self._taker = Taker(me, view, transfers, blobs, fetcher, arithmetic, now_s, here)
         self._reducers: dict[int, Reducer] = {}
         self._finishers: dict[int, Finisher] = {}
-        self._passed_s: dict[tuple[int, int, int, int], float] = {}
+        self._passed_s: dict[tuple[int, int, int, int, int], float] = {}
         self._relayed: set[tuple[int, int, int]] = set()
         self.sender: Sender | None = None
         self._publisher: Publisher | None = None
@@ -335,7 +329,7 @@ class Exchange:
         self._reducers[index] = reducer
         if self.view.cells.count > 1:
             self._finishers[index] = Finisher(
-                self.view, index, attempt, self._arithmetic, retention, self._verify
+                self.view, index, attempt, self._arithmetic, retention
             )
         if self.sender is not None and self._may_contribute(self._me):
             self._own.extend((reducer, chunk) for chunk in range(len(reducer.places)))
@@ -509,65 +503,62 @@ class Exchange:
         return self._pass_on(reducer, [chunk])
 
     def _pass_on(self, reducer: Reducer, chunks: Iterable[int]) -> list[PeerAction]:
-        """Give sums of our cell to the owners of their pieces, each once."""
+        """Give sums of our cell to the owners of their pieces, each once; of our own piece also to
+        who keeps it."""
         name, actions = self.view.given_set_id(reducer.slice_index), list[PeerAction]()
         if name is None:
             return []
         for number in chunks:
             (piece, chunk), data = reducer.places[number], reducer.sum_of(number)
-            owner = self.view.owners[piece]
-            if data is None or (piece, self.view.attempts[piece], chunk, name) in self._passed_s:
+            key = self._passing(piece, chunk, name)
+            if data is None or key in self._passed_s:
                 continue
-            self._passed_s[piece, self.view.attempts[piece], chunk, name] = self._now_s
-            if owner == self._me:
+            self._passed_s[key] = self._now_s
+            actions.append(self._sum(piece, chunk, name, data))
+            if piece == reducer.slice_index:
                 finisher = self._finishers[piece]
-                signature = self._sum_signature(piece, chunk, name, data)
-                finisher.take(self.view.cells.cell_of(self._me), chunk, name, data, signature)
+                finisher.take((piece, self.view.cells.cell_of(self._me)), chunk, name, data)
                 actions += self._finish_more(finisher)
-            else:
-                actions.append(self._sum(piece, chunk, name, data))
         return actions
 
+    def _passing(self, piece: int, chunk: int, name: int) -> tuple[int, int, int, int, int]:
+        """Return what a sum of ours is known by: a new owner is sent it again."""
+        taker = self.view.cells.taker(self.view.cells.cell_of(self._me), piece)
+        return taker, self.view.attempts[taker], piece, chunk, name
+
     def _sum(self, piece: int, chunk: int, name: int, data: Buffer) -> PeerAction:
-        attempt = self.view.attempts[piece]
-        body = pack_sum(data, self._sum_signature(piece, chunk, name, data))
+        attempt, cells = self.view.attempts[piece], self.view.cells
         frame = Frame(
-            FrameKind.SUM, self._run_tag, self.view.plan_id, piece, attempt, chunk, name, body
+            FrameKind.SUM, self._run_tag, self.view.plan_id, piece, attempt, chunk, name, data
         )
-        return SendFrame(self.view.owners[piece], frame)
+        return SendFrame(self.view.owners[cells.taker(cells.cell_of(self._me), piece)], frame)
 
-    def _sum_signature(self, piece: int, chunk: int, name: int, data: Buffer) -> bytes:
-        """Our name under a sum of our cell."""
-        place = self.view.cells.owned(self.view.cells.cell_of(self._me), piece)
-        own, digest = (place, self.view.attempts[place]), content_hash(data)
-        return self._sign(sum_payload(self.view.plan_hash, own, (piece, chunk), name, digest))
-
-    def sums_of(self, index: int, chunk: int) -> dict[int, tuple[bytes, bytes, bytes]]:
-        """The cells' sums that a chunk of a slice of ours is made of, with their signatures and
-        ours."""
-        finisher = self._finishers.get(index)
-        if finisher is None:
-            return {}
-        plan_hash, own = self.view.plan_hash, (index, finisher.attempt)
-        return {
-            cell: (
-                data, signature,
-                self._sign(use_payload(plan_hash, own, chunk, cell, content_hash(data))),
-            )
-            for cell, (data, signature) in finisher.sums_of(chunk).items()
-        }  # fmt: skip
+    def sums_of(self, index: int, chunk: int) -> dict[int, tuple[tuple[bytes, ...], Buffer]]:
+        """Sums of a chunk of a slice that we have made or were sent, by cell: with the hashes of
+        all chunks, and the sum itself."""
+        found = {}
+        for finisher in self._finishers.values():
+            for source in finisher.sources:
+                if source[0] == index and (hashes := finisher.hashes_of(source)):
+                    found[source[1]] = hashes, finisher.sum_of(source, chunk)
+        cell = self.view.cells.cell_of(self._me)
+        reducer = self._reducers.get(self.view.cells.owned(cell, index))
+        hashes = None if reducer is None or not self._finishers else reducer.hashes_to(index)
+        if reducer is not None and hashes:
+            data = reducer.sum_of(reducer.places.index((index, chunk)))
+            if data is not None:
+                found[cell] = hashes, data
+        return found
 
     def _on_sum(self, peer: PeerId, frame: Frame) -> list[PeerAction]:
         """A sum of another cell, from the peer that owns the range there."""
-        finisher, view = self._finishers.get(frame.slice_index), self.view
-        if finisher is None or finisher.attempt != frame.attempt:
+        view, index, cell = self.view, frame.slice_index, self.view.cells.cell_of(peer)
+        is_known = index < len(view.owners) and view.attempts[index] == frame.attempt
+        finisher = self._finishers.get(view.cells.taker(cell, index)) if is_known else None
+        if finisher is None or view.owners[view.cells.owned(cell, index)] != peer:
             self._ignored["stale"] += 1
             return []
-        cell = view.cells.cell_of(peer)
-        if view.owners[view.cells.owned(cell, frame.slice_index)] != peer:
-            self._ignored["stale"] += 1
-            return []
-        if not finisher.take(cell, frame.chunk, frame.set_id, *unpack_sum(frame.body)):
+        if not finisher.take((index, cell), frame.chunk, frame.set_id, frame.body, frame.digest):
             self._ignored["repeated"] += 1
             return []
         return self._finish_more(finisher)
@@ -583,16 +574,26 @@ class Exchange:
             and given is not None
             and name is not None
             and (set(given) <= reducer.received.keys())
+            and (sums := self._named_sums(finisher, reducer)) is not None
         ):
             chunks = [finisher.result[chunk] for chunk in sorted(finisher.result)]
             op = self.view.plan.op
             digests = tuple(self._blobs.keep_result(op, chunk) for chunk in chunks)
-            actions += self._publish(reducer, name, digests, reducer.inputs(given))
+            actions += self._publish(reducer, name, digests, reducer.inputs(given), sums)
         if name is not None and name == self.view.all_planned_id:
             to = self._hearers(finisher.slice_index)
             for chunk, data in made:
                 actions += self._push(reducer, name, chunk, data, to)
         return actions
+
+    def _named_sums(self, finisher: Finisher, reducer: Reducer) -> tuple[bytes, ...] | None:
+        """Roots of the sums that a mean is made of, and of those that we have given, or keep in
+        the place of our own (`cell_sums`); None while one is not here."""
+        *used, kept = map(finisher.hashes_of, finisher.sources)
+        pieces, own = self.view.cells.pieces(reducer.slice_index), reducer.slice_index
+        given = [kept if piece == own else reducer.hashes_to(piece) for piece in pieces]
+        known = [hashes for hashes in (*used, *given) if hashes is not None]
+        return tuple(map(root_over, known)) if len(known) == 2 * self.view.cells.count else None
 
     def _hearers(self, index: int) -> list[PeerId]:
         """Peers to whom the owner of a slice pushes it: its cell, and an owner in each other."""
@@ -618,28 +619,31 @@ class Exchange:
 
     def _ask_for_sums(self, finisher: Finisher) -> list[PeerAction]:
         """Ask the owners in other cells for sums that should have come."""
-        view, index, actions = self.view, finisher.slice_index, list[PeerAction]()
-        for cell in range(view.cells.count):
-            place, held = view.cells.owned(cell, index), finisher.missing(cell)
+        view, actions = self.view, list[PeerAction]()
+        for source in finisher.sources:
+            index, cell = source
+            place, held = view.cells.owned(cell, index), finisher.missing(source)
             name = view.given_set_id(place)
             if held and name is not None and view.owners[place] != self._me:
                 frame = Frame(
-                    FrameKind.SUMS, self._run_tag, view.plan_id, index, finisher.attempt, 0, name,
-                    pack_flags(held),
+                    FrameKind.SUMS, self._run_tag, view.plan_id, index, view.attempts[index], 0,
+                    name, pack_flags(held),
                 )  # fmt: skip
                 actions.append(SendFrame(view.owners[place], frame))
         return actions
 
     def _on_sums(self, peer: PeerId, frame: Frame) -> list[PeerAction]:
-        """The owner of a slice lacks sums of our cell: those that were lost go again, each once in
-        a while, whoever asks how often."""
+        """Sums of our cell have not come where they should: those that were lost go again, each
+        once in a while, whoever asks how often."""
         view, index = self.view, frame.slice_index
         if not 0 <= index < len(view.owners) or view.cells.count == 1:
             raise RemoteFault("member", f"SUMS of slice {index} is not planned")
-        if (view.owners[index], view.attempts[index]) != (peer, frame.attempt):
+        cell = view.cells.cell_of(self._me)
+        taker = view.owners[view.cells.taker(cell, index)]
+        if (taker, view.attempts[index]) != (peer, frame.attempt):
             self._ignored["stale"] += 1
             return []
-        place = view.cells.owned(view.cells.cell_of(self._me), index)
+        place = view.cells.owned(cell, index)
         reducer = self._reducers.get(place)
         held = unpack_flags(frame.body, num_chunks(view.plan, index))
         if reducer is None or frame.set_id != view.given_set_id(place):
@@ -647,7 +651,7 @@ class Exchange:
         actions: list[PeerAction] = []
         for number, (piece, chunk) in enumerate(reducer.places):
             data = None if piece != index or held[chunk] else reducer.sum_of(number)
-            key = (piece, frame.attempt, chunk, frame.set_id)
+            key = self._passing(piece, chunk, frame.set_id)
             if data is None or self._now_s < self._passed_s.get(key, -math.inf) + limits.NUDGE_S:
                 continue
             self._passed_s[key] = self._now_s
@@ -657,13 +661,17 @@ class Exchange:
     # ---- what we publish
 
     def _publish(
-        self, made: Reducer | Publisher, name: int, digests: tuple[bytes, ...], inputs: bytes
-    ) -> list[PeerAction]:
+        self, made: Reducer | Publisher, name: int, digests: tuple[bytes, ...], inputs: bytes,
+        sums: tuple[bytes, ...] = (),
+    ) -> list[PeerAction]:  # fmt: skip
         """Serve a slice by its hashes, and say so with our name under it."""
         self._blobs.keep_result(self.view.plan.op, b"".join(digests))
         place = made.slice_index, made.attempt
-        payload = result_payload(self.view.plan_hash, *place, slice_root(digests), inputs)
-        made.done = SliceDone(self.view.plan_id, *place, name, digests, inputs, self._sign(payload))
+        signed = made_of(inputs, sums)
+        signature = self._sign(
+            result_payload(self.view.plan_hash, *place, slice_root(digests), signed)
+        )
+        made.done = SliceDone(self.view.plan_id, *place, name, digests, inputs, signature, sums)
         return [SendControl(made.done)]
 
     def _push(

@@ -85,6 +85,7 @@ class Reducer:
             peer: view.weights[peer] for peer in view.givers(slice_index)
         }
         self._is_partial = view.cells.count > 1
+        self._owner = view.owners[slice_index]
         self._window = window_of(view.plan)
         self._arithmetic = arithmetic
         self._retention = retention
@@ -96,7 +97,7 @@ class Reducer:
         self._digests: dict[PeerId, dict[int, bytes]] = {peer: {} for peer in self._weights}
         self._roots: dict[PeerId, bytes] = {}
         self._early: dict[int, bytes] = {}
-        self._sums: dict[int, Kept] = {}
+        self._sums: dict[int, tuple[Kept, bytes]] = {}
         self._complete: tuple[PeerId, ...] | None = None
 
     def _values(self, chunk: int) -> int:
@@ -165,7 +166,7 @@ class Reducer:
         data = self._summed(chunk, tuple(self._parts))
         self._early[chunk] = data if not self._is_partial else b""
         if self._is_partial:
-            self._sums[chunk] = self._retention.keep(data)
+            self._keep_sum(chunk, data)
         for parts in self._parts.values():
             parts[chunk].cool()
         if len(self._early) == self._num_chunks:
@@ -180,7 +181,16 @@ class Reducer:
         """Return the sum of one chunk for the owner of its piece, as it counts now; None while it
         is not made."""
         kept = self._sums.get(chunk)
-        return None if kept is None else kept.read()
+        return None if kept is None else kept[0].read()
+
+    def hashes_to(self, piece: int) -> tuple[bytes, ...] | None:
+        """Return the hashes of the sums for a piece, chunk by chunk, none where nobody gives; None
+        while one is not made."""
+        if self.phase is Reducing.MADE and not self.contributors:
+            return ()
+        numbers = [number for number, (at, _) in enumerate(self.places) if at == piece]
+        found = [self._sums[number][1] for number in numbers if number in self._sums]
+        return tuple(found) if len(found) == len(numbers) else None
 
     @property
     def early_chunks(self) -> tuple[bytes, ...]:
@@ -219,9 +229,11 @@ class Reducer:
         return self._rule_inputs.rows(self.complete, again=again)
 
     def inputs(self, contributors: tuple[PeerId, ...]) -> bytes:
-        """One hash over what these complete contributors have given to the slice."""
+        """One hash over what these complete contributors have given to the slice, in cells without
+        the owner."""
         received = self.received
-        return inputs_of({peer: received[peer] for peer in contributors})
+        own = self._owner if self._is_partial else None
+        return inputs_of({peer: received[peer] for peer in contributors if peer != own})
 
     def finish(
         self, contributors: tuple[PeerId, ...], *, gauges: bool = False
@@ -261,7 +273,10 @@ class Reducer:
             self._release_sums()
         for chunk in range(self._num_chunks if contributors else 0):
             if chunk not in self._sums:
-                self._sums[chunk] = self._retention.keep(self._summed(chunk, contributors))
+                self._keep_sum(chunk, self._summed(chunk, contributors))
+
+    def _keep_sum(self, chunk: int, data: bytes) -> None:
+        self._sums[chunk] = self._retention.keep(data), content_hash(data)
 
     def _gauged(
         self, contributors: tuple[PeerId, ...], result: tuple[bytes, ...]
@@ -282,7 +297,7 @@ class Reducer:
         self._release_sums()
 
     def _release_sums(self) -> None:
-        for kept in self._sums.values():
+        for kept, _ in self._sums.values():
             kept.release()
         self._sums = {}
 
@@ -299,16 +314,19 @@ class Reducer:
         return self._summed(chunk, contributors)
 
     def _summed(self, chunk: int, contributors: tuple[PeerId, ...]) -> bytes:
-        """The mean of these contributors' parts, added in the order of their keys; in cells their
-        sum."""
+        """The mean of these contributors' parts, added in the order of their keys; in cells the sum
+        of those that are not the owner's, and behind it the owner's (`cell_sums`)."""
         accumulator = self._arithmetic.accumulator(
             self._values(chunk), self._window, self._rule_inputs.of(contributors),
             self._rule_inputs.centre_values(chunk),
         )  # fmt: skip
+        own = self._owner if self._is_partial else None
         for peer in sorted(contributors):
-            accumulator.add(self._parts[peer][chunk].read(), self._weights[peer])
+            if peer != own:
+                accumulator.add(self._parts[peer][chunk].read(), self._weights[peer])
         if self._is_partial:
-            return accumulator.unrounded()
+            part = self._parts[self._owner][chunk].read() if own in contributors else b""
+            return b"".join((accumulator.unrounded(), part))
         return accumulator.finish(sum(self._weights[peer] for peer in contributors))
 
     def _enter(self, phase: Reducing) -> None:

@@ -8,18 +8,21 @@ hashes that lead from them to the roots that contributors and owner have signed.
 signatures stand in FREEZE and COMMIT (`signed_roots`). The parts of 64 contributors do not fit into
 one frame, so a proof travels as a charge, which names every part by its hash, and the parts.
 
-In cells one of two looks is drawn. One is at the sum of another cell that the chunk was made of:
-the piece's owner shows it as it was signed, and it is compared with what the contributors of that
-cell have signed. The other is at the mean: to the sum of the parts of its owner's own cell the
-signed sums of the others are added. Whoever shows a sum signs that it has used it, or else who gave
-it could convict its user with another one. So an owner answers for its sums and its means, and for
-nothing that it was given. What contributors and owners have signed is in the sheets of the audited
-owner's cell; the members of that cell audit and judge, and who is in which cell nobody can choose.
+In cells one of two looks is drawn. One is at the sum that a cell has given for the chunk: it is
+compared with what the others of that cell have signed; the part of its owner goes beside it, so
+nobody needs that one's help. The other is at the mean: it is made again of the sums of all cells.
+What an owner answers for is what it has named itself, in SLICE_DONE, over its signature: the sums
+that its mean is made of, and those that it has given. Each is with two peers (`cell_sums`), and is
+shown by either. So an owner answers for its sums and its means, whether it says anything or not,
+and for nothing that it was given. What contributors and owners have signed is in the sheets of the
+audited owner's cell, what an owner has named is told to the auditor; the members of that cell audit
+and judge, and who is in which cell nobody can choose.
 
 Two things prove nothing: a contributor that does not answer or shows something else than it has
 signed; and inputs that the owner signed and its contributors did not. Then nobody is convicted. Two
-who conspire, an owner and one of its contributors that keeps silent, are not found out; nor, in
-cells, is an owner that makes a wrong mean and then does not show the sums that it was given.
+who conspire, an owner and one of its contributors that keeps silent, are not found out;
+nor in cells of a mean the two owners that have one of its sums. Without cells an owner is such a
+contributor itself, so one that does not show its own part is not found out.
 
 Pure; `auditing` asks and answers.
 """
@@ -34,6 +37,13 @@ from swarmtrain_transport import limits
 from swarmtrain_transport.arithmetic import Arithmetic, Buffer
 from swarmtrain_transport.errors import RemoteFault
 from swarmtrain_transport.hashing import content_hash
+from swarmtrain_transport.ledger.cell_sums import (
+    check_sum,
+    mean_of_sums,
+    named_by_maker,
+    num_named,
+    others_in,
+)
 from swarmtrain_transport.ledger.cells import summed_chunks
 from swarmtrain_transport.ledger.fold import (
     OpView,
@@ -46,11 +56,9 @@ from swarmtrain_transport.ledger.signed_roots import (
     are_hashes,
     contribution_payload,
     inputs_of,
-    is_signature,
+    made_of,
     result_payload,
     root_over,
-    sum_payload,
-    use_payload,
 )
 from swarmtrain_transport.links.link import PeerId
 from swarmtrain_transport.wire.messages import FIRST_GROUP
@@ -67,10 +75,12 @@ class Drawn:
         auditor: the peer that asks.
         slice_index, chunk: the chunk that is looked at.
         owner: the peer that has made it; in cells maybe that has made its cell's sum for it.
-        contributors: peers whose parts are in what the owner has summed.
+        contributors: peers whose parts are needed: those of whom it is made; in cells of a mean
+            none, of a sum the others.
         cell: the owner's cell.
-        place: the owner's slice; another one than `slice_index` where its sum is looked at.
-        passed: cells whose signed sums are needed for that.
+        place: the owner's slice.
+        passed: cells whose sums are needed for that.
+        is_of_sum: True if a cell's sum is looked at, not the chunk of the result.
     """
 
     auditor: PeerId
@@ -81,11 +91,7 @@ class Drawn:
     cell: int
     place: int
     passed: tuple[int, ...]
-
-    @property
-    def is_of_sum(self) -> bool:
-        """True if a cell's sum is looked at, not the chunk of the result."""
-        return self.place != self.slice_index
+    is_of_sum: bool
 
 
 def draw(view: OpView) -> Drawn | None:
@@ -100,10 +106,9 @@ def draw(view: OpView) -> Drawn | None:
     index = lots[0] % len(commit.slices)
     summed = commit.slices[index].contributors
     near = [cells.among(summed, cell) for cell in range(cells.count)]
-    own = index % cells.count
-    others = tuple(cell for cell, peers in enumerate(near) if peers and cell != own)
-    is_of_sum = bool(others) and lots[3] % 2 == 1
-    cell = others[lots[3] // 2 % len(others)] if is_of_sum else own
+    given = tuple(cell for cell, peers in enumerate(near) if peers)
+    is_of_sum = cells.count > 1 and bool(given) and lots[3] % 2 == 1
+    cell = given[lots[3] // 2 % len(given)] if is_of_sum else index % cells.count
     place = cells.owned(cell, index)
     owner = view.owners[place]
     auditors = [peer for peer in cells.among(commit.contributors, cell) if peer != owner]
@@ -111,8 +116,11 @@ def draw(view: OpView) -> Drawn | None:
         return None
     chunk = lots[1] % num_chunks(view.plan, index)
     auditor = auditors[lots[2] % len(auditors)]
-    passed = (cell,) if is_of_sum else others
-    return Drawn(auditor, index, chunk, owner, near[cell], cell, place, passed)
+    if cells.count == 1:
+        return Drawn(auditor, index, chunk, owner, near[cell], cell, place, (), is_of_sum)
+    needed = tuple(peer for peer in near[cell] if peer != owner and is_of_sum)
+    passed = (cell,) if is_of_sum else given
+    return Drawn(auditor, index, chunk, owner, needed, cell, place, passed, is_of_sum)
 
 
 def may_judge(view: OpView, drawn: Drawn, peer: PeerId) -> bool:
@@ -174,12 +182,15 @@ def shown_from_bytes(data: Buffer) -> Shown:
 
 
 class Passed(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fields=True):
-    """A cell's sum of one chunk, as its owner has signed it for the owner of the piece, and as that
-    one has signed that its chunk was made of it (`use`)."""
+    """A cell's sum of one chunk, and the hashes that show it to be what was named.
 
+    Attributes:
+        chunk_hashes: hashes of the sum for the slice; the root over them is what an owner names.
+        data: the sum.
+    """
+
+    chunk_hashes: tuple[bytes, ...]
     data: bytes
-    signature: bytes
-    use: bytes
 
     def to_bytes(self) -> bytes:
         """Canonical msgpack."""
@@ -205,8 +216,10 @@ class _Claim(
         op, slice_index, chunk, group: place of the audited chunk.
         chunk_hashes: hashes that the owner has published for the slice; none where its cell's sum
             is wrong.
-        shown: per contributor of the slice, in cells of the owner's cell.
-        passed: signed sums of cells.
+        shown: per contributor whose part is needed.
+        passed: sums of cells.
+        made: in cells what the owner has signed, `made_of` of which is in its signature: first the
+            hash over what it has summed.
     """
 
     op: int
@@ -216,6 +229,7 @@ class _Claim(
     shown: dict[bytes, S]
     group: int = FIRST_GROUP
     passed: dict[int, P] = {}
+    made: tuple[bytes, ...] = ()
 
     def to_bytes(self) -> bytes:
         """Canonical msgpack."""
@@ -257,7 +271,7 @@ class Proof(_Claim[Shown, Passed], frozen=True):
         named = {peer: content_hash(shown.to_bytes()) for peer, shown in self.shown.items()}
         passed = {cell: content_hash(one.to_bytes()) for cell, one in self.passed.items()}
         place = (self.op, self.slice_index, self.chunk)
-        return Charge(*place, self.chunk_hashes, named, self.group, passed)
+        return Charge(*place, self.chunk_hashes, named, self.group, passed, self.made)
 
     @classmethod
     def of(
@@ -268,10 +282,10 @@ class Proof(_Claim[Shown, Passed], frozen=True):
         sheets: Sequence[bytes],
     ) -> "Proof":
         """A charge, all its parts, and the sheets."""
-        place = (charge.op, charge.slice_index, charge.chunk)
         return cls(
-            *place, charge.chunk_hashes, dict(shown), charge.group, dict(passed), tuple(sheets)
-        )
+            charge.op, charge.slice_index, charge.chunk, charge.chunk_hashes, dict(shown),
+            charge.group, dict(passed), charge.made, tuple(sheets),
+        )  # fmt: skip
 
 
 def proof_from_bytes(data: Buffer) -> Proof:
@@ -320,62 +334,77 @@ def check_part(view: OpView, drawn: Drawn, shown: Shown, arithmetic: Arithmetic)
     arithmetic.check(shown.part, stop - start, window_of(view.plan))
 
 
-def check_passed(
-    view: OpView, drawn: Drawn, cell: int, passed: Passed, arithmetic: Arithmetic, verify: Verify
+def check_made(
+    view: OpView, drawn: Drawn, made: Sequence[bytes], signature: bytes, verify: Verify
 ) -> None:
-    """Check that this is a cell's sum of the drawn chunk, signed by its owner there and by who has
-    used it.
+    """Check that an owner in cells has signed this: a hash over what it has summed, and the sums
+    that it names.
 
     Raises:
-        RemoteFault: reason ``signature``, ``length`` or ``sum``.
+        RemoteFault: reason ``proof``.
     """
-    index, place = drawn.slice_index, view.cells.owned(cell, drawn.slice_index)
-    start, stop = chunk_range(view.plan, index, drawn.chunk)
-    weight = sum(view.weights[peer] for peer in view.givers(place))
-    arithmetic.check_sum(passed.data, stop - start, window_of(view.plan), weight)
-    own, name = (place, view.attempts[place]), view.given_set_id(place) or 0
-    digest = content_hash(passed.data)
-    payload = sum_payload(view.plan_hash, own, (index, drawn.chunk), name, digest)
-    used = use_payload(view.plan_hash, (index, view.attempts[index]), drawn.chunk, cell, digest)
-    for peer, signature, text in (
-        (view.owners[place], passed.signature, payload),
-        (view.owners[index], passed.use, used),
-    ):
-        if not is_signature(signature) or not verify(peer, signature, text):
-            raise RemoteFault("signature", "a sum that its cell's owner or its user has not signed")
+    commit = view.outcome
+    assert isinstance(commit, Commit)  # or nothing is drawn
+    outcome = commit.slices[drawn.place]
+    if len(made) != 1 + num_named(view.cells.count) or not are_hashes(made):
+        raise RemoteFault("proof", "not one root for each sum that the owner names")
+    signed = made_of(made[0], made[1:])
+    payload = result_payload(view.plan_hash, drawn.place, outcome.attempt, outcome.root, signed)
+    if not verify(drawn.owner, signature, payload):
+        raise RemoteFault("proof", "the owner has not signed this result of these sums")
 
 
-def said_hash(drawn: Drawn, hashes: Sequence[bytes], passed: Mapping[int, Passed]) -> bytes:
-    """Hash of what the owner has made: the published chunk, or its cell's sum for it."""
-    return content_hash(passed[drawn.cell].data) if drawn.is_of_sum else hashes[drawn.chunk]
+def is_passed(view: OpView, drawn: Drawn, cell: int, passed: Passed, made: Sequence[bytes]) -> bool:
+    """Return True if this is a cell's sum of the drawn chunk as the owner has named it."""
+    count, piece = view.cells.count, drawn.slice_index % view.cells.count
+    at = named_by_maker(piece, cell, count) if drawn.is_of_sum else cell
+    return (
+        len(passed.chunk_hashes) == num_chunks(view.plan, drawn.slice_index)
+        and are_hashes(passed.chunk_hashes)
+        and root_over(passed.chunk_hashes) == made[1 + at]
+        and content_hash(passed.data) == passed.chunk_hashes[drawn.chunk]
+    )
 
 
-def right_hash(
+def holders_of(view: OpView, drawn: Drawn, cell: int) -> list[PeerId]:
+    """Return the two owners that have a cell's sum, first the one that is not looked at."""
+    owned, taker = view.cells.owned, view.cells.taker
+    places = owned(cell, drawn.slice_index), taker(cell, drawn.slice_index)
+    return sorted((view.owners[place] for place in places), key=lambda one: one == drawn.owner)
+
+
+def is_wrong(
     view: OpView,
     drawn: Drawn,
+    hashes: Sequence[bytes],
     shown: Mapping[PeerId, Shown],
     passed: Mapping[int, Passed],
     arithmetic: Arithmetic,
-) -> bytes:
-    """Hash of the drawn chunk's true mean over what its contributors have shown, in cells with what
-    the others have passed; or of the true sum.
+) -> bool:
+    """Return True if what the owner has made of the drawn chunk, of which all hashes are published,
+    is not the mean of the parts that are shown; in cells not that of the sums, or not their sum.
 
     Raises:
         RemoteFault: reason ``length`` or ``scale``: a part is illegal, so it proves nothing.
     """
-    start, stop = chunk_range(view.plan, drawn.slice_index, drawn.chunk)
-    window = window_of(view.plan)
-    total = arithmetic.accumulator(stop - start, window)
+    index, chunk = drawn.slice_index, drawn.chunk
+    start, stop = chunk_range(view.plan, index, chunk)
+    if view.cells.count > 1 and not drawn.is_of_sum:
+        sums = [(cell, one.data) for cell, one in sorted(passed.items())]
+        try:
+            for cell, data in sums:
+                check_sum(view, index, cell, chunk, data, arithmetic)
+        except RemoteFault:
+            return True  # it names it as used, and who means well uses none that is illegal
+        return content_hash(mean_of_sums(view, index, chunk, sums, arithmetic)) != hashes[chunk]
+    total = arithmetic.accumulator(stop - start, window_of(view.plan))
     for peer in drawn.contributors:
         check_part(view, drawn, shown[peer], arithmetic)
         total.add(shown[peer].part, view.weights[peer])
-    weight = sum(view.weights[peer] for peer in view.slice_sets[drawn.slice_index] or ())
-    if view.cells.count == 1:
-        return content_hash(total.finish(weight))
-    sums = [total.unrounded(), *(passed[cell].data for cell in drawn.passed)]
     if drawn.is_of_sum:
-        return content_hash(sums[0])
-    return content_hash(arithmetic.finish_sums(sums, stop - start, window, weight))
+        return others_in(view, index, chunk, passed[drawn.cell].data) != total.unrounded()
+    weight = sum(view.weights[peer] for peer in view.slice_sets[index] or ())
+    return content_hash(total.finish(weight)) != hashes[chunk]
 
 
 def convicted(proof: Proof, view: OpView, arithmetic: Arithmetic, verify: Verify) -> PeerId:
@@ -418,15 +447,22 @@ def convicted(proof: Proof, view: OpView, arithmetic: Arithmetic, verify: Verify
             raise RemoteFault("proof", "a contributor's signature does not hold")
     row = view.cells.range_of(place)
     inputs = inputs_of({peer: one.slice_roots[row] for peer, one in proof.shown.items()})
-    payload = result_payload(view.plan_hash, place, outcome.attempt, outcome.root, inputs)
-    if not verify(drawn.owner, signed.by_owner, payload):
+    if view.cells.count > 1:
+        check_made(view, drawn, proof.made, signed.by_owner, verify)
+        inputs = inputs if drawn.is_of_sum else proof.made[0]
+        is_signed = inputs == proof.made[0]
+    else:
+        payload = result_payload(view.plan_hash, place, outcome.attempt, outcome.root, inputs)
+        is_signed = verify(drawn.owner, signed.by_owner, payload)
+    if not is_signed:
         raise RemoteFault("proof", "the owner has not signed this result of these parts")
+    for cell, one in proof.passed.items():
+        if not is_passed(view, drawn, cell, one, proof.made):
+            raise RemoteFault("proof", "a sum is not what the owner has named")
     try:
-        for cell, one in proof.passed.items():
-            check_passed(view, drawn, cell, one, arithmetic, verify)
-        right = right_hash(view, drawn, proof.shown, proof.passed, arithmetic)
+        wrong = is_wrong(view, drawn, proof.chunk_hashes, proof.shown, proof.passed, arithmetic)
     except RemoteFault as fault:
         raise RemoteFault("proof", f"a part is illegal: {fault.reason}") from fault
-    if right == said_hash(drawn, proof.chunk_hashes, proof.passed):
+    if not wrong:
         raise RemoteFault("proof", "the sum is right")
     return drawn.owner

@@ -11,6 +11,10 @@ each piece, out of its cell: slice r * cells + c is piece c of range r. The owne
 - sends each piece of that sum to the owner of the piece;
 - adds for its own piece what the owners in the other cells have sent, and publishes the mean.
 
+A sum is without the part of the owner itself, which goes beside it: what an owner may give is its
+own affair, what it makes of the others' parts is not. Each sum is with two peers, of two cells, for
+audits (`cell_sums`): whoever makes it, and whoever is sent it.
+
 So each member sends its cell about one vector of parts, and a piece of a result is one peer's word
 that all can check. With one cell range, piece and slice are the same (protocol.md rule 8).
 """
@@ -80,6 +84,13 @@ class Cells:
             return set(owners[cell :: self.count])
         ranges = {owners[piece] for index in mine for piece in self.pieces(index)}
         return ranges | {one for one, its in self.of.items() if its == cell}
+
+    def taker(self, cell: int, index: int) -> int:
+        """Return the slice of the same range whose owner is sent a cell's sum of a slice: that
+        slice itself, and where it is owned in this very cell the next, to be kept for audits."""
+        if index % self.count != cell:
+            return index
+        return self.owned((cell + 1) % self.count, index)
 
     def owned(self, cell: int, index: int) -> int:
         """Return the slice of the same range that is owned in a cell."""

@@ -24,10 +24,14 @@ REFUSED = "refused:"
 """Words of an owner on a contribution: it has not come, or not as it was signed, or it was
 measured to be of another length than its contributor says, or it is illegal and why."""
 
+SUM = "sum"
+"""Word of an owner in cells on another one that names a sum differently (`cell_sums`)."""
+
 UNREACHABLE = "unreachable for most"
 AT_ODDS = "at odds"
+DIFFERS = "owners differ on a sum"
 """Reasons why an owner loses its slice: it lacks most contributors, and is no witness against them;
-or few, and either it or these may lie."""
+or few, and either it or these may lie; or it or another owner does."""
 
 NOBODY: Mapping[PeerId, AbstractSet[PeerId]] = {}
 
@@ -46,6 +50,8 @@ def in_words(word: str, whose: str) -> str:
         return f"the part of {whose} was not what had been signed"
     if word == SCALARS:
         return f"the part of {whose} was not as long as had been said"
+    if word == SUM:
+        return f"a sum that {whose} has too was not as {whose} had said"
     if word.startswith(REFUSED):
         return f"the part of {whose} was illegal ({word.removeprefix(REFUSED)})"
     return f"the part of {whose} never came"

@@ -23,8 +23,6 @@ SIGNATURE_BYTES_MAX = 64
 
 _CONTRIBUTION = b"swarmtrain contribution 1\0"
 _RESULT = b"swarmtrain result 1\0"
-_SUM = b"swarmtrain sum 1\0"
-_USE = b"swarmtrain use 1\0"
 
 
 def root_over(hashes: Sequence[bytes]) -> bytes:
@@ -38,55 +36,24 @@ def contribution_payload(plan_hash: bytes, root: bytes) -> bytes:
 
 
 def inputs_of(slice_roots: Mapping[PeerId, bytes]) -> bytes:
-    """One hash over what an owner has summed: a slice root per contributor."""
+    """One hash over what an owner has summed: a slice root per contributor; in cells of all but the
+    owner, whose own part is in its sums."""
     return root_over([part for pair in sorted(slice_roots.items()) for part in pair])
+
+
+def made_of(inputs: bytes, sums: Sequence[bytes]) -> bytes:
+    """One hash over all that an owner answers for: in cells also the sums that it names
+    (`cell_sums`)."""
+    return root_over((inputs, *sums)) if sums else inputs
 
 
 def result_payload(
     plan_hash: bytes, slice_index: int, attempt: int, slice_root: bytes, inputs: bytes
 ) -> bytes:
     """Return the bytes that an owner signs: this result of (slice, attempt) is the mean of these
-    inputs."""
+    inputs (`made_of`)."""
     place = slice_index.to_bytes(4, "little") + attempt.to_bytes(4, "little")
     return _RESULT + plan_hash + place + slice_root + inputs
-
-
-def sum_payload(
-    plan_hash: bytes, own: tuple[int, int], place: tuple[int, int], name: int, digest: bytes
-) -> bytes:
-    """Return the bytes that an owner in a cell signs: this is its cell's sum of a chunk.
-
-    Args:
-        plan_hash: hash of the PLAN record.
-        own: slice of the owner in that range, and the attempt at it.
-        place: the slice that the chunk is of, and its number there.
-        name: names the contributors whose sum it is.
-        digest: content hash of the sum.
-    """
-    numbers = (number.to_bytes(4, "little") for number in (*own, *place))
-    return _SUM + plan_hash + b"".join(numbers) + name.to_bytes(8, "little") + digest
-
-
-def use_payload(
-    plan_hash: bytes, own: tuple[int, int], chunk: int, cell: int, digest: bytes
-) -> bytes:
-    """Return the bytes that an owner in cells signs when it shows a sum that it was given: its
-    chunk was made of this one. Who gave it might have signed another one besides.
-
-    Args:
-        plan_hash: hash of the PLAN record.
-        own: the owner's slice, and the attempt at it.
-        chunk: number of the chunk there.
-        cell: cell whose sum it is.
-        digest: content hash of the sum.
-    """
-    numbers = (number.to_bytes(4, "little") for number in (*own, chunk, cell))
-    return _USE + plan_hash + b"".join(numbers) + digest
-
-
-def none_holds(_key: bytes, _signature: bytes, _data: bytes) -> bool:
-    """A check of signatures that none passes: of who has nothing to check."""
-    return False
 
 
 def is_signature(data: bytes) -> bool:

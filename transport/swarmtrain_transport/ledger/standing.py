@@ -19,7 +19,7 @@ from typing import Any
 from swarmtrain_transport import limits
 from swarmtrain_transport.kinds import PAIR
 from swarmtrain_transport.ledger.cells import Cells
-from swarmtrain_transport.ledger.exclusion_rule import UNREACHABLE, voices_needed
+from swarmtrain_transport.ledger.exclusion_rule import DIFFERS, UNREACHABLE, voices_needed
 from swarmtrain_transport.ledger.pairing import contributors_of, partner_in
 from swarmtrain_transport.links.link import PeerId
 from swarmtrain_transport.wire.records import (
@@ -60,6 +60,7 @@ class Words:
         is_whole: FREEZE settles slices with a later owner too (scalars).
         lacked: per contributor the owners that have lacked it, and in which way.
         relieved: owners that have lost a slice, and why.
+        differed: owners that named a sum otherwise than one that has lost its slice by it.
         at_fault: peers left out or late by their own fault, with the reason.
         short: contributors of FREEZE that are missing in some slice.
     """
@@ -72,6 +73,7 @@ class Words:
     cells: Cells
     lacked: dict[PeerId, dict[PeerId, str]] = field(default_factory=dict)
     relieved: dict[PeerId, str] = field(default_factory=dict)
+    differed: set[PeerId] = field(default_factory=set)
     at_fault: dict[PeerId, str] = field(default_factory=dict)
     short: set[PeerId] = field(default_factory=set)
     left_out: dict[PeerId, str] = field(default_factory=dict)
@@ -111,7 +113,10 @@ class Words:
         """Fold one legal decision of the op."""
         if isinstance(body, Reassign):
             owner = self.owners[body.slice_index]
-            self._lacks(owner, body.lacked)
+            if body.reason == DIFFERS:
+                self.differed |= body.lacked.keys()
+            else:
+                self._lacks(owner, body.lacked)
             self.relieved[owner] = body.reason
             self.owners[body.slice_index] = body.owner
             self.attempts[body.slice_index] = body.attempt
@@ -317,9 +322,10 @@ class Standing:
     ) -> None:
         for peer in sorted(blamed):
             self.owners.setdefault(peer, Score()).fault(op, is_fatal=True)
-        for peer in sorted((words.relieved.keys() | late) - blamed):
+        at_fault = words.relieved.keys() | words.differed | late
+        for peer in sorted(at_fault - blamed):
             self.owners.setdefault(peer, Score()).fault(op)
-        for peer in set(words.owners) - words.relieved.keys() - late:
+        for peer in set(words.owners) - at_fault:
             self._went_well(self.owners, peer, is_good=is_committed)
 
     def _at_odds(

@@ -22,7 +22,6 @@ from swarmtrain_transport.hashing import content_hash
 from swarmtrain_transport.kinds import PAIR
 from swarmtrain_transport.ledger.fold import GroupView, LedgerView, OfGroup
 from swarmtrain_transport.ledger.pairing import expected_partner
-from swarmtrain_transport.ledger.signed_roots import none_holds
 from swarmtrain_transport.links.link import PeerId
 from swarmtrain_transport.peer.catchup import CatchUp
 from swarmtrain_transport.peer.local_peer import Card
@@ -81,7 +80,6 @@ class GroupPart:
         self.blobs = blobs
         self._ledger, self._card, self._stats = ledger, card, stats
         self._arithmetic, self._sign = arithmetic, sign
-        self._verify: Verify = none_holds
         self._fetcher = Fetcher(shuffle)
         self._catchup = CatchUp(card.peer_id, self.view, blobs, self._fetcher, arithmetic)
 
@@ -96,7 +94,6 @@ class GroupPart:
         exchange = Exchange(
             self._card.peer_id, view, self._ledger.run_tag, self._arithmetic, contribution,
             self.blobs, self._fetcher, now_s, self._sign, self._stats, self.view.commits, ahead,
-            self._verify,
         )  # fmt: skip
         self.exchanges[view.plan_id] = exchange
         return exchange.decided(now_s)
@@ -206,7 +203,7 @@ class GroupPeer(GroupPart):
         blobs: Blobs,
     ) -> None:
         super().__init__(number, card, ledger, arithmetic, sign, shuffle, stats, blobs)
-        me, self._verify = card.peer_id, verify
+        me = card.peer_id
         self.states = StateFinder(me, self.view, self._fetcher, shuffle)
         self.audits = Auditing(me, self.view, self.blobs, self._fetcher, arithmetic, verify)
         self.ahead = Ahead(me, card.boot, self.view, blobs.retention, stats)
@@ -273,7 +270,7 @@ class GroupPeer(GroupPart):
             self._stats.ignored["sheet"] += 1
         else:
             self.blobs.keep_result(message.op, message.data, digest)
-            self.audits.sheet_came(now_s)
+            self.audits.sheet_came(message, now_s)
 
     def avoid(self, until_s: float) -> None:
         """Ask last, until then, to whom no connection can be made, and who is heard by a relay."""

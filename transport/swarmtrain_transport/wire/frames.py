@@ -64,11 +64,11 @@ class FrameKind(enum.IntEnum):
     GRADIENT = 14
     """Such a message with the gradient of a stage's input."""
     SUM = 15
-    """One chunk of a cell's sum over the set that `set_id` names, from the owner in that cell to
-    the owner of the slice."""
+    """One chunk of a cell's sum over the set that `set_id` names (`ledger.cell_sums`), from the
+    owner in that cell to the owner of the slice; of its own slice to who keeps it."""
     SUMS = 16
-    """Owner of a slice to an owner of another cell: these chunks of your sum, over the set that
-    `set_id` names, are here; send the others."""
+    """Wish for a cell's sum, to its owner: these chunks of it, over the set that `set_id` names,
+    are here; send the others."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -214,20 +214,6 @@ class Ranges:
             raise RemoteFault("length", f"RANGES says {count} chunks in {len(bitmap)} bytes")
         flags = tuple(bool(bitmap[index >> 3] >> (index & 7) & 1) for index in range(count))
         return cls(credit, received, flags)
-
-
-def pack_sum(data: Buffer, signature: bytes) -> bytes:
-    """Body of SUM: a cell's sum, and its owner's signature."""
-    return b"".join((data, signature, bytes([len(signature)])))
-
-
-def unpack_sum(body: Buffer) -> tuple[Buffer, bytes]:
-    """The sum and the signature. Raises RemoteFault with reason ``length`` if it has none."""
-    view = memoryview(body)
-    stop = len(view) - 1 - (view[-1] if len(view) else 0)
-    if stop < 0:
-        raise RemoteFault("length", f"SUM of {len(view)} bytes without a signature")
-    return view[:stop], bytes(view[stop:-1])
 
 
 def pack_flags(flags: tuple[bool, ...]) -> bytes:

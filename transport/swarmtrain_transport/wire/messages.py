@@ -184,10 +184,12 @@ class Got(Message, frozen=True, tag="got", omit_defaults=True):
     lacks: tuple[int, ...] = ()
 
 
-class SliceDone(Message, frozen=True, tag="slice_done"):
+class SliceDone(Message, frozen=True, tag="slice_done", omit_defaults=True):
     """Owner: the result of (slice, attempt) over the named set is published.
 
-    `inputs` stands for the parts that are in it, the signature for both (signed.py).
+    `inputs` stands for the parts that are in it, the signature for all of it (signed_roots.py). In
+    cells `sums` are the roots of the sums that it is made of and of those that its owner has given
+    (cell_sums.py).
     """
 
     plan_id: int
@@ -197,6 +199,7 @@ class SliceDone(Message, frozen=True, tag="slice_done"):
     chunk_hashes: tuple[bytes, ...]
     inputs: bytes
     signature: bytes
+    sums: tuple[bytes, ...] = ()
 
 
 class HaveRow(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fields=True):
@@ -501,11 +504,13 @@ class Hashes(Message, frozen=True, tag="hashes", omit_defaults=True):
 
 class Sheet(Message, frozen=True, tag="sheet", omit_defaults=True):
     """The sheet of the peer's cell that a FREEZE or COMMIT of `op` names by its hash (`sheets`),
-    after that record. It counts for nothing unless its hash is there."""
+    after that record. It counts for nothing unless its hash is there. The drawn auditor gets with
+    that of COMMIT what the owner that is looked at has signed: inputs, and `sums`."""
 
     op: int
     data: bytes
     group: int = FIRST_GROUP
+    made: tuple[bytes, ...] = ()
 
 
 class Accused(Message, frozen=True, tag="accused", omit_defaults=True):

@@ -14,12 +14,12 @@ from swarmtrain_transport import limits
 from swarmtrain_transport.coordinator.ops import faults
 from swarmtrain_transport.coordinator.ops.faults import Moment
 from swarmtrain_transport.kinds import GATHER, PAIR, WHOLE
-from swarmtrain_transport.ledger.exclusion_rule import UNREACHABLE
+from swarmtrain_transport.ledger.exclusion_rule import AT_ODDS, DIFFERS, UNREACHABLE
 from swarmtrain_transport.ledger.pairing import contributors_of, pairs_in
 from swarmtrain_transport.ledger.waits import Waits, add, most_s
 from swarmtrain_transport.links.link import PeerId
 
-_DISPUTES = ("at odds", UNREACHABLE)
+_DISPUTES = (AT_ODDS, DIFFERS, UNREACHABLE)
 """Reasons to move a slice that say nothing of when it came."""
 
 

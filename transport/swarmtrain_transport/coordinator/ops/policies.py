@@ -126,7 +126,9 @@ def commit_mean(at: Moment) -> Commit | None:
     def is_through(index: int) -> bool:
         return (is_late or at.reports.is_with(index, awaited)) and faults.is_common(at, index)
 
-    if not _all_of(at, indexes, is_through):
+    if not _all_of(at, indexes, is_through) or any(
+        map(at.reports.differences, at.reports.differing)
+    ):
         return None
     return _commit_of(at, set(at.view.frozen or ()), faults.behind(at), faults.late(at))
 

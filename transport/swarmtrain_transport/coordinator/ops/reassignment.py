@@ -1,7 +1,8 @@
 """A slice goes to another owner: because its owner is dead or stuck, or at odds with a contributor.
 
 Only slices that can move are made again (`ledger.transfers`): T6 and T7 of protocol.md, and the
-part of T4 in which it is one peer's word against another's.
+part of T4 in which it is one peer's word against another's. In cells so is a sum that its owner
+names otherwise than who was sent it.
 """
 
 import hashlib
@@ -13,7 +14,7 @@ from swarmtrain_transport import limits
 from swarmtrain_transport.coordinator.ops import faults
 from swarmtrain_transport.coordinator.ops.faults import Moment
 from swarmtrain_transport.coordinator.ops.slicing import heeded
-from swarmtrain_transport.ledger.exclusion_rule import AT_ODDS, UNREACHABLE
+from swarmtrain_transport.ledger.exclusion_rule import AT_ODDS, DIFFERS, SUM, UNREACHABLE
 from swarmtrain_transport.ledger.standing import BARRED
 from swarmtrain_transport.links.link import PeerId
 from swarmtrain_transport.wire.records import Reassign, Skip, SliceFreeze
@@ -22,7 +23,11 @@ NOTHING: Mapping[PeerId, str] = {}
 
 
 def relieve(at: Moment) -> Reassign | Skip | None:
-    """T6: a dead or stuck owner's slice goes to another peer, unless its result is safe."""
+    """T6: the slice of an owner that is dead, stuck or at odds with others of its range goes to
+    another peer, unless its result is safe."""
+    decision = _differs(at)
+    if decision is not None:
+        return decision
     is_due = at.view.frozen is not None and at.is_late
     if not is_due and at.live >= set(at.view.owners):
         return None
@@ -38,6 +43,23 @@ def relieve(at: Moment) -> Reassign | Skip | None:
             # What is published may still come through by the end; a new owner would make it void.
             is_lost = reason in (faults.SILENT, faults.NO_SUMS) or at.timers.has_time(at.now_s)
             decision = _reassign(at, index, reason) if reason and is_lost else None
+            if decision is not None:
+                return decision
+    return None
+
+
+def _differs(at: Moment) -> Reassign | None:
+    """T6 in cells: two owners name a sum differently. First goes who differs from most, then who
+    has had its slice for fewer tries, then the owner of the mean: if the next one differs from the
+    same peer too, that peer goes."""
+    for first in sorted(at.reports.differing) if at.view.frozen is not None else ():
+        pairs = at.reports.differences(first)
+        times, users = Counter(index for pair in pairs for index in pair), {one for one, _ in pairs}
+        tries = at.view.attempts
+        for *_, index in sorted((-times[i], tries[i], i not in users, i) for i in times):
+            others = {other for pair in pairs if index in pair for other in pair} - {index}
+            words = {at.view.owners[other]: SUM for other in sorted(others)}
+            decision = _reassign(at, index, DIFFERS, words)
             if decision is not None:
                 return decision
     return None

@@ -22,6 +22,7 @@ from swarmtrain_transport.coordinator.members.validation import shown
 from swarmtrain_transport.coordinator.ops.timers import most_of
 from swarmtrain_transport.errors import RemoteFault
 from swarmtrain_transport.kinds import PAIR
+from swarmtrain_transport.ledger.cell_sums import differences, num_named
 from swarmtrain_transport.ledger.exclusion_rule import ABSENT, REFUSED, ROOTS, SCALARS
 from swarmtrain_transport.ledger.fold import OpView, num_chunks, slice_root
 from swarmtrain_transport.ledger.inner_products import Table, are_norms, totals, vectors
@@ -30,6 +31,7 @@ from swarmtrain_transport.ledger.signed_roots import (
     contribution_payload,
     inputs_of,
     is_signature,
+    made_of,
     result_payload,
     root_over,
 )
@@ -56,7 +58,8 @@ def check_signed(view: OpView, peer: PeerId, message: Report, verify: Verify) ->
     """Check that what must be signed is signed by the peer that says it, for this very op.
 
     Raises:
-        RemoteFault: reason ``signature``; or ``roots``, there is not one hash per slice.
+        RemoteFault: reason ``signature``; ``roots``, there is not one hash per slice; or ``sums``,
+            not one for each sum that an owner in cells has to name.
     """
     if isinstance(message, Roots):
         count = len(view.plan.slices) // view.cells.count
@@ -66,8 +69,11 @@ def check_signed(view: OpView, peer: PeerId, message: Report, verify: Verify) ->
     elif isinstance(message, SliceDone):
         if not 0 <= message.slice_index < 1 << 32 or not 0 <= message.attempt < 1 << 32:
             raise RemoteFault("signature", "signed for no slice that there can be")
+        if len(message.sums) != num_named(view.cells.count) or not are_hashes(message.sums):
+            raise RemoteFault("sums", f"{len(message.sums)} roots of sums, or not of hashes")
         root, place = slice_root(message.chunk_hashes), (message.slice_index, message.attempt)
-        payload = result_payload(view.plan_hash, *place, root, message.inputs)
+        signed = made_of(message.inputs, message.sums)
+        payload = result_payload(view.plan_hash, *place, root, signed)
     else:
         return
     if not is_signature(message.signature) or not verify(peer, message.signature, payload):
@@ -94,6 +100,7 @@ class Reports:
         held_s: time from which a member holds all of a slice's result, per try.
         lost: planned processes that are gone for good.
         lacks: cells whose sums an owner says that it lacks, per try.
+        differing: first slices of ranges whose owners have named a sum differently.
         untold: HASHES that are still to go to members, and when (`announcing`).
         changes: grows with every report that says something new.
         lacking: slice that COMMIT waited for when it was last asked.
@@ -114,6 +121,7 @@ class Reports:
         self.held_s: dict[SliceTry, dict[PeerId, float]] = {}
         self.lost: set[PeerId] = set()
         self.lacks: dict[SliceTry, frozenset[int]] = {}
+        self.differing: set[int] = set()
         self.untold: list[tuple[float, Hashes]] = []
         self.changes = 0
         self.lacking = 0
@@ -298,6 +306,8 @@ class Reports:
             self.got[slice_try], self.came_s[slice_try] = {owner}, {owner: now_s}
             self.last_s[owner] = self.given_s[owner] = now_s
         self.published[slice_try] = message
+        if self.differences(index):
+            self.differing.add(self.view.cells.pieces(index).start)
         whole = (True,) * len(hashes)
         self._hold(owner, slice_try, whole, now_s)
         named = message.set_id, slice_root(hashes)
@@ -479,13 +489,26 @@ class Reports:
         then, so it is not asked for again.
         """
         given = self.view.given_sets[index]
-        key = (index, self.view.givers(index) if given is None else given)
+        summed = self.view.givers(index) if given is None else given
+        if self.view.cells.count > 1:
+            summed = tuple(peer for peer in summed if peer != self.view.owners[index])
+        key = (index, summed)
         if key not in self._inputs:
-            if not self.signed.keys() >= set(key[1]):
+            if not self.signed.keys() >= set(summed):
                 return True
-            named = {peer: self._signed_root(self.signed[peer], index) for peer in key[1]}
+            named = {peer: self._signed_root(self.signed[peer], index) for peer in summed}
             self._inputs[key] = inputs_of(named)
         return self._inputs[key] == published.inputs
+
+    def differences(self, index: int) -> list[tuple[int, int]]:
+        """Pairs of slices of one range whose owners name the same sum differently, as far as what
+        they have published stands."""
+        pieces = self.view.cells.pieces(index)
+        if len(pieces) == 1:
+            return []
+        published = [self.current(piece) for piece in pieces]
+        found = differences([None if one is None else one.sums for one in published])
+        return [(pieces[one], pieces[other]) for one, other in found]
 
     def name_of(self, index: int) -> int | None:
         """Return the name of a slice's standing publication, None without one.
