@@ -165,7 +165,7 @@ def next_plan(
     if len(ready) < needed_peers(terms, view):
         return None
     out = view.standing.sidelined(op, present.keys()), view.standing.barred(op, present.keys())
-    able = ready.keys() | (expected & present.keys())
+    able = ready.keys() | expected
     fit_s = min(ready[peer].ready_s for peer in ready.keys() - out[0] or ready)
     if now_s >= fit_s + limits.AGAIN_WAITS * terms.wait_ready_s:
         able = ready.keys()  # who is expected and does not come keeps nobody out for ever
