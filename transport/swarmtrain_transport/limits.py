@@ -693,9 +693,9 @@ that always wastes a round until its deadline then does so in one of 65."""
 VAIN_OPS = 3
 VAIN_PAUSE_S = 1.0
 VAIN_PAUSE_MAX_S = 32.0
-"""After so many SKIPs for want of the same peers an op that would need them again is put off for
-1, 2, 4 ... 32 s: each costs everybody messages and the coordinator's disk several writes, and who is
-slow to be ready in their place gets the time for it."""
+"""After so many SKIPs for want of somebody an op that would need the same again is put off for
+1, 2, 4 ... 32 s: each costs everybody messages and the coordinator's disk several writes, and who
+is slow to be ready in their place gets the time for it."""
 
 AGAIN_WAITS = 2
 """Times as long as for READY it is waited for somebody in the place of those who are barred."""

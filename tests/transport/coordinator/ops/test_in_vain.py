@@ -1,6 +1,8 @@
 """Ops that are skipped again and again for want of the same peer: the ledger blames it, and others
 take its place."""
 
+from itertools import pairwise
+
 import pytest
 
 from swarmtrain_transport import limits
@@ -92,7 +94,7 @@ def test_ops_in_vain_come_ever_more_rarely() -> None:
             hall.alive(hall.now_s + 0.5, *HONEST, D)
         begun_s.append(hall.now_s)
         refused(hall, D)
-    pauses = [late - early for early, late in zip(begun_s, begun_s[1:], strict=False)]
+    pauses = [late - early for early, late in pairwise(begun_s)]
     assert pauses[: limits.VAIN_OPS - 1] == [0.0] * (limits.VAIN_OPS - 1)
     assert pauses[limits.VAIN_OPS - 1 :][:6] == [1.0, 2.0, 4.0, 8.0, 16.0, 32.0]
     assert set(pauses[-3:]) == {limits.VAIN_PAUSE_MAX_S}

@@ -136,9 +136,10 @@ def next_plan(
     It is due when all expected peers are ready, or the first has waited for `wait_ready_s`. Live
     peers that hold the state but are not ready are receivers; a newcomer is expected, and so waited
     for, only after its first READY. A sidelined peer (`standing`) is a receiver even if it is
-    ready, unless the others are too few, also those who may be ready soon. If the newest PLAN, at
-    `planned_s`, and others before it were in vain, it is put off. Where more are present than a PLAN may name, those who are
-    ready take turns, and receivers come after them; who has no place fetches the result.
+    ready, unless the others are too few, also with those who may be ready soon. If the newest PLAN,
+    at `planned_s`, and others before it were in vain, it is put off. Where more are present than a
+    PLAN may name, those who are ready take turns, and receivers come after them; who has no place
+    fetches the result.
     Keepers that are waited for are members, too, where results are shared.
     """
     op = view.next_op
