@@ -433,7 +433,7 @@ class Standing:
         over = self.vain_ops - limits.VAIN_OPS
         if over < 0 or gives.isdisjoint(self.failed):
             return 0.0
-        return float(min(limits.VAIN_PAUSE_MAX_S, limits.VAIN_PAUSE_S * 2 ** min(over, 16)))
+        return float(min(limits.VAIN_PAUSE_MAX_S, limits.VAIN_PAUSE_S * (1 << min(over, 16))))
 
     def unfit(self, op: int, members: Collection[PeerId]) -> dict[PeerId, int]:
         """Return a weight against each of these that should own nothing in this op: most for own

@@ -169,7 +169,7 @@ def next_plan(
     able = ready.keys() | expected
     fit_s = min(ready[peer].ready_s for peer in ready.keys() - out[0] or ready)
     if now_s >= fit_s + limits.AGAIN_WAITS * terms.wait_ready_s:
-        able = ready.keys()  # who is expected and does not come keeps nobody out for ever
+        able = set(ready)  # who is expected and does not come keeps nobody out for ever
     enough = (some for some in out if len(able - some) >= needed_peers(terms, view))
     sidelined = next(enough, set[PeerId]())  # without them there might be no op
     ready = {peer: one for peer, one in ready.items() if peer not in sidelined}
