@@ -166,7 +166,7 @@ def next_plan(
     if len(ready) < needed_peers(terms, view):
         return None
     out = view.standing.sidelined(op, present.keys()), view.standing.barred(op, present.keys())
-    able = ready.keys() | expected
+    able = ready.keys() | (expected - view.standing.barred(op, expected))
     fit_s = min(ready[peer].ready_s for peer in ready.keys() - out[0] or ready)
     if now_s >= fit_s + limits.AGAIN_WAITS * terms.wait_ready_s:
         able = set(ready)  # who is expected and does not come keeps nobody out for ever
