@@ -115,6 +115,9 @@ class News:
                     f"{self._round(body.op)} was skipped: {body.reason}; all train on from where "
                     "they are"
                 )
+                for peer, reason in body.excluded.items():
+                    because = why.left_out_because(reason)
+                    yield f"{self._round(body.op)}: for want of {self._name(peer)}, {because}"
             case Rewind():
                 to = (
                     f"back to the state after round {body.op}"

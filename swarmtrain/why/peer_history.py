@@ -18,6 +18,7 @@ from swarmtrain_transport.wire.records import (
     Move,
     Plan,
     Rewind,
+    Skip,
     Unban,
 )
 
@@ -99,7 +100,7 @@ class PeerHistories:
                 _suffered(history, body.reason or "left", newest, history.group)
             case Unban():
                 self._history(body.peer).last_reason = ""
-            case Freeze():
+            case Freeze() | Skip():
                 for peer, reason in body.excluded.items():
                     if reason != NO_PARTNER:
                         self._excluded(self._history(peer), reason, body)
@@ -127,11 +128,11 @@ class PeerHistories:
                 history.streak = max(0, history.streak - 1)
 
     @staticmethod
-    def _excluded(history: PeerHistory, reason: str, freeze: Freeze) -> None:
+    def _excluded(history: PeerHistory, reason: str, body: Freeze | Skip) -> None:
         is_listed = reason in history.reasons or len(history.reasons) < REASONS_MAX
         history.reasons[reason if is_listed else OTHER] += 1
         history.excluded, history.streak = history.excluded + 1, 0
-        _suffered(history, reason, freeze.op, freeze.group)
+        _suffered(history, reason, body.op, body.group)
 
     def _history(self, peer: PeerId) -> PeerHistory:
         return self.of.setdefault(peer, PeerHistory())

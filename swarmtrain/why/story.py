@@ -283,10 +283,7 @@ def _told(
             for peer, reason in body.excluded.items():
                 if reason == "alone":
                     continue  # PLAN says so
-                said = body.accusers.get(peer)
-                by = f"; {why_words.accused(said, names)}" if said else ""
-                who, because = names.get(peer, "?"), left_out_because(reason)
-                yield f"{who} was left out ({reason}): {because}{by}."
+                yield _left_out(body, peer, names)
                 if peer in body.times:
                     yield "  " + _evidence(body.times[peer], is_whole=is_whole)
         case SliceFreeze():
@@ -308,12 +305,19 @@ def _told(
             yield from why_words.waits(body, names)
         case Skip():
             yield f"Skipped: {body.reason}. Nobody lost anything: all train on from where they are."
+            yield from (_left_out(body, peer, names) for peer in body.excluded)
             yield from why_words.waited(body, names)
             yield from why_words.waits(body, names)
         case Attest() if body.roots:
             yield why_pairs.attested(body, names)
         case Attest():
             yield f"State root {body.state_root.hex()[:16]}, as most of its peers reported."
+
+
+def _left_out(body: Freeze | Skip, peer: bytes, names: dict[bytes, str]) -> str:
+    reason, said = body.excluded[peer], body.accusers.get(peer)
+    by = f"; {why_words.accused(said, names)}" if said else ""
+    return f"{names.get(peer, '?')} was left out ({reason}): {left_out_because(reason)}{by}."
 
 
 def _convicted(gone: Gone, found: Conviction, names: dict[bytes, str]) -> str:

@@ -70,15 +70,16 @@ def test_who_sums_wrongly_and_answers_no_auditor_is_convicted(seed):
     assert world.scene.convicted == {liar}
 
 
-CLEAN = (21, 35, 45, 55, 67, 92, 106, 115, 125)
+CLEAN = (21, 35, 45, 53, 67, 92, 106, 115, 125)
 """Worlds that once failed: an owner's sums were of no use, and others were blamed for it; too few
 who gave were planned with for want of a second cell (125); an audit took a new owner's sum for one
-that it had not signed (92)."""
+that it had not signed (92); every round was skipped at nobody's cost, for one that nobody else
+could take parts from (53)."""
 
 
 @pytest.mark.parametrize("seed", CLEAN)
 def test_worlds_in_cells_keep_every_promise(seed):
-    kinds = () if seed in (21, 55) else (HOSTILE_SUMS,)
+    kinds = () if seed in (21, 53) else (HOSTILE_SUMS,)
     result = run_seed(seed, 8, 4, kinds=kinds, cells=2, **drawn(seed))
     assert not result.violations
     assert result.commits >= 4

@@ -691,6 +691,16 @@ BARRED_ROUNDS_MAX = 64
 """For so long at most: 1, 2, 4 and so on, begun anew once nothing is left of the points. A peer
 that always wastes a round until its deadline then does so in one of 65."""
 
+VAIN_OPS = 3
+VAIN_PAUSE_S = 1.0
+VAIN_PAUSE_MAX_S = 32.0
+"""After so many SKIPs for want of somebody an op that would need the same again is put off for
+1, 2, 4 ... 32 s: each costs everybody messages and the coordinator's disk several writes, and who
+is slow to be ready in their place gets the time for it."""
+
+AGAIN_WAITS = 2
+"""Times as long as for READY it is waited for somebody in the place of those who are barred."""
+
 ODDS_ROUNDS = 8
 """Two peers of which one has said for a second time that the other's part has not come are kept
 apart for so many rounds, then twice as many, up to BARRED_ROUNDS_MAX."""

@@ -66,6 +66,9 @@ def marks_in_ledger(bodies: Iterable[AnyBody], hostile: Collection[bytes]) -> Co
                 for peer, reason in body.blamed.items():
                     if peer in hostile:
                         found[f"skipped for it: {reason}"] += 1
+                for peer, reason in body.excluded.items():
+                    if peer in hostile:
+                        found[f"left out: {reason}"] += 1
             case Gone() if body.peer in hostile and body.evicted and body.reason != _SILENT:
                 found[f"evicted: {body.reason}"] += 1
     return +found

@@ -13,6 +13,12 @@ from swarmtrain_transport.wire.records import AnyBody, Commit, Freeze, Plan, Rew
 _IN_ROW = 3
 
 
+def _silent(body: Freeze | Skip) -> set[PeerId]:
+    """Return those left out by their own word or silence."""
+    out = body.excluded.items()
+    return {peer for peer, why in out if why != "alone" and peer not in body.accusers}
+
+
 class IdleMembers:
     """Count of each peer's faults in a row.
 
@@ -32,11 +38,10 @@ class IdleMembers:
             self._under_way[body.op] = body, set()
             self._check_plan(body)
         elif isinstance(body, Freeze):
-            silent = {p for p in body.excluded if p not in body.accusers}
-            at_fault = self._under_way[body.op][1]
-            at_fault |= {p for p in silent if body.excluded[p] != "alone"}
+            self._under_way[body.op][1].update(_silent(body))
         elif isinstance(body, Skip):
-            self._under_way.pop(body.op, None)
+            _, at_fault = self._under_way.pop(body.op)
+            self._row.update(at_fault | _silent(body))
         elif isinstance(body, Commit):
             plan, at_fault = self._under_way.pop(body.op)
             at_fault |= set(body.behind) if plan.kind != PAIR else set()

@@ -189,6 +189,47 @@ def test_an_op_that_was_skipped_for_somebody_bars_at_once() -> None:
     assert set(run.unfit()) == {B, C}
 
 
+def skips_for(run: History, peer: PeerId, *accusers: PeerId) -> None:
+    run.begin()
+    said = {peer: accusers} if accusers else {}
+    run.add(Skip(run.op + 1, "too few", excluded={peer: "refused:scale"}, accusers=said))
+
+
+@pytest.mark.parametrize("accusers", [(), (A, C, D)])
+def test_who_leaves_too_few_for_an_op_is_at_fault_as_if_it_had_been_frozen(
+    accusers: tuple[PeerId, ...],
+) -> None:
+    run = History()
+    for _ in range(3):
+        assert run.sidelined() == set()
+        skips_for(run, B, *accusers)
+    assert run.sidelined() == {B}
+    skips_for(run, B, *accusers)
+    assert run.view.first.standing.barred_until(B, run.op + 1) == run.op + 2
+
+
+def test_too_few_words_make_a_skip_nobodys_fault() -> None:
+    run = History()
+    for _ in range(4):
+        skips_for(run, B, A, C)
+    assert run.view.first.standing.contributors == {}
+    assert run.view.first.standing.at_odds_with(B, run.op + 1) == {A, C}
+
+
+def test_ops_in_vain_in_a_row_put_the_next_off_if_it_needs_the_same_again() -> None:
+    run = History()
+    for _ in range(limits.VAIN_OPS):
+        assert run.view.first.standing.pause_s({B}) == 0.0
+        skips_for(run, B)
+    assert run.view.first.standing.pause_s({B, C}) == limits.VAIN_PAUSE_S
+    assert run.view.first.standing.pause_s({A, C}) == 0.0
+    for _ in range(20):
+        skips_for(run, B)
+    assert run.view.first.standing.pause_s({B}) == limits.VAIN_PAUSE_MAX_S
+    run.good()
+    assert run.view.first.standing.pause_s({B}) == 0.0
+
+
 # ---- words of one against the other
 
 

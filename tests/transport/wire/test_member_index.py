@@ -129,6 +129,7 @@ BODIES = (
     SliceFreeze(1, 0, 1, (A, C), {B: "absent"}),
     Reassign(1, 0, 1, B, "owner lost", {C: "roots"}),
     Skip(1, "deadline", {B: "owner silent"}),
+    Skip(1, "too few", excluded={A: "lost", C: "refused:scale"}, accusers={C: (A, B)}),
     Attest(1, bytes(32), roots=((A, b"x" * 32), (D, b"y" * 32))),
 )  # fmt: skip
 

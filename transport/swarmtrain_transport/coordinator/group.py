@@ -90,7 +90,7 @@ class GroupCoordinator:
         self._agreement = Agreement(writer, view, self.group_peers, self.chronicle, self._went_back)
         self._pace = Pace()
         self._slicing = Slicing()
-        self._ended_s = now_s
+        self._ended_s = self._planned_s = now_s
         self._ready_waits: dict[int, Waits] = {}
         self._looked_s, self._is_look_due = -math.inf, False
         self._decided_s, self._is_decision_due = -math.inf, False
@@ -238,14 +238,19 @@ class GroupCoordinator:
         self.group_peers.pardon(absent_s)
         self.first_state.pardon(absent_s)
         self._ended_s += absent_s
+        self._planned_s += absent_s
         for operation in self.operations.values():
             operation.timers.pardon(absent_s)
 
     def wakeups(self) -> list[float]:
         """List when something may fall due."""
+        standing = self.view.standing
         times = [self.keepers.next_wakeup_s, self.look_s]
+        times.append(self._planned_s + standing.pause_s({*standing.failed}))
         if not self._is_crowd:
-            times += self.group_peers.waits_until(self.terms.wait_ready_s)
+            wait_s = self.terms.wait_ready_s
+            for after_s in (wait_s, limits.AGAIN_WAITS * wait_s):
+                times += self.group_peers.waits_until(after_s)
             times += self.first_state.wakeups()
         for operation in self.operations.values():
             times += [*operation.wakeups(), announcing.due_s(operation.reports)]
@@ -377,10 +382,11 @@ class GroupCoordinator:
         self.chronicle.decided(decision, now_s)
         if isinstance(decision, Freeze):
             self.unheard |= operation.unheard()
+        if isinstance(decision, Freeze | Skip):
             for peer, reason in decision.excluded.items():
                 by = decision.accusers.get(peer, ())
                 self.chronicle.excluded(decision.op, peer, reason, by)
-        elif isinstance(decision, Commit | Skip):
+        if isinstance(decision, Commit | Skip):
             if isinstance(decision, Commit):
                 self.keepers.committed(operation, decision, now_s)
             operation.teach(self._pace, now_s)
@@ -413,6 +419,7 @@ class GroupCoordinator:
         plan = next_plan(
             self.terms, self.view, here, expected, limit_s, now_s, self._slicing,
             self._writer.view.join_index, self.keepers.planned(now_s), self._detours(now_s),
+            self._planned_s,
         )  # fmt: skip
         if plan is None:
             return False
@@ -436,6 +443,7 @@ class GroupCoordinator:
             plan, expected, now_s, self.terms.wait_ready_s, None if givers is None else {*givers}
         )
         self._writer.append(plan)
+        self._planned_s = now_s
         op = self.view.op
         assert op is not None
         self._ready_waits[op.plan_id] = waits

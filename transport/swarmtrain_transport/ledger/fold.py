@@ -10,6 +10,8 @@ from dataclasses import dataclass, field
 from functools import lru_cache
 from statistics import median_low
 
+import msgspec
+
 from swarmtrain_transport import limits
 from swarmtrain_transport.arithmetic import Window
 from swarmtrain_transport.errors import RemoteFault
@@ -285,7 +287,7 @@ class OpView:
             self._reassign(body)
         else:
             self._slice_freeze(body)
-        if not isinstance(body, Commit | Skip):
+        if not isinstance(body, Commit):
             self.words.apply(body)
 
     def _freeze(self, body: Freeze) -> None:
@@ -522,7 +524,7 @@ class GroupView(Lineage):
             if self.goes_by_pairs:
                 self.exchanged(op.plan, body)
         elif isinstance(body, Skip):
-            self.skips[body.op] = body
+            self.skips[body.op] = msgspec.structs.replace(body, excluded={}, accusers={})
             self.forget_before(body.op)
         if op.outcome is not None:
             self.standing.ended(op.plan, op.words, op.outcome, self.next_op - 1)

@@ -109,7 +109,7 @@ class Words:
         said = self.lacked.get(peer, {})
         return {owner for owner in said if self.relieved.get(owner) != UNREACHABLE}
 
-    def apply(self, body: Reassign | Freeze | SliceFreeze) -> None:
+    def apply(self, body: Reassign | Freeze | SliceFreeze | Skip) -> None:
         """Fold one legal decision of the op."""
         if isinstance(body, Reassign):
             owner = self.owners[body.slice_index]
@@ -127,8 +127,9 @@ class Words:
                 if len(self.against(peer)) >= self.bar:
                     self.at_fault.setdefault(peer, "late")
         else:
-            self._frozen = body.contributors
-            self.left_out = dict(body.excluded)
+            if isinstance(body, Freeze):
+                self._frozen = body.contributors
+            self.left_out |= body.excluded
             for peer, reason in body.excluded.items():
                 said = body.accusers.get(peer, ())
                 is_own = not said or len(said) >= self.bar
@@ -265,6 +266,8 @@ class Standing:
         pairs: words between contributors and owners.
         conducts: peers' conduct, the one heard of last behind.
         lateness: time for which the others have waited for whom.
+        vain_ops: SKIPs since the last COMMIT that came because some were missing.
+        failed: those who were missing in the last of them.
     """
 
     contributors: dict[PeerId, Score] = field(default_factory=dict)
@@ -273,6 +276,8 @@ class Standing:
     conducts: dict[PeerId, Conduct] = field(default_factory=dict)
     _is_mutual: bool = False
     lateness: Lateness = field(default_factory=Lateness, metadata=_LATER)
+    vain_ops: int = field(default=0, metadata=_LATER)
+    failed: list[PeerId] = field(default_factory=list, metadata=_LATER)
 
     # ---- the fold
 
@@ -308,6 +313,7 @@ class Standing:
         self._owned(op, words, blamed, late, is_committed=isinstance(outcome, Commit))
         self._at_odds(op, lacked, at_fault)
         self._noted(words, lacked)
+        self._in_vain(outcome)
         self._forget(plan.op)
         self.lateness.passed(outcome.took, outcome.waited)
 
@@ -358,6 +364,11 @@ class Standing:
             _shorten(conduct.left_out, limits.CELL_PEERS_MAX)
             _shorten(conduct.accused_by, limits.CELL_PEERS_MAX)
         _shorten(self.conducts, _CONDUCTS_KEPT)
+
+    def _in_vain(self, outcome: Commit | Skip) -> None:
+        """Count SKIPs since the last COMMIT for want of some, and note of whom in the last one."""
+        self.failed = sorted(outcome.excluded) if isinstance(outcome, Skip) else []
+        self.vain_ops = 0 if isinstance(outcome, Commit) else self.vain_ops + bool(self.failed)
 
     def _forget(self, op: int) -> None:
         """Drop what happened long ago, and the oldest disputes beyond `limits.ODDS_KEPT`."""
@@ -421,6 +432,14 @@ class Standing:
                 accusers.setdefault(owner, set()).add(contributor)
         needed = voices_needed(len(able), len(able) - 1)
         return barred | {peer for peer, said in accusers.items() if len(said) >= needed}
+
+    def pause_s(self, gives: AbstractSet[PeerId]) -> float:
+        """Return for how long after the last PLAN the next one waits if just these gave to it: a
+        while that grows if somebody is among them for want of whom the last op was skipped."""
+        over = self.vain_ops - limits.VAIN_OPS
+        if over < 0 or gives.isdisjoint(self.failed):
+            return 0.0
+        return float(min(limits.VAIN_PAUSE_MAX_S, limits.VAIN_PAUSE_S * (1 << min(over, 16))))
 
     def unfit(self, op: int, members: Collection[PeerId]) -> dict[PeerId, int]:
         """Return a weight against each of these that should own nothing in this op: most for own

@@ -311,7 +311,8 @@ class Commit(Body, frozen=True, tag="COMMIT", omit_defaults=True):
 class Skip(Body, frozen=True, tag="SKIP", omit_defaults=True):
     """The op ends without a result; nobody changes anything. `blamed` are owners for whom it has
     waited to the end: ``owner silent``, ``owner alone has it``, or ``too few have it``; `waited`
-    and `took` are as in COMMIT."""
+    and `took` are as in COMMIT. If too few contributors were left, `excluded` and `accusers` say of
+    the others what FREEZE would."""
 
     op: int
     reason: str
@@ -319,6 +320,8 @@ class Skip(Body, frozen=True, tag="SKIP", omit_defaults=True):
     group: int = FIRST_GROUP
     waited: dict[bytes, int] = {}
     took: int = 0
+    excluded: dict[bytes, str] = {}
+    accusers: dict[bytes, tuple[bytes, ...]] = {}
 
 
 class Attest(Body, frozen=True, tag="ATTEST", omit_defaults=True):

@@ -70,7 +70,8 @@ def test_the_op_is_skipped_at_once_when_too_few_can_still_publish():
     op = gather_table(min_contributors=2)
     op.publish(A)
     op.lose(B, C)
-    assert op.decide(1.0) == Skip(1, "too few contributors are left")
+    lost = {B: "lost", C: "lost"}
+    assert op.decide(1.0) == Skip(1, "too few contributors are left", excluded=lost)
 
 
 # ---- COMMIT
@@ -245,7 +246,7 @@ def test_it_is_skipped_at_once_if_the_dead_have_left_too_little():
     op.frozen()
     op.op.reports.lose(C)
     op.lose(C)
-    assert op.decide(1.0) == Skip(1, "too few contributors are left")
+    assert op.decide(1.0) == Skip(1, "too few contributors are left", excluded={C: "lost"})
 
 
 def test_nobody_is_waited_for_who_is_silent_and_held_by_nobody_though_all_are_needed():
@@ -255,7 +256,8 @@ def test_nobody_is_waited_for_who_is_silent_and_held_by_nobody_though_all_are_ne
     op.lose(C)
     assert op.decide(1.0) is None  # B can still get it of A
     op.lose(A)
-    assert op.decide(2.0) == Skip(1, "too few contributors are left")
+    lost = {A: "lost", C: "lost"}
+    assert op.decide(2.0) == Skip(1, "too few contributors are left", excluded=lost)
 
 
 def test_one_contributor_is_not_enough_of_a_holder_while_another_member_lives():

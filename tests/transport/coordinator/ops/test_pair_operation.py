@@ -93,14 +93,16 @@ def test_the_op_is_skipped_at_once_when_no_pair_can_come_about_any_more():
     op = pair_table()
     op.publish(A)
     op.lose(B, C)
-    assert op.decide(1.0) == Skip(1, "too few pairs are left")
+    lost = {B: "lost", C: "lost"}
+    assert op.decide(1.0) == Skip(1, "too few pairs are left", excluded=lost)
 
 
 def test_the_op_is_skipped_at_d_scatter_when_too_few_have_published():
     op = pair_table(min_contributors=4)
     op.publish(A, B, C)
     assert op.decide(SCATTER_S - 0.01) is None
-    assert op.decide(SCATTER_S) == Skip(1, "too few contributions were published in time")
+    reason = "too few contributions were published in time"
+    assert op.decide(SCATTER_S) == Skip(1, reason, excluded={D: "late"})
 
 
 def test_two_contributions_of_one_peer_are_refused():
@@ -200,7 +202,9 @@ def test_with_too_few_whole_pairs_at_d_gather_the_others_have_until_d_op():
     late.frozen()
     late.cross(A, B)
     assert late.decide(DEADLINE_S - 0.01) is None
-    assert late.decide(DEADLINE_S) == Skip(1, "deadline")
+    late_ones = {C: "late", D: "late"}
+    skip = Skip(1, "deadline", excluded=late_ones, accusers={C: (D,), D: (C,)})
+    assert late.decide(DEADLINE_S) == skip
 
 
 def test_too_few_pairs_that_can_still_become_whole_end_the_op_at_once():
@@ -208,7 +212,7 @@ def test_too_few_pairs_that_can_still_become_whole_end_the_op_at_once():
     op.frozen()
     op.cross(A, B)
     op.lose(C)
-    assert op.decide(1.0) == Skip(1, "too few pairs are left")
+    assert op.decide(1.0) == Skip(1, "too few pairs are left", excluded={C: "lost"})
 
 
 def test_who_has_published_without_its_partner_is_in_no_pair():

@@ -119,6 +119,19 @@ def test_a_barred_peer_is_not_waited_for_while_it_does_not_even_hold_the_state()
     assert weights(plan_now(chain, lines)) == {A: 255, B: 255}
 
 
+def test_who_is_expected_and_never_ready_keeps_the_barred_out_for_a_while_only() -> None:
+    """Else one mute peer could keep all ops from beginning, as a bar lasts for so many ops."""
+    chain = begun_chain()
+    lines = {A: ready_line(A), B: ready_line(B), C: line_of(C, active=True)}
+    for one in lines.values():
+        one.line.life = LifeLine(200.0)
+    chain.view.first.standing.contributors[B] = Score(until=9)
+    wait_s = limits.AGAIN_WAITS * terms_of().wait_ready_s
+    assert plan_now(chain, lines, now_s=wait_s - 0.1, min_contributors=2, start_peers=2) is None
+    plan = plan_now(chain, lines, now_s=wait_s, min_contributors=2, start_peers=2)
+    assert weights(plan) == {A: 255, B: 255, C: 0}
+
+
 def test_nothing_is_planned_before_op_0() -> None:
     assert plan_now(Chain(), {A: ready_line(A)}) is None
 

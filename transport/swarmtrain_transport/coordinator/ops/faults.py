@@ -20,7 +20,12 @@ from swarmtrain_transport.coordinator.ops.timers import Timers
 from swarmtrain_transport.ledger.exclusion_rule import ABSENT, REFUSED
 from swarmtrain_transport.ledger.fold import OpView
 from swarmtrain_transport.links.link import PeerId
-from swarmtrain_transport.wire.records import Times
+from swarmtrain_transport.wire.records import Skip, Times
+
+Words = Mapping[PeerId, Mapping[PeerId, str]]
+"""Per contributor the owners that lack it, and their words."""
+
+NO_WORDS: Words = {}
 
 SILENT = "owner silent"
 ALONE = "owner alone has it"
@@ -126,6 +131,30 @@ def exclusion(at: Moment, peer: PeerId, said: Mapping[PeerId, str]) -> str:
     # If all of it has come, it is not what it has signed, or it has signed nothing.
     has_come = all(at.reports.has_come(peer, index) for index in at.reports.gives_to(peer))
     return "roots" if has_come else "late"
+
+
+def without(
+    at: Moment, contributors: AbstractSet[PeerId], accusers: Words = NO_WORDS
+) -> tuple[dict[PeerId, str], dict[PeerId, tuple[PeerId, ...]]]:
+    """Say of each contributor that is left out why, and on whose word if it was still able to give:
+    FREEZE names it, or SKIP where the others are too few."""
+    may_give = at.live - at.reports.withdrawn.keys()
+    words = {
+        peer: accusers.get(peer, {}) if peer in may_give else {}
+        for peer in at.view.weights
+        if peer not in contributors
+    }
+    excluded = {peer: exclusion(at, peer, said) for peer, said in words.items()}
+    return excluded, {p: tuple(said)[: limits.VOICES] for p, said in words.items() if said}
+
+
+def too_few(
+    at: Moment, reason: str, contributors: AbstractSet[PeerId], accusers: Words = NO_WORDS
+) -> Skip:
+    """SKIP, as only these are left: whoever leaves them so few answers for it as at FREEZE, if that
+    has not named it yet."""
+    excluded, said = without(at, contributors | at.view.excluded.keys(), accusers)
+    return Skip(at.view.plan.op, reason, excluded=excluded, accusers=said)
 
 
 def absence(at: Moment, peer: PeerId) -> str:

@@ -129,14 +129,17 @@ def next_plan(
     join_index: Mapping[PeerId, int],
     keepers: Mapping[PeerId, PeerLine] = NOBODY,
     detours: Detours = DIRECT,
+    planned_s: float = -math.inf,
 ) -> Plan | None:
     """T1: the PLAN that falls due now, if any.
 
     It is due when all expected peers are ready, or the first has waited for `wait_ready_s`. Live
     peers that hold the state but are not ready are receivers; a newcomer is expected, and so waited
     for, only after its first READY. A sidelined peer (`standing`) is a receiver even if it is
-    ready, unless the others are too few. Where more are present than a PLAN may name, those who are
-    ready take turns, and receivers come after them; who has no place fetches the result.
+    ready, unless the others are too few, also with those who may be ready soon. If the newest PLAN,
+    at `planned_s`, and others before it were in vain, it is put off. Where more are present than a
+    PLAN may name, those who are ready take turns, and receivers come after them; who has no place
+    fetches the result.
     Keepers that are waited for are members, too, where results are shared.
     """
     op = view.next_op
@@ -160,8 +163,13 @@ def next_plan(
         and one.ready.op == op
         and (not terms.max_stale or stale_of(terms, view, peer, one) >= 0)
     }
-    able = ready.keys() | (expected & present.keys())
+    if len(ready) < needed_peers(terms, view):
+        return None
     out = view.standing.sidelined(op, present.keys()), view.standing.barred(op, present.keys())
+    able = ready.keys() | (expected - view.standing.barred(op, expected))
+    fit_s = min(ready[peer].ready_s for peer in ready.keys() - out[0] or ready)
+    if now_s >= fit_s + limits.AGAIN_WAITS * terms.wait_ready_s:
+        able = set(ready)  # who is expected and does not come keeps nobody out for ever
     enough = (some for some in out if len(able - some) >= needed_peers(terms, view))
     sidelined = next(enough, set[PeerId]())  # without them there might be no op
     ready = {peer: one for peer, one in ready.items() if peer not in sidelined}
@@ -173,6 +181,8 @@ def next_plan(
     unawaited = view.standing.lateness.unawaited((expected | ready.keys()) - sidelined)
     if len(ready.keys() - unawaited) < needed_peers(terms, view):
         unawaited = set()  # without them there might be no op
+    if not view.by_clocks and now_s < planned_s + view.standing.pause_s(ready.keys()):
+        return None
     awaited = expected - sidelined - unawaited - set(ready)
     if 0 < terms.buffer <= len(ready):
         awaited &= set[PeerId]() if terms.graph == CLOCKS else left_behind(view, peers)

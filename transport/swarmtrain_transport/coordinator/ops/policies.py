@@ -17,7 +17,6 @@ from typing import NamedTuple
 
 import msgspec
 
-from swarmtrain_transport import limits
 from swarmtrain_transport.coordinator.ops import faults
 from swarmtrain_transport.coordinator.ops.faults import Moment
 from swarmtrain_transport.coordinator.ops.lateness import grace_s, results_grace_s
@@ -25,7 +24,7 @@ from swarmtrain_transport.coordinator.ops.reassignment import dispute
 from swarmtrain_transport.coordinator.ops.sheets import commit_sheets, freeze_sheets
 from swarmtrain_transport.hashing import content_hash
 from swarmtrain_transport.kinds import GATHER, MEAN, PAIR
-from swarmtrain_transport.ledger.exclusion_rule import matrix_rule
+from swarmtrain_transport.ledger.exclusion_rule import ABSENT, matrix_rule
 from swarmtrain_transport.ledger.fold import OpView, result_root, slice_root
 from swarmtrain_transport.ledger.pairing import contributors_of, least_in, pairs_in
 from swarmtrain_transport.links.link import PeerId
@@ -38,9 +37,7 @@ from swarmtrain_transport.wire.records import (
 )
 
 Pair = tuple[PeerId, PeerId]
-Words = Mapping[PeerId, Mapping[PeerId, str]]
 
-NOBODY: Words = {}
 NONE: AbstractSet[PeerId] = frozenset()
 
 
@@ -69,7 +66,7 @@ def skip_mean(at: Moment) -> Skip | None:
         is_safe = at.view.frozen is not None and commit_mean(at) is not None
         return None if is_safe else Skip(at.view.plan.op, "deadline", faults.blamed(at))
     if len(at.contributors) < at.view.plan.min_contributors:
-        return Skip(at.view.plan.op, "too few contributors are left")
+        return faults.too_few(at, "too few contributors are left", at.contributors)
     return None
 
 
@@ -111,7 +108,8 @@ def freeze_mean(at: Moment) -> Freeze | Reassign | Skip | None:
     # owners have summed and pushed already. Only the slice that it owned is made again, without it.
     contributors = left | at.reports.given(rows)
     if len(contributors) < view.plan.min_contributors:
-        return Skip(view.plan.op, "too few contributions arrived in time")
+        reason = "too few contributions arrived in time"
+        return faults.too_few(at, reason, contributors, accusers)
     return _freeze_of(at, contributors, accusers)
 
 
@@ -151,10 +149,15 @@ def skip_gather(at: Moment) -> Skip | None:
     """At D_op, unless enough is held by then; or when too few contributions may still be."""
     plan = at.view.plan
     if at.is_over:
-        return None if commit_gather(at) is not None else Skip(plan.op, "deadline")
-    may_stay = [peer for peer in at.view.weights if _may_stay(at, peer)]
+        if commit_gather(at) is not None:
+            return None
+        frozen = set(at.view.frozen or ())
+        late = {peer for peer in frozen if not faults.is_common(at, _index(at, peer))}
+        is_short = 2 * len(late) >= len(frozen)  # if most are late it is nobody's fault
+        return _unheld(at, {} if is_short else {peer: at.waiting_for - {peer} for peer in late})
+    may_stay = {peer for peer in at.view.weights if _may_stay(at, peer)}
     if len(may_stay) < plan.min_contributors:
-        return Skip(plan.op, "too few contributors are left")
+        return faults.too_few(at, "too few contributors are left", may_stay)
     return None
 
 
@@ -164,7 +167,7 @@ def freeze_gather(at: Moment) -> Freeze | Skip | None:
     if at.contributors - given and at.now_s < min(at.timers.scatter_s, grace_s(at, _all(at))):
         return None
     if len(given) < at.view.plan.min_contributors:
-        return Skip(at.view.plan.op, "too few contributions were published in time")
+        return faults.too_few(at, "too few contributions were published in time", given)
     return _freeze_of(at, given)
 
 
@@ -211,9 +214,13 @@ def skip_pair(at: Moment) -> Skip | None:
     """Skip when too few pairs are left that may become whole; at D_op, unless enough are."""
     plan, (whole, still_open) = at.view.plan, _sorted_pairs(at)
     if 2 * len(whole + still_open) < least_in(plan):
-        return Skip(plan.op, "too few pairs are left")
-    is_over = at.is_over and at.view.frozen is not None
-    return Skip(plan.op, "deadline") if is_over and 2 * len(whole) < least_in(plan) else None
+        left = {one for pair in whole for one in pair} | (at.contributors & at.live)
+        if at.view.frozen is None:
+            left |= _published(at)
+        return faults.too_few(at, "too few pairs are left", left)
+    if at.is_over and at.view.frozen is not None and 2 * len(whole) < least_in(plan):
+        return _unheld(at, {one: {*pair} - {one} for pair in still_open for one in pair})
+    return None
 
 
 def freeze_pair(at: Moment) -> Freeze | Skip | None:
@@ -224,7 +231,7 @@ def freeze_pair(at: Moment) -> Freeze | Skip | None:
     if at.now_s < min(at.timers.scatter_s, grace_s(at, _all(at))) and len(ready) < len(hopeful):
         return None
     if 2 * len(ready) < least_in(at.view.plan):
-        return Skip(at.view.plan.op, "too few contributions were published in time")
+        return faults.too_few(at, "too few contributions were published in time", given)
     return _freeze_of(at, given)
 
 
@@ -261,11 +268,16 @@ def _is_whole(at: Moment, pair: Pair) -> bool:
 
 def _lacking(at: Moment, pair: Pair) -> list[PeerId]:
     """Return those of the two that have not said that they hold what the other gave."""
-    halves = [(_index(at, giver), taker) for giver, taker in (pair, pair[::-1])]
-    return [taker for index, taker in halves if not at.reports.is_with(index, {taker})]
+    ways = pair, pair[::-1]
+    return [one for giver, taker in ways for one in _lacks(at, _index(at, giver), {taker})]
 
 
 # ---- all kinds
+
+
+def _lacks(at: Moment, index: int, takers: AbstractSet[PeerId]) -> list[PeerId]:
+    """Return those of some that have not said that they hold a slice's result."""
+    return sorted(taker for taker in takers if not at.reports.is_with(index, {taker}))
 
 
 def _index(at: Moment, peer: PeerId) -> int:
@@ -278,27 +290,35 @@ def _all(at: Moment) -> range:
     return range(len(at.view.owners))
 
 
+def _unheld(at: Moment, takers: Mapping[PeerId, AbstractSet[PeerId]]) -> Skip:
+    """SKIP at D_op of contributions that stay whole, and whose have not come through by the words
+    of those who were to take them."""
+    said = {
+        peer: dict.fromkeys(_lacks(at, _index(at, peer), others), ABSENT)
+        for peer, others in takers.items()
+    }
+    lacked = {peer for peer, words in said.items() if words}
+    return faults.too_few(at, "deadline", at.view.weights.keys() - lacked, said)
+
+
 def _published(at: Moment) -> set[PeerId]:
     return at.reports.given(_all(at))
 
 
-def _freeze_of(at: Moment, contributors: AbstractSet[PeerId], accusers: Words = NOBODY) -> Freeze:
+def _freeze_of(
+    at: Moment, contributors: AbstractSet[PeerId], accusers: faults.Words = faults.NO_WORDS
+) -> Freeze:
     """FREEZE: who contributes, and why each of the others does not."""
-    may_give = at.live - at.reports.withdrawn.keys()
-    words = {
-        peer: accusers.get(peer, {}) if peer in may_give else {}
-        for peer in at.view.weights
-        if peer not in contributors
-    }
+    excluded, said = faults.without(at, contributors, accusers)
     named = tuple(sorted(contributors))
     return Freeze(
         at.view.plan.op,
         named,
-        {peer: faults.exclusion(at, peer, said) for peer, said in words.items()},
-        {peer: faults.times(at, peer) for peer in words},
+        excluded,
+        {peer: faults.times(at, peer) for peer in excluded},
         at.reports.roots_of(named) if at.view.cells.count == 1 else {},
         scalars=at.reports.totals(named),
-        accusers={p: tuple(said)[: limits.VOICES] for p, said in words.items() if said},
+        accusers=said,
         sheets=tuple(map(content_hash, freeze_sheets(at.reports, named))),
     )
 

@@ -84,7 +84,10 @@ def slice_freeze(at: Moment) -> SliceFreeze | Reassign | Skip | None:
         least = _least_given(at, index)
         if len(named) < least:
             # Those who could not bring it here may bring it elsewhere.
-            skip = Skip(plan.op, f"too few contributors of slice {index} are left")
+            said = {peer: faults.accusers(at, peer, [index]) for peer in absent}
+            left = at.view.weights.keys() - absent
+            reason = f"too few contributors of slice {index} are left"
+            skip = faults.too_few(at, reason, left, said)
             if len(named) + len(absent) < least:
                 return skip
             return dispute(at, index, absent) or skip
