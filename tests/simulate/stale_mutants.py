@@ -66,16 +66,16 @@ def work_of_any_age_is_taken():
 
 
 def a_part_left_out_is_given_up():
-    def make(apply):
+    def make(land):
         def hasty(self, mean, included, *of, **by):
-            weights = apply(self, mean, included, *of, **by)
+            weights = land(self, mean, included, *of, **by)
             if not any(here for _, _, here in included):
-                self._held.drop()
+                self._held.zero_()
             return weights
 
         return hasty
 
-    return replaced(Asynchronous, "apply", make)
+    return replaced(Asynchronous, "land", make)
 
 
 _REFUSED = (("fault", "work that cannot be"), ("halt", ""), ("L2", ""))
