@@ -47,7 +47,7 @@ BROKEN |= {"weights": everybody_weighs_one, "never": nothing_is_attested}
     [
         ("N1", "T8", 4),
         ("N3", "attest", 0),
-        ("N8", "T12", 72),
+        ("N8", "T12", 96),
         ("N17", "root", 0),
         ("weights", "rule 2", 0),
         ("never", "attest", 2),
