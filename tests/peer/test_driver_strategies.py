@@ -2,6 +2,7 @@
 
 from collections.abc import Callable
 from dataclasses import replace
+from typing import Any
 
 import pytest
 import torch
@@ -238,10 +239,10 @@ def test_fragments_are_under_way_at_once_and_each_is_merged_in_its_place() -> No
 
 
 def streaming(**settings: float) -> Streaming:
-    more = {"inner_steps": 4, "delay_steps": 1, "lr": 0.7, "momentum": 0.9} | settings
+    more: dict[str, Any] = {"inner_steps": 4, "delay_steps": 1, "lr": 0.7, "momentum": 0.9}
     return Streaming(
         SIZE, fragments=(((0, 4), (8, 12)), ((4, 8), (12, SIZE))), error_feedback=True, mixing=0.5,
-        **more,  # type: ignore[arg-type]
+        **more | settings,
     )  # fmt: skip
 
 

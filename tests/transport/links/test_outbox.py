@@ -328,6 +328,17 @@ def test_each_of_several_flows_to_a_peer_has_something_to_carry() -> None:
     assert to_a == 8 * 2 * CHUNK
 
 
+def test_what_goes_between_stages_goes_by_several_flows_too() -> None:
+    outbox = with_hops(Outbox(), 5)
+    outbox.widths[B] = 4
+    given = [outbox.due({B: 0}, RATE, 0.3 * turn) for turn in range(9)]
+    assert sum(map(len, given)) > 0
+    outbox = filled(a=1)
+    outbox.widths[A] = 4
+    outbox.put(A, Frame(FrameKind.BLOB, 7))  # without a body, and the last one put
+    assert len(outbox.due({A: 0}, RATE, 0.0)) == 2
+
+
 def paced(rates: dict[bytes, float], known: int, looks: int = 12) -> dict[bytes, float]:
     """Paces after so many looks at lines that carry these bytes per second at most."""
     wire = Wire(filled(a=99, b=99, c=99), slow=rates)

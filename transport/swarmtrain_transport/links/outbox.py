@@ -165,15 +165,15 @@ class Outbox:
         An answer that is on its way already, as a result that was not asked for, goes once.
         """
         line = self._lines.setdefault(peer, _Line())
+        line.size = max(line.size, len(frame.body))
         if frame.kind in _HOPS:
             line.hops.append(frame)
             return
         if frame.kind is FrameKind.BLOB and line.has_on_its_way(frame):
             return
         line.frames.append(frame)
-        line.size = len(frame.body)
-        line.queued += line.size
-        line.put += line.size
+        line.queued += len(frame.body)
+        line.put += len(frame.body)
 
     def forget(self, peer: bytes) -> None:
         """Send nothing there any more."""
@@ -385,8 +385,9 @@ class Outbox:
     def _least(self, peer: bytes) -> int:
         """Bytes that may be under way to a peer in any case. To each of several flows two frames:
         whichever has brought one first takes the next."""
-        width, size = self.widths.get(peer, 1), 2 * self._lines[peer].size
-        return limits.OUT_LINE_BYTES if width == 1 else width * size
+        width = self.widths.get(peer, 1)
+        size = max(limits.FLOW_FRAME_BYTES, self._lines[peer].size)
+        return limits.OUT_LINE_BYTES if width == 1 else 2 * width * size
 
     def _open_lines(self, *, is_told: bool, is_windowed: bool) -> dict[bytes, _Line]:
         """Lines with something that may go now."""
