@@ -226,6 +226,9 @@ def test_ops_in_vain_in_a_row_put_the_next_off_if_it_needs_the_same_again() -> N
     for _ in range(20):
         skips_for(run, B)
     assert run.view.first.standing.pause_s({B}) == limits.VAIN_PAUSE_MAX_S
+    run.begin()
+    run.add(Skip(run.op + 1, "too few", excluded={B: "withdrew:above-window"}))
+    assert run.view.first.standing.pause_s({B}) == 0.0  # its own early word wastes nobody's time
     run.good()
     assert run.view.first.standing.pause_s({B}) == 0.0
 

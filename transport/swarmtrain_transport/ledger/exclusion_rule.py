@@ -24,6 +24,9 @@ REFUSED = "refused:"
 """Words of an owner on a contribution: it has not come, or not as it was signed, or it was
 measured to be of another length than its contributor says, or it is illegal and why."""
 
+WITHDREW = "withdrew:"
+"""Own word of a contributor that gives nothing to an op, and why."""
+
 SUM = "sum"
 """Word of an owner in cells on another one that names a sum differently (`cell_sums`)."""
 

@@ -19,7 +19,7 @@ from typing import Any
 from swarmtrain_transport import limits
 from swarmtrain_transport.kinds import PAIR
 from swarmtrain_transport.ledger.cells import Cells
-from swarmtrain_transport.ledger.exclusion_rule import DIFFERS, UNREACHABLE, voices_needed
+from swarmtrain_transport.ledger.exclusion_rule import DIFFERS, UNREACHABLE, WITHDREW, voices_needed
 from swarmtrain_transport.ledger.pairing import contributors_of, partner_in
 from swarmtrain_transport.links.link import PeerId
 from swarmtrain_transport.wire.records import (
@@ -366,8 +366,10 @@ class Standing:
         _shorten(self.conducts, _CONDUCTS_KEPT)
 
     def _in_vain(self, outcome: Commit | Skip) -> None:
-        """Count SKIPs since the last COMMIT for want of some, and note of whom in the last one."""
-        self.failed = sorted(outcome.excluded) if isinstance(outcome, Skip) else []
+        """Count SKIPs since the last COMMIT for want of some, and note of whom in the last one.
+        Whoever has withdrawn says so early, and wastes nobody's time."""
+        out = outcome.excluded if isinstance(outcome, Skip) else {}
+        self.failed = sorted(peer for peer, why in out.items() if not why.startswith(WITHDREW))
         self.vain_ops = 0 if isinstance(outcome, Commit) else self.vain_ops + bool(self.failed)
 
     def _forget(self, op: int) -> None:

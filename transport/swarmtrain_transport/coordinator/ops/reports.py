@@ -23,7 +23,7 @@ from swarmtrain_transport.coordinator.ops.timers import most_of
 from swarmtrain_transport.errors import RemoteFault
 from swarmtrain_transport.kinds import PAIR
 from swarmtrain_transport.ledger.cell_sums import differences, num_named
-from swarmtrain_transport.ledger.exclusion_rule import ABSENT, REFUSED, ROOTS, SCALARS
+from swarmtrain_transport.ledger.exclusion_rule import ABSENT, REFUSED, ROOTS, SCALARS, WITHDREW
 from swarmtrain_transport.ledger.fold import OpView, num_chunks, slice_root
 from swarmtrain_transport.ledger.inner_products import Table, are_norms, totals, vectors
 from swarmtrain_transport.ledger.signed_roots import (
@@ -149,7 +149,7 @@ class Reports:
         """
         match message:
             case Withdraw():
-                self.withdrawn.setdefault(peer, f"withdrew:{shown(message.reason, 32)}")
+                self.withdrawn.setdefault(peer, WITHDREW + shown(message.reason, 32))
                 self.changes += 1
             case Roots():
                 self._sign(peer, message, now_s)
