@@ -344,6 +344,9 @@ newcomer reads before it takes part."""
 IMAGE_BYTES_MAX = 64 << 20
 """Largest image of a fold that a newcomer takes: dozens of times that of 64 peers."""
 
+IMAGE_VALUES_MAX = 1 << 22
+"""Values of an image: those of 200 000 peers. As empty lists they take 270 MB."""
+
 HISTORY_HOLDERS = 3
 """Number of other peers that must hold all records before one may do without the older ones."""
 

@@ -4,6 +4,9 @@ Everybody who has folded the same records has the same image, to the bit: dicts 
 in which records have filled them, sets are sorted. An op is told by the bodies of its own records,
 which are short, and folded from them again. The plans by which later records name members are in it
 too.
+
+Keys and hashes stand eight times in the fold for each peer, and once in its image: whatever has
+their length is in a table, in the order of its first use, and a number elsewhere.
 """
 
 from bisect import bisect_left
@@ -31,11 +34,24 @@ from swarmtrain_transport.wire.records import (
     Snapshot,
     body_of,
 )
+from swarmtrain_transport.wire.unpacking import check_values, unpack_weighed
+
+_LENGTH = limits.HASH_BYTES
+"""Bytes of this length, keys and hashes, stand in the table."""
+
+_AS_THEY_ARE = frozenset((int, str, float, bool, NoneType))
+
+_PLANS = tuple[tuple[int, int, bytes], ...]
+_OP = tuple[bytes, bytes, dict[bytes, int], list[bytes]]
+"""Shapes of what a reader remembers, and of an op: hashes of PLAN and outcome, unfit peers, and
+bodies."""
 
 
 def image_of(view: LedgerView, reader: BodyReader) -> bytes:
     """The canonical bytes of a fold, and of what reads the records after it."""
-    data: bytes = msgpack.packb([reader.plans(), _plain(view)])
+    places: dict[bytes, int] = {}
+    plain = [_plain(reader.plans(), places), _plain(view, places)]
+    data: bytes = msgpack.packb([b"".join(places), *plain])
     return data
 
 
@@ -43,11 +59,14 @@ def from_image(data: bytes) -> tuple[LedgerView, BodyReader]:
     """The fold and the reader again.
 
     Raises:
-        RemoteFault: reason ``snapshot``: it is no image.
+        RemoteFault: reason ``snapshot``: it is no image, or not the one that `image_of` makes.
     """
     try:
-        plans, raw = msgpack.unpackb(data, strict_map_key=False)
-        view = _shaped(raw, LedgerView)
+        check_values(data, limits.IMAGE_VALUES_MAX)
+        table, plans, raw = unpack_weighed(data)
+        keys = [table[at : at + _LENGTH] for at in range(0, len(table), _LENGTH)]
+        reader = BodyReader(_shaped(plans, _PLANS, keys))
+        view = _shaped(raw, LedgerView, keys)
         for group in view.groups.values():
             if group.op is not None:
                 known = group.ops.get(group.op.plan_id) or group.commits.get(group.op.plan.op)
@@ -56,78 +75,85 @@ def from_image(data: bytes) -> tuple[LedgerView, BodyReader]:
             for op in (group.op, *group.ops.values(), *group.commits.values()):
                 if op is not None:
                     op.turns = view.turns[: op.plan.turns]
-        return view, BodyReader(plans)
-    except (ValueError, TypeError, KeyError, AttributeError, IndexError, msgspec.MsgspecError,
-            msgpack.UnpackException, RecursionError) as exc:  # fmt: skip
+        if image_of(view, reader) != data:
+            raise ValueError("another form of a fold than this version's")
+        return view, reader
+    except (RemoteFault, ValueError, TypeError, KeyError, AttributeError, IndexError,
+            OverflowError, RecursionError) as exc:  # fmt: skip
         raise RemoteFault("snapshot", f"no image of a fold: {exc}") from exc
 
 
-def _plain(value: Any) -> Any:
-    if isinstance(value, OpView):
-        return [value.plan_hash, value.outcome_hash, _plain(value.unfit), value.bodies]
-    if isinstance(value, msgspec.Struct):
-        return msgspec.to_builtins(value, builtin_types=(bytes,))
-    if is_dataclass(value):
-        kept = [_plain(getattr(value, one.name)) for one in fields(value)]
-        while len(kept) > _num_old(value) and not kept[-1]:
+def _plain(value: Any, places: dict[bytes, int]) -> Any:
+    """A value as msgpack writes it; keys and hashes as their places, which begin with 1."""
+    kind = type(value)
+    if kind is bytes:
+        return value if len(value) != _LENGTH else places.setdefault(value, len(places) + 1)
+    if kind in _AS_THEY_ARE:
+        return value
+    if isinstance(value, dict):
+        return [_plain(one, places) for entry in value.items() for one in entry]
+    if isinstance(value, set | frozenset):
+        value = sorted(value)
+    elif isinstance(value, OpView):
+        value = value.plan_hash, value.outcome_hash, value.unfit, value.bodies
+    elif not isinstance(value, list | tuple):
+        names = _kinds(kind)
+        kept = [_plain(getattr(value, name), places) for name in names]
+        while len(kept) > _num_old(kind) and not kept[-1]:
             kept.pop()
         return kept
-    if isinstance(value, Mapping):
-        return [[_plain(key), _plain(one)] for key, one in value.items()]
-    if isinstance(value, set | frozenset):
-        return sorted(value)
-    if isinstance(value, list | tuple):
-        return [_plain(one) for one in value]
-    return value
+    return [_plain(one, places) for one in value]
 
 
-def _shaped(raw: Any, hint: Any) -> Any:
+def _shaped(raw: Any, hint: Any, keys: list[bytes]) -> Any:
     """The value of this type that `_plain` has written."""
+    if hint is bytes and type(raw) is int:
+        return keys[raw - 1]
+    if hint in _AS_THEY_ARE or hint is bytes:
+        if type(raw) is not hint:
+            raise TypeError(f"{type(raw).__name__} in place of {hint}")
+        return raw
     origin, args = get_origin(hint), get_args(hint)
     if origin in (Union, UnionType):
         (other,) = [one for one in args if one is not NoneType]
-        return None if raw is None else _shaped(raw, other)
+        return None if raw is None else _shaped(raw, other, keys)
     if hint is OpView:
-        return _op(*raw)
-    if isinstance(hint, type) and issubclass(hint, msgspec.Struct):
-        return msgspec.convert(raw, type=hint, builtin_types=(bytes,), str_keys=False)
-    if isinstance(hint, type) and is_dataclass(hint):
-        made = hint()
-        if len(raw) < _num_old(made):
+        return _op(*_shaped(raw, _OP, keys))
+    if origin is None:
+        if len(raw) < _num_old(hint):
             raise ValueError(f"{len(raw)} fields of {hint}")
-        for (name, kind), one in zip(_kinds(hint)[: len(raw)], raw, strict=True):
-            setattr(made, name, _shaped(one, kind))
-        return made
-    if origin in (dict, Mapping):
-        return {_shaped(key, args[0]): _shaped(one, args[1]) for key, one in raw}
-    if origin is Counter:
-        return Counter({_shaped(key, args[0]): one for key, one in raw})
-    if origin in (set, frozenset, list):
-        return origin(_shaped(one, args[0]) for one in raw)
-    if origin is tuple:
-        kinds = args[:1] * len(raw) if args[-1] is Ellipsis else args
-        return tuple(_shaped(one, kind) for one, kind in zip(raw, kinds, strict=True))
-    if type(raw) is not hint:
-        raise TypeError(f"{type(raw).__name__} in place of {hint}")
-    return raw
+        kinds = list(_kinds(hint).items())[: len(raw)]
+        return hint(**{n: _shaped(one, kind, keys) for (n, kind), one in zip(kinds, raw, strict=True)})
+    if origin in (dict, Counter, Mapping):
+        kinds = args if len(args) > 1 else (*args, int)
+        pairs = zip(raw[::2], raw[1::2], strict=True)
+        made = {_shaped(key, kinds[0], keys): _shaped(one, kinds[1], keys) for key, one in pairs}
+        return Counter(made) if origin is Counter else made
+    kinds = args[:1] * len(raw) if origin is not tuple or args[-1] is Ellipsis else args
+    return origin(_shaped(one, kind, keys) for one, kind in zip(raw, kinds, strict=True))
 
 
 @lru_cache
-def _kinds(shape: type) -> list[tuple[str, Any]]:
+def _kinds(shape: type) -> dict[str, Any]:
+    """Fields of a dataclass or a struct, and their types."""
     hints = get_type_hints(shape)
-    return [(one.name, hints[one.name]) for one in fields(shape)]
+    names = [one.name for one in fields(shape)] if is_dataclass(shape) else shape.__struct_fields__
+    return {name: hints[name] for name in names}
 
 
-def _num_old(fold: Any) -> int:
+@lru_cache
+def _num_old(shape: type) -> int:
     """Number of fields that are always written."""
-    return sum(not one.metadata.get("is_later") for one in fields(fold))
+    if is_dataclass(shape):
+        return sum(not one.metadata.get("is_later") for one in fields(shape))
+    return sum(one.required for one in msgspec.structs.fields(shape))
 
 
 def _op(plan_hash: bytes, outcome_hash: bytes, unfit: Any, bodies: list[bytes]) -> OpView:
     plan, *decisions = [body_of(Record(0, b"", 0, body, b""), bodies[0]) for body in bodies]
     if not isinstance(plan, Plan):
         raise TypeError("an op without its PLAN")
-    view = OpView.of(plan, plan_hash, _shaped(unfit, dict[bytes, int]))
+    view = OpView.of(plan, plan_hash, unfit)
     for decision in decisions:
         if not isinstance(decision, OpDecision):
             raise TypeError("a record of another kind in an op")
