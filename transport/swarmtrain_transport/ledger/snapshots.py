@@ -9,11 +9,13 @@ Keys and hashes stand eight times in the fold for each peer, and once in its ima
 their length is in a table, in the order of its first use, and a number elsewhere.
 """
 
+import sys
 from bisect import bisect_left
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import fields, is_dataclass
 from functools import lru_cache
+from itertools import chain
 from types import NoneType, UnionType
 from typing import Any, Union, get_args, get_origin, get_type_hints
 
@@ -50,8 +52,8 @@ bodies."""
 def image_of(view: LedgerView, reader: BodyReader) -> bytes:
     """The canonical bytes of a fold, and of what reads the records after it."""
     places: dict[bytes, int] = {}
-    plain = [_plain(reader.plans(), places), _plain(view, places)]
-    data: bytes = msgpack.packb([b"".join(places), *plain])
+    plain = _plain([reader.plans(), view], places)
+    data: bytes = msgpack.packb([*plain, b"".join(places)])
     return data
 
 
@@ -63,7 +65,7 @@ def from_image(data: bytes) -> tuple[LedgerView, BodyReader]:
     """
     try:
         check_values(data, limits.IMAGE_VALUES_MAX)
-        table, plans, raw = unpack_weighed(data)
+        plans, raw, table = unpack_weighed(data)
         keys = [table[at : at + _LENGTH] for at in range(0, len(table), _LENGTH)]
         reader = BodyReader(_shaped(plans, _PLANS, keys))
         view = _shaped(raw, LedgerView, keys)
@@ -83,70 +85,76 @@ def from_image(data: bytes) -> tuple[LedgerView, BodyReader]:
         raise RemoteFault("snapshot", f"no image of a fold: {exc}") from exc
 
 
-def _plain(value: Any, places: dict[bytes, int]) -> Any:
-    """A value as msgpack writes it; keys and hashes as their places, which begin with 1."""
-    kind = type(value)
-    if kind is bytes:
-        return value if len(value) != _LENGTH else places.setdefault(value, len(places) + 1)
-    if kind in _AS_THEY_ARE:
-        return value
+def _plain(values: Iterable[Any], places: dict[bytes, int]) -> list[Any]:
+    """Values as msgpack writes them; keys and hashes as their places, which begin with 1."""
+    made: list[Any] = []
+    for value in values:
+        kind = type(value)
+        if kind is bytes:
+            if len(value) == _LENGTH:
+                value = places.setdefault(value, len(places) + 1)
+        elif kind not in _AS_THEY_ARE:
+            parts, least = _parts(value)
+            value = _plain(parts, places)
+            while len(value) > least and not value[-1]:
+                value.pop()
+        made.append(value)
+    return made
+
+
+def _parts(value: Any) -> tuple[Iterable[Any], int]:
+    """Parts of a value in their order; how many are written also where the last ones are empty."""
+    kind: Any = type(value)
+    if isinstance(value, msgspec.Struct):  # JOINs are the most
+        return msgspec.structs.astuple(value), _form(kind)[1]
     if isinstance(value, dict):
-        return [_plain(one, places) for entry in value.items() for one in entry]
+        return chain.from_iterable(value.items()), sys.maxsize
     if isinstance(value, set | frozenset):
-        value = sorted(value)
-    elif isinstance(value, OpView):
-        value = value.plan_hash, value.outcome_hash, value.unfit, value.bodies
-    elif not isinstance(value, list | tuple):
-        names = _kinds(kind)
-        kept = [_plain(getattr(value, name), places) for name in names]
-        while len(kept) > _num_old(kind) and not kept[-1]:
-            kept.pop()
-        return kept
-    return [_plain(one, places) for one in value]
+        return sorted(value), sys.maxsize
+    if isinstance(value, list | tuple):
+        return value, sys.maxsize
+    if isinstance(value, OpView):
+        return (value.plan_hash, value.outcome_hash, value.unfit, value.bodies), sys.maxsize
+    return [getattr(value, one.name) for one in fields(kind)], _form(kind)[1]
 
 
 def _shaped(raw: Any, hint: Any, keys: list[bytes]) -> Any:
     """The value of this type that `_plain` has written."""
     if hint is bytes and type(raw) is int:
         return keys[raw - 1]
-    if hint in _AS_THEY_ARE or hint is bytes:
+    if hint is bytes or hint in _AS_THEY_ARE:
         if type(raw) is not hint:
             raise TypeError(f"{type(raw).__name__} in place of {hint}")
         return raw
+    if hint is OpView:
+        return _op(*_shaped(raw, _OP, keys))
+    if isinstance(hint, type) and get_origin(hint) is None:
+        known, least = _form(hint)
+        if not least <= len(raw) <= len(known):
+            raise ValueError(f"{len(raw)} fields of {hint}")
+        return hint(*(_shaped(*one, keys) for one in zip(raw, known, strict=False)))
     origin, args = get_origin(hint), get_args(hint)
     if origin in (Union, UnionType):
         (other,) = [one for one in args if one is not NoneType]
         return None if raw is None else _shaped(raw, other, keys)
-    if hint is OpView:
-        return _op(*_shaped(raw, _OP, keys))
-    if origin is None:
-        if len(raw) < _num_old(hint):
-            raise ValueError(f"{len(raw)} fields of {hint}")
-        kinds = list(_kinds(hint).items())[: len(raw)]
-        return hint(**{n: _shaped(one, kind, keys) for (n, kind), one in zip(kinds, raw, strict=True)})
-    if origin in (dict, Counter, Mapping):
-        kinds = args if len(args) > 1 else (*args, int)
+    if origin in (dict, Mapping, Counter):
+        key, one = args if origin is not Counter else (*args, int)
         pairs = zip(raw[::2], raw[1::2], strict=True)
-        made = {_shaped(key, kinds[0], keys): _shaped(one, kinds[1], keys) for key, one in pairs}
-        return Counter(made) if origin is Counter else made
-    kinds = args[:1] * len(raw) if origin is not tuple or args[-1] is Ellipsis else args
+        made = {_shaped(name, key, keys): _shaped(value, one, keys) for name, value in pairs}
+        return made if origin is not Counter else Counter(made)
+    kinds = args if origin is tuple and args[-1] is not Ellipsis else args[:1] * len(raw)
     return origin(_shaped(one, kind, keys) for one, kind in zip(raw, kinds, strict=True))
 
 
 @lru_cache
-def _kinds(shape: type) -> dict[str, Any]:
-    """Fields of a dataclass or a struct, and their types."""
+def _form(shape: type) -> tuple[list[Any], int]:
+    """Types of the fields of a dataclass or a struct, and how many are always written."""
     hints = get_type_hints(shape)
-    names = [one.name for one in fields(shape)] if is_dataclass(shape) else shape.__struct_fields__
-    return {name: hints[name] for name in names}
-
-
-@lru_cache
-def _num_old(shape: type) -> int:
-    """Number of fields that are always written."""
     if is_dataclass(shape):
-        return sum(not one.metadata.get("is_later") for one in fields(shape))
-    return sum(one.required for one in msgspec.structs.fields(shape))
+        least = sum(not one.metadata.get("is_later") for one in fields(shape))
+        return [hints[one.name] for one in fields(shape)], least
+    known = msgspec.structs.fields(shape)
+    return [hints[one.name] for one in known], sum(one.required for one in known)
 
 
 def _op(plan_hash: bytes, outcome_hash: bytes, unfit: Any, bodies: list[bytes]) -> OpView:
