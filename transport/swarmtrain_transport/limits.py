@@ -4,7 +4,7 @@ PROTOCOL_VERSION = 7
 """Version of messages and records, told at the door; 2 names members by their place in PLAN, 3
 tells who cannot be reached, and how much of a state has come, 4 keeps addresses out of the
 ledger, 5 has parts before RANGES and HAVE before HASHES, 6 has cells, 7 has sums
-of cells that two owners name."""
+of cells that two owners name, and images that name each key once."""
 
 FRAME_VERSION = 1
 """In the header of every data frame."""
