@@ -4,9 +4,8 @@
 
 It feeds the machine alone, and tells its processor time for each kind of message, which is the same
 on a busy machine: a peer comes, says PROGRESS with and without news, APPLIED and READY; a PLAN is
-looked for; another peer comes; `status` is asked. So it does for an image of the fold, made by the
-coordinator and read by a newcomer, for each peer, and tells its bytes. `coordinator_load.py` has the
-sockets.
+looked for; another peer comes; `status` is asked. Of an image of the fold it tells bytes for each
+peer, and the time to make and to read it. `coordinator_load.py` has the sockets.
 """
 
 import argparse
