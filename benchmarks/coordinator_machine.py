@@ -4,7 +4,8 @@
 
 It feeds the machine alone, and tells its processor time for each kind of message, which is the same
 on a busy machine: a peer comes, says PROGRESS with and without news, APPLIED and READY; a PLAN is
-looked for; another peer comes; `status` is asked. `coordinator_load.py` has the sockets.
+looked for; another peer comes; `status` is asked. Of an image of the fold it tells bytes for each
+peer, and the time to make and to read it. `coordinator_load.py` has the sockets.
 """
 
 import argparse
@@ -24,6 +25,7 @@ from swarmtrain_transport.actions import SendToPeer
 from swarmtrain_transport.coordinator.members.meetings import Means
 from swarmtrain_transport.coordinator.rendezvous import Rendezvous
 from swarmtrain_transport.hashing import content_hash
+from swarmtrain_transport.ledger.snapshots import from_image, image_of
 from swarmtrain_transport.wire.messages import (
     Applied,
     Hello,
@@ -92,6 +94,26 @@ class Alone:
         self.say(kind, peer, told)
 
 
+def measure_image(machine: Rendezvous, times: int = 5) -> dict[str, float]:
+    """For each peer: bytes of an image, and microseconds to make and to read one, at best."""
+    view, reader = machine.writer.view, machine.writer.ledger.reader
+    image = image_of(view, reader)
+
+    def best(work: Callable[[], object]) -> float:
+        spent = []
+        for _ in range(times):
+            began_s = time.process_time()
+            work()
+            spent.append(time.process_time() - began_s)
+        return 1e6 * min(spent) / len(view.roster)
+
+    return {
+        "bytes": len(image) / len(view.roster),
+        "made_us": best(lambda: image_of(view, reader)),
+        "read_us": best(lambda: from_image(image)),
+    }
+
+
 def measure_machine(peers: int, joiners: int = 50) -> dict[str, Any]:
     """Microseconds of processor time that each kind of message takes."""
     alone = Alone(peers, joiners)
@@ -125,6 +147,7 @@ def measure_machine(peers: int, joiners: int = 50) -> dict[str, Any]:
             kind: 1e6 * alone.seconds[kind] / count for kind, count in alone.numbers.items()
         },
         "sent": {kind: alone.sent[kind] / count for kind, count in alone.numbers.items()},
+        "image of a peer": measure_image(alone.machine),
         "planned": len(plan.plan.members) if plan is not None else 0,
         "peak_mb": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1e3,
     }

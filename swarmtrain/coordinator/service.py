@@ -39,7 +39,7 @@ from swarmtrain.coordinator.disk.run_directory import (
     note_run_begun,
 )
 from swarmtrain.coordinator.disk.store import Store
-from swarmtrain.coordinator.disk.store_errors import damaged
+from swarmtrain.coordinator.disk.store_errors import damaged, of_earlier_version
 from swarmtrain.coordinator.door.admission import Door, standing_invite
 from swarmtrain.coordinator.door.compatibility import misfit, no_place
 from swarmtrain.coordinator.door.listener import Porch
@@ -452,7 +452,9 @@ def _resumed(
             means=means,
         )  # fmt: skip
     except RemoteFault as exc:
-        raise damaged(LOG, str(exc)) from exc
+        # The chain is whole and signed: only another version makes other images of it.
+        is_old = exc.reason == "snapshot"
+        raise (of_earlier_version(LOG) if is_old else damaged(LOG, str(exc))) from exc
     if rounds:
         check_more(rounds, machine)
     _check_layouts(groups, machine)

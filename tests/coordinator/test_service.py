@@ -25,6 +25,7 @@ from swarmtrain.status import NotRunning, ask
 from swarmtrain_transport import limits
 from swarmtrain_transport.credentials.identity import Identity
 from swarmtrain_transport.credentials.invite import Invite
+from swarmtrain_transport.ledger import snapshots
 from swarmtrain_transport.wire.messages import (
     LeaseGrant,
     LeaseRequest,
@@ -272,6 +273,21 @@ def test_lost_keys_are_not_replaced(tmp_path: Path) -> None:
         (tmp_path / RUN_KEY_FILE).write_bytes(kept)
         async with living(tmp_path):
             pass
+
+    run(scene())
+
+
+def test_a_log_whose_images_have_another_form_is_of_an_earlier_version(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(limits, "SNAPSHOT_EVERY_BYTES", 1)
+
+    async def scene() -> None:
+        async with living(tmp_path) as life, connected(life.invite, ALICE) as (_, listener):
+            await listener.hears(Records)
+        made = snapshots.image_of
+        monkeypatch.setattr(snapshots, "image_of", lambda *fold: made(*fold) + b"later")
+        assert (await fails(tmp_path)).code == "SWT-E810"
 
     run(scene())
 

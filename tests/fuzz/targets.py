@@ -52,6 +52,7 @@ from swarmtrain_transport.ledger.audit import (
     shown_from_bytes,
 )
 from swarmtrain_transport.ledger.inner_products import NORMS, PRODUCTS, Table
+from swarmtrain_transport.ledger.snapshots import from_image, image_of
 from swarmtrain_transport.links.allow_list import ZAP_DOMAIN, AllowList
 from swarmtrain_transport.links.link import Address
 from swarmtrain_transport.pipeline.wire import control, encoding, orders, route
@@ -78,7 +79,7 @@ from swarmtrain_transport.wire.sheets import (
 from swarmtrain_transport.wire.short_records import Before, shortened
 from tests.credit.real_ledger import bodies, ledger_of, receipts
 from tests.transport.coordinator.ops.gather_table import gather_plan
-from tests.transport.rig import A, B, join_body, plan_body, run_body, sign
+from tests.transport.rig import A, B, begun_chain, join_body, plan_body, run_body, sign
 
 HEADER = limits.HEADER_BYTES
 CONFIG = RunConfig(RunSection("fuzzed"))
@@ -325,6 +326,8 @@ ATTESTED = make_record(4, GATHER.hash, 1, ATTEST, sign, READER)
 FREEZE = Freeze(1, (A, B), {}, scalars=struct.pack("<2d", 1.0, 2.0))
 FROZEN = make_record(5, ATTESTED.hash, 1, FREEZE, sign, READER)
 RECORDS = (RECORD, JOINED, PLANNED, GATHER, ATTESTED, FROZEN)
+CHAIN = begun_chain((A, B))
+CHAIN.add(CHAIN.plan())
 CANONICAL = config_file.canonical(CONFIG)
 
 
@@ -407,6 +410,11 @@ def _control_targets() -> dict[str, Target]:
     }
 
 
+def _image(data: bytes) -> None:
+    # What was accepted is an image like our own.
+    assert image_of(*from_image(data)) == data
+
+
 def _ledger_targets() -> dict[str, Target]:
     shown = Shown((A, B), (bytes(32),), b"part")
     passed = Passed((A,), bytes(16))
@@ -451,6 +459,7 @@ def _ledger_targets() -> dict[str, Target]:
         "signatures-sheet": Target(
             lambda data: signatures_in(data, 2), REMOTE, (signatures_sheet([bytes(64), b""]),)
         ),
+        "image": Target(_image, REMOTE, (image_of(CHAIN.view, CHAIN.ledger.reader),)),
         "manifest": Target(manifest_from_bytes, REMOTE, (manifest.to_bytes(),)),
     }
 

@@ -4,7 +4,7 @@ PROTOCOL_VERSION = 7
 """Version of messages and records, told at the door; 2 names members by their place in PLAN, 3
 tells who cannot be reached, and how much of a state has come, 4 keeps addresses out of the
 ledger, 5 has parts before RANGES and HAVE before HASHES, 6 has cells, 7 has sums
-of cells that two owners name."""
+of cells that two owners name, and images that name each key once."""
 
 FRAME_VERSION = 1
 """In the header of every data frame."""
@@ -343,6 +343,9 @@ newcomer reads before it takes part."""
 
 IMAGE_BYTES_MAX = 64 << 20
 """Largest image of a fold that a newcomer takes: dozens of times that of 64 peers."""
+
+IMAGE_VALUES_MAX = 1 << 22
+"""Values of an image: those of 200 000 peers. As empty lists they take 270 MB."""
 
 HISTORY_HOLDERS = 3
 """Number of other peers that must hold all records before one may do without the older ones."""

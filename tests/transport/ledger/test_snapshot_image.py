@@ -4,15 +4,24 @@ import os
 import random
 import subprocess
 import sys
+from collections import Counter
+from collections.abc import Callable, Mapping
+from dataclasses import fields, is_dataclass
+from types import NoneType, UnionType
+from typing import Any, Union, get_args, get_origin, get_type_hints
 
 import msgpack
+import msgspec
 import pytest
 
+from swarmtrain_transport import limits
 from swarmtrain_transport.errors import RemoteFault
 from swarmtrain_transport.hashing import content_hash
+from swarmtrain_transport.ledger.fold import LedgerView, OpView
 from swarmtrain_transport.ledger.snapshots import become, from_image, image_of
 from swarmtrain_transport.wire.records import (
     Attest,
+    BodyReader,
     Conviction,
     Freeze,
     Gone,
@@ -123,16 +132,112 @@ def test_a_view_that_others_hold_becomes_another() -> None:
     assert held == chain.view and held.first is first and first.last_op > 10
 
 
+class Drawn:
+    """Draws a value of any type that stands in a fold."""
+
+    def __init__(self, seed: int) -> None:
+        self.rng = random.Random(seed)
+        self.keys = [self.rng.randbytes(32) for _ in range(9)]
+        self.ops = list(eventful(seed % 4, 6).view.first.commits.values())
+
+    def value(self, hint: Any) -> Any:
+        rng, origin, args = self.rng, get_origin(hint), get_args(hint)
+        if hint is OpView:
+            return rng.choice(self.ops)
+        if hint is bytes:
+            return rng.choice([b"", rng.randbytes(8), rng.randbytes(64), *self.keys])
+        if hint in (int, float, bool, str):
+            return hint(rng.choice((0, 1, 5, 300, 1 << 40))) if rng.random() < 0.7 else hint()
+        if is_dataclass(hint) or (isinstance(hint, type) and issubclass(hint, msgspec.Struct)):
+            shape = fields(hint) if is_dataclass(hint) else msgspec.structs.fields(hint)
+            hints = get_type_hints(hint)
+            return hint(*(self.value(hints[one.name]) for one in shape))
+        if origin in (Union, UnionType):
+            return rng.choice([None, self.value(next(one for one in args if one is not NoneType))])
+        if origin is tuple and args[-1] is not Ellipsis:
+            return tuple(map(self.value, args))
+        many = range(rng.choice((0, 0, 1, 3)))
+        if origin in (dict, Mapping):
+            return {self.value(args[0]): self.value(args[1]) for _ in many}
+        if origin is Counter:
+            return Counter({self.value(args[0]): self.value(int) for _ in many})
+        return origin(self.value(args[0]) for _ in many)
+
+
+@pytest.mark.parametrize("seed", range(60))
+def test_any_fold_is_the_same_again_from_its_image(seed: int) -> None:
+    drawn = Drawn(seed)
+    view, plans = drawn.value(LedgerView), drawn.value(list[tuple[int, int, bytes]])
+    for group in view.groups.values():
+        for op in group.commits.values():
+            op.turns = ()
+    reader = BodyReader(plans)
+    data = image_of(view, reader)
+    found, read = from_image(data)
+    assert found == view and read.plans() == reader.plans()
+    assert image_of(found, read) == data
+    assert all(data.count(key) <= 1 + b"".join(body for *_, body in plans).count(key)
+               for key in drawn.keys)  # fmt: skip
+
+
 @pytest.mark.parametrize(
     "data",
     [
         b"", b"\xc1", msgpack.packb([]), msgpack.packb([[], []]), msgpack.packb([[], [1] * 10]),
-        msgpack.packb({(1,): 2}), RUN_KEY,
+        msgpack.packb([[], [], b""]), msgpack.packb([[], [1] * 10, b""]), msgpack.packb({(1,): 2}),
+        b"\x91" * 1000 + b"\xc0", b"\xdd\xff\xff\xff\xff", RUN_KEY,
     ],
 )  # fmt: skip
 def test_what_is_no_image_is_refused(data: bytes) -> None:
     with pytest.raises(RemoteFault):
         from_image(data)
+
+
+def other(change: Callable[[list[Any], list[bytes]], None]) -> bytes:
+    """The image of a run, with its values and its table changed."""
+    plans, view, table = msgpack.unpackb(image(eventful(1, 4)), strict_map_key=False)
+    keys = [table[at : at + 32] for at in range(0, len(table), 32)]
+    change(view, keys)
+    return bytes(msgpack.packb([plans, view, b"".join(keys)]))
+
+
+ROSTER, EVER = 3, 6
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        lambda view, keys: keys.pop(),
+        lambda view, keys: keys.append(b"?" * 32),
+        lambda view, keys: keys.append(b"?" * 31),
+        lambda view, keys: keys.append(keys[0]),
+        lambda view, keys: keys.insert(0, keys[0]),
+        lambda view, keys: keys.reverse(),
+        lambda view, keys: view[ROSTER].__setitem__(0, 0),
+        lambda view, keys: view[ROSTER].__setitem__(0, -1),
+        lambda view, keys: view[ROSTER].__setitem__(0, True),
+        lambda view, keys: view[ROSTER].__setitem__(0, 1 << 40),
+        lambda view, keys: view[ROSTER].__setitem__(0, keys[view[ROSTER][0] - 1]),
+        lambda view, keys: view[ROSTER].__iadd__(view[ROSTER][:2]),
+        lambda view, keys: view[ROSTER].pop(),
+        lambda view, keys: view[EVER].reverse(),
+        lambda view, keys: view[EVER].append(view[EVER][0]),
+        lambda view, keys: view.append([]),
+    ],
+)
+def test_an_image_has_one_form(change: Callable[[list[Any], list[bytes]], None]) -> None:
+    from_image(other(lambda view, keys: None))
+    with pytest.raises(RemoteFault) as caught:
+        from_image(other(change))
+    assert caught.value.reason == "snapshot"
+
+
+def test_an_image_of_too_many_values_is_refused_before_it_is_decoded(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(limits, "IMAGE_VALUES_MAX", 100)
+    with pytest.raises(RemoteFault, match="more than 100 values"):
+        from_image(image(eventful(1, 4)))
 
 
 def test_an_altered_image_is_refused_or_another_fold() -> None:
@@ -144,4 +249,4 @@ def test_an_altered_image_is_refused_or_another_fold() -> None:
             view, reader = from_image(bytes(data))
         except RemoteFault:
             continue
-        image_of(view, reader)
+        assert image_of(view, reader) == data

@@ -4,13 +4,18 @@ Everybody who has folded the same records has the same image, to the bit: dicts 
 in which records have filled them, sets are sorted. An op is told by the bodies of its own records,
 which are short, and folded from them again. The plans by which later records name members are in it
 too.
+
+Keys and hashes stand eight times in the fold for each peer, and once in its image: whatever has
+their length is in a table, in the order of its first use, and a number elsewhere.
 """
 
+import sys
 from bisect import bisect_left
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import fields, is_dataclass
 from functools import lru_cache
+from itertools import chain
 from types import NoneType, UnionType
 from typing import Any, Union, get_args, get_origin, get_type_hints
 
@@ -31,11 +36,24 @@ from swarmtrain_transport.wire.records import (
     Snapshot,
     body_of,
 )
+from swarmtrain_transport.wire.unpacking import check_values, unpack_weighed
+
+_LENGTH = limits.HASH_BYTES
+"""Bytes of this length, keys and hashes, stand in the table."""
+
+_AS_THEY_ARE = frozenset((int, str, float, bool, NoneType))
+
+_PLANS = tuple[tuple[int, int, bytes], ...]
+_OP = tuple[bytes, bytes, dict[bytes, int], list[bytes]]
+"""Shapes of what a reader remembers, and of an op: hashes of PLAN and outcome, unfit peers, and
+bodies."""
 
 
 def image_of(view: LedgerView, reader: BodyReader) -> bytes:
     """The canonical bytes of a fold, and of what reads the records after it."""
-    data: bytes = msgpack.packb([reader.plans(), _plain(view)])
+    places: dict[bytes, int] = {}
+    plain = _plain([reader.plans(), view], places)
+    data: bytes = msgpack.packb([*plain, b"".join(places)])
     return data
 
 
@@ -43,11 +61,14 @@ def from_image(data: bytes) -> tuple[LedgerView, BodyReader]:
     """The fold and the reader again.
 
     Raises:
-        RemoteFault: reason ``snapshot``: it is no image.
+        RemoteFault: reason ``snapshot``: it is no image, or not the one that `image_of` makes.
     """
     try:
-        plans, raw = msgpack.unpackb(data, strict_map_key=False)
-        view = _shaped(raw, LedgerView)
+        check_values(data, limits.IMAGE_VALUES_MAX)
+        plans, raw, table = unpack_weighed(data)
+        keys = [table[at : at + _LENGTH] for at in range(0, len(table), _LENGTH)]
+        reader = BodyReader(_shaped(plans, _PLANS, keys))
+        view = _shaped(raw, LedgerView, keys)
         for group in view.groups.values():
             if group.op is not None:
                 known = group.ops.get(group.op.plan_id) or group.commits.get(group.op.plan.op)
@@ -56,78 +77,91 @@ def from_image(data: bytes) -> tuple[LedgerView, BodyReader]:
             for op in (group.op, *group.ops.values(), *group.commits.values()):
                 if op is not None:
                     op.turns = view.turns[: op.plan.turns]
-        return view, BodyReader(plans)
-    except (ValueError, TypeError, KeyError, AttributeError, IndexError, msgspec.MsgspecError,
-            msgpack.UnpackException, RecursionError) as exc:  # fmt: skip
+        if image_of(view, reader) != data:
+            raise ValueError("another form of a fold than this version's")
+        return view, reader
+    except (RemoteFault, ValueError, TypeError, KeyError, AttributeError, IndexError,
+            OverflowError, RecursionError) as exc:  # fmt: skip
         raise RemoteFault("snapshot", f"no image of a fold: {exc}") from exc
 
 
-def _plain(value: Any) -> Any:
-    if isinstance(value, OpView):
-        return [value.plan_hash, value.outcome_hash, _plain(value.unfit), value.bodies]
-    if isinstance(value, msgspec.Struct):
-        return msgspec.to_builtins(value, builtin_types=(bytes,))
-    if is_dataclass(value):
-        kept = [_plain(getattr(value, one.name)) for one in fields(value)]
-        while len(kept) > _num_old(value) and not kept[-1]:
-            kept.pop()
-        return kept
-    if isinstance(value, Mapping):
-        return [[_plain(key), _plain(one)] for key, one in value.items()]
+def _plain(values: Iterable[Any], places: dict[bytes, int]) -> list[Any]:
+    """Values as msgpack writes them; keys and hashes as their places, which begin with 1."""
+    made: list[Any] = []
+    for value in values:
+        kind = type(value)
+        if kind is bytes:
+            if len(value) == _LENGTH:
+                value = places.setdefault(value, len(places) + 1)
+        elif kind not in _AS_THEY_ARE:
+            parts, least = _parts(value)
+            value = _plain(parts, places)
+            while len(value) > least and not value[-1]:
+                value.pop()
+        made.append(value)
+    return made
+
+
+def _parts(value: Any) -> tuple[Iterable[Any], int]:
+    """Parts of a value in their order; how many are written also where the last ones are empty."""
+    kind: Any = type(value)
+    if isinstance(value, msgspec.Struct):  # JOINs are the most
+        return msgspec.structs.astuple(value), _form(kind)[1]
+    if isinstance(value, dict):
+        return chain.from_iterable(value.items()), sys.maxsize
     if isinstance(value, set | frozenset):
-        return sorted(value)
+        return sorted(value), sys.maxsize
     if isinstance(value, list | tuple):
-        return [_plain(one) for one in value]
-    return value
+        return value, sys.maxsize
+    if isinstance(value, OpView):
+        return (value.plan_hash, value.outcome_hash, value.unfit, value.bodies), sys.maxsize
+    return [getattr(value, one.name) for one in fields(kind)], _form(kind)[1]
 
 
-def _shaped(raw: Any, hint: Any) -> Any:
+def _shaped(raw: Any, hint: Any, keys: list[bytes]) -> Any:
     """The value of this type that `_plain` has written."""
+    if hint is bytes and type(raw) is int:
+        return keys[raw - 1]
+    if hint is bytes or hint in _AS_THEY_ARE:
+        if type(raw) is not hint:
+            raise TypeError(f"{type(raw).__name__} in place of {hint}")
+        return raw
+    if hint is OpView:
+        return _op(*_shaped(raw, _OP, keys))
+    if isinstance(hint, type) and get_origin(hint) is None:
+        known, least = _form(hint)
+        if not least <= len(raw) <= len(known):
+            raise ValueError(f"{len(raw)} fields of {hint}")
+        return hint(*(_shaped(*one, keys) for one in zip(raw, known, strict=False)))
     origin, args = get_origin(hint), get_args(hint)
     if origin in (Union, UnionType):
         (other,) = [one for one in args if one is not NoneType]
-        return None if raw is None else _shaped(raw, other)
-    if hint is OpView:
-        return _op(*raw)
-    if isinstance(hint, type) and issubclass(hint, msgspec.Struct):
-        return msgspec.convert(raw, type=hint, builtin_types=(bytes,), str_keys=False)
-    if isinstance(hint, type) and is_dataclass(hint):
-        made = hint()
-        if len(raw) < _num_old(made):
-            raise ValueError(f"{len(raw)} fields of {hint}")
-        for (name, kind), one in zip(_kinds(hint)[: len(raw)], raw, strict=True):
-            setattr(made, name, _shaped(one, kind))
-        return made
-    if origin in (dict, Mapping):
-        return {_shaped(key, args[0]): _shaped(one, args[1]) for key, one in raw}
-    if origin is Counter:
-        return Counter({_shaped(key, args[0]): one for key, one in raw})
-    if origin in (set, frozenset, list):
-        return origin(_shaped(one, args[0]) for one in raw)
-    if origin is tuple:
-        kinds = args[:1] * len(raw) if args[-1] is Ellipsis else args
-        return tuple(_shaped(one, kind) for one, kind in zip(raw, kinds, strict=True))
-    if type(raw) is not hint:
-        raise TypeError(f"{type(raw).__name__} in place of {hint}")
-    return raw
+        return None if raw is None else _shaped(raw, other, keys)
+    if origin in (dict, Mapping, Counter):
+        key, one = args if origin is not Counter else (*args, int)
+        pairs = zip(raw[::2], raw[1::2], strict=True)
+        made = {_shaped(name, key, keys): _shaped(value, one, keys) for name, value in pairs}
+        return made if origin is not Counter else Counter(made)
+    kinds = args if origin is tuple and args[-1] is not Ellipsis else args[:1] * len(raw)
+    return origin(_shaped(one, kind, keys) for one, kind in zip(raw, kinds, strict=True))
 
 
 @lru_cache
-def _kinds(shape: type) -> list[tuple[str, Any]]:
+def _form(shape: type) -> tuple[list[Any], int]:
+    """Types of the fields of a dataclass or a struct, and how many are always written."""
     hints = get_type_hints(shape)
-    return [(one.name, hints[one.name]) for one in fields(shape)]
-
-
-def _num_old(fold: Any) -> int:
-    """Number of fields that are always written."""
-    return sum(not one.metadata.get("is_later") for one in fields(fold))
+    if is_dataclass(shape):
+        least = sum(not one.metadata.get("is_later") for one in fields(shape))
+        return [hints[one.name] for one in fields(shape)], least
+    known = msgspec.structs.fields(shape)
+    return [hints[one.name] for one in known], sum(one.required for one in known)
 
 
 def _op(plan_hash: bytes, outcome_hash: bytes, unfit: Any, bodies: list[bytes]) -> OpView:
     plan, *decisions = [body_of(Record(0, b"", 0, body, b""), bodies[0]) for body in bodies]
     if not isinstance(plan, Plan):
         raise TypeError("an op without its PLAN")
-    view = OpView.of(plan, plan_hash, _shaped(unfit, dict[bytes, int]))
+    view = OpView.of(plan, plan_hash, unfit)
     for decision in decisions:
         if not isinstance(decision, OpDecision):
             raise TypeError("a record of another kind in an op")
