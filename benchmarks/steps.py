@@ -95,9 +95,7 @@ def joined_peer(folder: Path, run_file: Path) -> Iterator[Steps]:
             invite=Invite.parse(invite.strip()), name="timed", listen=Endpoint("127.0.0.1", 0),
             state_dirs=(folder / "peer",),
         )  # fmt: skip
-        membership = Membership.enter(
-            options.invite, options.state_dirs, options.name, "127.0.0.1", 0
-        )
+        membership = Membership.enter(options)
         try:
             peer = peer_run._Peer(membership, options, Telling(lambda line: None, None))
             peer.start()

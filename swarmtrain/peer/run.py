@@ -123,11 +123,8 @@ def live(
         options.pass_s, number, lambda held: _freeze(Frozen(number, "passes", 0, 0, held), emit)
     )
     enter = partial(
-        Membership.enter,
-        options.invite, options.state_dirs, options.name, options.listen.host, options.listen.port,
-        advertise=options.advertise, maps=options.maps, caps=options.caps, freeze=freeze,
-        waits=options.waits, brings=_brings(options, own), limits=options.limits,
-        make_shell=make_shell,
+        Membership.enter, options,
+        brings=_brings(options, own), freeze=freeze, make_shell=make_shell,
     )  # fmt: skip
     while isinstance(end := _lived(enter(), options, events, rehearsal, own), str):
         events.say(f"{end} The peer begins anew.")

@@ -13,8 +13,7 @@ from collections.abc import Callable, Coroutine
 from concurrent.futures import Future
 from typing import Any, TypeVar
 
-from swarmtrain.config.caps import NO_CAPS, Caps
-from swarmtrain.config.options import Endpoint
+from swarmtrain.config.options import JoinOptions
 from swarmtrain.foundation import file_descriptors as descriptors
 from swarmtrain.foundation.errors import UserError, translate
 from swarmtrain.peer.disk.storage import PeerStorage
@@ -24,16 +23,8 @@ from swarmtrain.peer.view import TrainerNote
 from swarmtrain.peer.wishes import Wishes
 from swarmtrain_transport import limits
 from swarmtrain_transport.credentials.identity import Identity
-from swarmtrain_transport.credentials.invite import Invite
 from swarmtrain_transport.peer.participant import Actions, Participant
-from swarmtrain_transport.wire.messages import (
-    UNSAID,
-    Brings,
-    Leaving,
-    PeerMessage,
-    Released,
-    Welcome,
-)
+from swarmtrain_transport.wire.messages import Leaving, PeerMessage, Released, Welcome
 from swarmtrain_transport.wire.records import Turn
 from swarmtrain_transport.wire.text_place import TextPlace
 
@@ -53,16 +44,9 @@ class PeerThread:
     """A PeerShell on its own thread.
 
     Args:
-        invite: invite with the coordinator's address.
+        options: see PeerShell.
         storage: state directory.
         identity: keys.
-        name: shown to others.
-        host: address of the data lane.
-        port: port of that host, 0 for a free one.
-        advertise, maps: see PeerShell.
-        caps: see PeerShell.
-        freeze: rehearsal of a death, see PeerShell.
-        waits, brings: see PeerShell.
         make_shell: makes the network side; chaos brings one that misbehaves.
 
     Attributes:
@@ -72,34 +56,13 @@ class PeerThread:
 
     def __init__(
         self,
-        invite: Invite,
+        options: JoinOptions,
         storage: PeerStorage,
         identity: Identity,
-        name: str,
-        host: str,
-        port: int,
-        *,
-        advertise: Endpoint | None = None,
-        maps: bool = False,
-        caps: Caps = NO_CAPS,
-        freeze: tuple[int, Callable[[int, int, int], None]] | None = None,
-        waits: bool = False,
-        brings: Brings = UNSAID,
         make_shell: Callable[..., PeerShell] = PeerShell,
     ) -> None:
         self.inbox: queue.SimpleQueue[ForTrainer] = queue.SimpleQueue()
-        self._invite = invite
-        self._storage = storage
-        self._identity = identity
-        self._name = name
-        self._host = host
-        self._port = port
-        self._advertise = advertise
-        self._maps = maps
-        self._caps = caps
-        self._freeze = freeze
-        self._waits = waits
-        self._brings = brings
+        self._options, self._storage, self._identity = options, storage, identity
         self._make_shell = make_shell
         self.wishes = Wishes(time.monotonic, storage.directory)
         self._shell: PeerShell | None = None
@@ -129,14 +92,12 @@ class PeerThread:
     async def _run(self) -> None:
         self._loop = asyncio.get_running_loop()
         self._shell = self._make_shell(
-            self._invite, self._storage, self._identity, self._name,
-            to_trainer=self.inbox.put, rng=random.Random(), advertise=self._advertise,
-            maps=self._maps, caps=self._caps, freeze=self._freeze, waits=self._waits,
-            brings=self._brings, wishes=self.wishes,
+            self._options, self._storage, self._identity,
+            to_trainer=self.inbox.put, rng=random.Random(), wishes=self.wishes,
         )  # fmt: skip
         self._up.set()
         try:
-            await self._shell.run(self._host, self._port)
+            await self._shell.run()
         finally:
             self._loop = None
 

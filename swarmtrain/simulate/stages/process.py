@@ -16,6 +16,7 @@ from typing import Any, Protocol, cast
 
 from msgspec.structs import replace
 
+from swarmtrain.config.options import Endpoint, JoinOptions
 from swarmtrain.config.settings import RunConfig
 from swarmtrain.foundation.errors import UserError
 from swarmtrain.foundation.events import Event
@@ -198,8 +199,9 @@ class StagedProcess(Process):
         self._inbox = Inbox(self.later, lambda: part_s * rng.uniform(0.5, 1.5))
         brings = replace(own.brings, disk_bytes=_DISK_BYTES)
         self.shell = _Shell(
-            _INVITE, self.storage, keys, f"peer{number}", to_trainer=self._inbox.put, rng=rng,
-            brings=brings, loop=cast(asyncio.AbstractEventLoop, _Timers(self)),
+            JoinOptions(_INVITE, f"peer{number}", Endpoint("", 0), ()), self.storage, keys,
+            to_trainer=self._inbox.put, rng=rng, brings=brings,
+            loop=cast(asyncio.AbstractEventLoop, _Timers(self)),
         )  # fmt: skip
         home = IPv6Address(b"\xfd" + bytes(5) + number.to_bytes(2, "big") + boot)
         address = Address(peer_id, peer_id, str(home), 1)
