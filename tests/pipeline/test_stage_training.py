@@ -27,6 +27,7 @@ class Stage:
         self.delay = self.left = delay
         self.driver = SimpleNamespace(op=4, is_waiting=False)
         self.is_finished = self.is_lonely = False
+        self.machine = self
         self.told: list[Any] = []
         self._planned = planned
         self.is_leaving = False
@@ -55,7 +56,7 @@ class Stage:
             self.driver.is_waiting = False
             self.told.append("back")
 
-    def hear(self, outcome: OpSkipped) -> None:
+    def heard(self, outcome: OpSkipped) -> None:
         self.told.append("heard")
 
     def stepped_elsewhere(self) -> None:

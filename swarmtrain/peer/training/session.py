@@ -33,7 +33,6 @@ from swarmtrain.peer.training.machine import (
     Image,
     KeepResult,
     Loaded,
-    Outcome,
     Ready,
     TrainingMachine,
     tell,
@@ -98,6 +97,12 @@ class Session:
         hooks: calls that the owner asked for.
         clock: monotonic seconds.
         saves: checkpoints; None for those of a peer that is one process.
+
+    Attributes:
+        driver: strategy and weights.
+        machine: decides; who hears of outcomes and steps by another way than `stepped` tells it, and
+            calls `advance` then.
+        result: words for the end of a finished run: what it has come to and where the model is.
     """
 
     def __init__(
@@ -125,7 +130,7 @@ class Session:
         self._clock = clock
         self._meter = Meter(clock)
         self._phase = "starting"
-        self._machine = TrainingMachine(
+        self.machine = TrainingMachine(
             me,
             driver,
             rounds=config.num_ops,
@@ -154,7 +159,7 @@ class Session:
         image = self._saves.restored(self.driver)
         is_given = image is None and self._begins_as_given()
         image = image or self.driver.offer()
-        self._machine.offered_root = image.manifest.root
+        self.machine.offered_root = image.manifest.root
         chunks = image.chunks or ()
         rounds = self._config.checkpoint.snapshot_rounds
         self._thread.machine(
@@ -192,18 +197,6 @@ class Session:
             self.driver.begin_with(vectors.pop(ANCHOR), vectors)
         return vectors is not None
 
-    def hear(self, outcome: Outcome) -> None:
-        """News of the run for this group, from an inbox that several share; then `advance`."""
-        self._machine.heard(outcome)
-
-    def stepped_elsewhere(self) -> None:
-        """One inner step was made, of this group among others; then `advance`."""
-        self._machine.stepped_elsewhere()
-
-    def hurry(self) -> None:
-        """No inner step comes before the next `give`: outcomes wait for no later place."""
-        self._machine.hurry()
-
     def give(self, samples: int) -> None:
         """Give the work of a round whose inner steps were made elsewhere.
 
@@ -211,7 +204,7 @@ class Session:
             samples: samples of all of its steps, for weights.
         """
         self._give_back()  # gradients went with the last step: a copy of the weights comes now
-        self._do(self._machine.give(samples, self._clock()))
+        self._do(self.machine.give(samples, self._clock()))
 
     @property
     def awaits_outcome(self) -> bool:
@@ -222,7 +215,7 @@ class Session:
     def take_back(self) -> None:
         """Take back what was given and no op takes: it is work of the next one."""
         if self.driver.is_waiting:
-            self._machine.take_back()
+            self.machine.take_back()
 
     def stepped(self, samples: int, loss: float | None, tokens: int) -> None:
         """One inner step was made; gives the part and waits when the round is due.
@@ -235,7 +228,7 @@ class Session:
         Raises:
             UserError: the network side ended, or the state directory cannot be written.
         """
-        self._machine.stepped(samples, self._clock())
+        self.machine.stepped(samples, self._clock())
         self._meter.count(loss, tokens)
         self._look(wait=False)
         self._say_training()
@@ -250,28 +243,23 @@ class Session:
 
         The others finish their own steps first, so this may take as long as a round of theirs.
         """
-        self._do(self._machine.finish_round(self._clock()))
+        self._do(self.machine.finish_round(self._clock()))
         self.advance()
         self._wait()
 
     def request_stop(self) -> None:
         """Leave after this round. Safe to call from a signal handler."""
-        self._machine.leave_soon()
+        self.machine.leave_soon()
 
     @property
     def is_finished(self) -> bool:
         """True if the run is over."""
-        return self._machine.is_finished
+        return self.machine.is_finished
 
     @property
     def should_stop(self) -> bool:
         """True if the run is over, or the round after which the peer was asked to leave."""
-        return self._machine.should_stop
-
-    @property
-    def is_lonely(self) -> bool:
-        """True if the coordinator was not there for a while, when `glance` last looked."""
-        return self._machine.is_lonely
+        return self.machine.should_stop
 
     @property
     def num_others(self) -> int:
@@ -314,7 +302,7 @@ class Session:
             self._save(self.driver.op)
             if self.is_finished:
                 self.result = self._saves.ending(
-                    self._machine.final_rounds, self._machine.final_loss
+                    self.machine.final_rounds, self.machine.final_loss
                 )
                 self._say("finished")
 
@@ -325,15 +313,15 @@ class Session:
 
     def _wait(self) -> None:
         """Until the next inner step may be made, and the peer's owner lets it."""
-        while self._machine.holds_back or self._rests:
+        while self.machine.holds_back or self._rests:
             self._look(wait=True)
         self._say_training()
-        self._machine.begins_step(self._clock())
+        self.machine.begins_step(self._clock())
 
     @property
     def _rests(self) -> bool:
         """True if the owner has asked for a pause, and a round has just ended."""
-        wishes, machine = self._thread.wishes, self._machine
+        wishes, machine = self._thread.wishes, self.machine
         wishes.look()
         if wishes.finishes or wishes.leaves:
             machine.leave_soon()
@@ -359,7 +347,7 @@ class Session:
     def glance(self) -> None:
         """See how the network side stands: whoever leaves waits for no op that does not come."""
         thread = self._thread
-        self._machine.network(
+        self.machine.network(
             self._clock(), is_connected=thread.is_connected, is_exchanging=thread.is_exchanging
         )
 
@@ -371,7 +359,7 @@ class Session:
                 if self._hooks.on_lease is not None:
                     self._hooks.on_lease(item)
             case Waiting():
-                self._machine.stands_still(is_so=bool(item.text))
+                self.machine.stands_still(is_so=bool(item.text))
                 if self._hooks.on_waiting is not None:
                     words = waiting_words(cleaned(item.text), item.seen_s, time.time())
                     self._hooks.on_waiting(words)
@@ -379,12 +367,12 @@ class Session:
                 if self._hooks.on_welcome is not None:
                     self._hooks.on_welcome()
             case do.LoadState() | do.ApplyResult() | do.OpSkipped() | do.RunFinished():
-                self._machine.heard(item)
+                self.machine.heard(item)
 
     def advance(self) -> bool:
         """Do all that the machine asks now; True if there was anything."""
         is_any = False
-        while actions := self._machine.advance(self._clock()):
+        while actions := self.machine.advance(self._clock()):
             self._do(actions)
             is_any = True
         return is_any
@@ -454,9 +442,9 @@ class Session:
     # ---- numbers
 
     def _say_training(self) -> None:
-        if self.is_finished or self._machine.holds_back:
+        if self.is_finished or self.machine.holds_back:
             self._tell()
-        elif self._machine.is_alone:
+        elif self.machine.is_alone:
             self._say("training alone")
         else:
             self._say("exchanging" if self.driver.is_waiting else "training")
