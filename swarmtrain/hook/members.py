@@ -67,10 +67,11 @@ class Member(Swarm):
     def enter(self, membership: Membership, model: nn.Module) -> None:
         """Find the run's state, put it into the model, and begin to count steps."""
         self._membership = membership
+        shell = membership.thread.shell
         log = self._log = HookLog(
-            membership.config.run.name, membership.name, lambda: membership.thread.bytes_moved
+            membership.config.run.name, membership.name, lambda: shell.bytes_moved
         )
-        key, port = membership.identity.peer_id.hex(), membership.thread.listening_port
+        key, port = membership.identity.peer_id.hex(), shell.listening_port
         try:
             self._emit(In(key, membership.name, port))
             refuse_stages(membership.config)
@@ -265,7 +266,7 @@ class Member(Swarm):
 
     def _tell_left(self, result: str) -> None:
         if self._membership is not None:
-            up, down = self._membership.thread.bytes_moved
+            up, down = self._membership.thread.shell.bytes_moved
             self._emit(Left(self._round, self._state_root, up, down, result))
 
     def _drop(self, reason: str) -> None:

@@ -141,7 +141,7 @@ def _lived(
     """Train until the end; or tell why this life of the peer ends, if it is to have another one."""
     try:
         identity, name = membership.identity, membership.name
-        came_in = In(identity.peer_id.hex(), name, membership.thread.listening_port)
+        came_in = In(identity.peer_id.hex(), name, membership.thread.shell.listening_port)
         events.tell(came_in, f"in as {name} (id {identity.fingerprint})")
         supervisor.say(f"READY=1\nSTATUS=in {membership.config.run.name} as {name}")
         if own is None:
@@ -336,7 +336,7 @@ def _train(peer: _Peer | StagedPeer, events: Telling) -> Left:
         finally:
             waits = partial(events.say, HANDING_OVER.format(round=peer.op))
             is_held = peer.leave(reason, save=save, waits=waits)
-    bytes_up, bytes_down = peer.membership.thread.bytes_moved
+    bytes_up, bytes_down = peer.membership.thread.shell.bytes_moved
     reached = peer.op
     where = f"after round {reached}" if reached >= 0 else "before it had the run's state"
     roots = peer.roots if isinstance(peer, StagedPeer) else {}

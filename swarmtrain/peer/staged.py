@@ -266,7 +266,7 @@ class StagedPeer:
         return make(
             span, self._forms, config.inner, self._read,
             norm_shares=self._shares(span), modules=self._modules,
-            turns=lambda: self.membership.thread.turns,
+            turns=lambda: self.membership.thread.shell.turns,
         )  # fmt: skip
 
     def _session(self, stage: int, span: Span, trainer: StageTrainer) -> Session:

@@ -76,7 +76,10 @@ def training(
 ) -> tuple[StageTraining, Stage, queue.SimpleQueue[Any], Any]:
     inbox: queue.SimpleQueue[Any] = queue.SimpleQueue()
     thread: Any = SimpleNamespace(
-        inbox=inbox, note=lambda note: None, call=lambda action: None, turns=()
+        inbox=inbox,
+        note=lambda note: None,
+        call=lambda action: None,
+        shell=SimpleNamespace(turns=()),
     )
     trainer: Any = SimpleNamespace(
         tokens=Counter(), loss=(0.0, 0), num_steps=Counter(), is_midway=False,
@@ -234,7 +237,7 @@ def test_a_round_of_a_turned_subspace_waits_for_the_ledger_s_word():
 
     def heard(training: Any) -> Any:
         assert not begun
-        made._thread.turns = (Turn(1, ()),)
+        made._thread.shell.turns = (Turn(1, ()),)
         return lambda now_s: None
 
     inbox.put(heard)

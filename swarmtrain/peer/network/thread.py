@@ -25,8 +25,6 @@ from swarmtrain_transport import limits
 from swarmtrain_transport.credentials.identity import Identity
 from swarmtrain_transport.peer.participant import Actions, Participant
 from swarmtrain_transport.wire.messages import Leaving, PeerMessage, Released, Welcome
-from swarmtrain_transport.wire.records import Turn
-from swarmtrain_transport.wire.text_place import TextPlace
 
 T = TypeVar("T")
 
@@ -52,6 +50,7 @@ class PeerThread:
     Attributes:
         inbox: news for the training thread, in order.
         wishes: orders of the peer's owner.
+        shell: the network side, from `start` on; its properties may be read on any thread.
     """
 
     def __init__(
@@ -64,8 +63,8 @@ class PeerThread:
         self.inbox: queue.SimpleQueue[ForTrainer] = queue.SimpleQueue()
         self._options, self._storage, self._identity = options, storage, identity
         self._make_shell = make_shell
+        self.shell: PeerShell
         self.wishes = Wishes(time.monotonic, storage.directory)
-        self._shell: PeerShell | None = None
         self._loop: asyncio.AbstractEventLoop | None = None
         self._up = threading.Event()
         self._thread = threading.Thread(target=self._main, name="swarmtrain-net", daemon=True)
@@ -90,14 +89,14 @@ class PeerThread:
             self._up.set()
 
     async def _run(self) -> None:
-        self._loop = asyncio.get_running_loop()
-        self._shell = self._make_shell(
+        self.shell = self._make_shell(
             self._options, self._storage, self._identity,
             to_trainer=self.inbox.put, rng=random.Random(), wishes=self.wishes,
         )  # fmt: skip
+        self._loop = asyncio.get_running_loop()
         self._up.set()
         try:
-            await self._shell.run()
+            await self.shell.run()
         finally:
             self._loop = None
 
@@ -107,50 +106,11 @@ class PeerThread:
         """Monotonic seconds, by which the training thread waits."""
         return time.monotonic()
 
-    @property
-    def is_connected(self) -> bool:
-        """True if the control lane is up."""
-        return self._shell is not None and self._shell.is_connected
-
-    @property
-    def is_exchanging(self) -> bool:
-        """True if an op that this process takes part in is under way."""
-        return self._shell is not None and self._shell.is_exchanging
-
-    def is_planned(self, op: int, group: int) -> bool:
-        """Return True if the ledger here has the PLAN of an op."""
-        return self._shell is not None and self._shell.is_planned(op, group)
-
-    def text_at(self, op: int, group: int) -> TextPlace | None:
-        """Return where the run was in its text when an op was planned, if that is known."""
-        return None if self._shell is None else self._shell.text_at(op, group)
-
-    @property
-    def num_others(self) -> int:
-        """Number of other peers in the run, as far as this one knows."""
-        return self._shell.num_others if self._shell is not None else 0
-
-    @property
-    def listening_port(self) -> int:
-        """TCP port of this process's data lane, 0 before there is one."""
-        return self._shell.listening_port if self._shell is not None else 0
-
-    @property
-    def bytes_moved(self) -> tuple[int, int]:
-        """Bytes sent and received by this process, both lanes; also after the end."""
-        return self._shell.bytes_moved if self._shell is not None else (0, 0)
-
-    @property
-    def turns(self) -> tuple[Turn, ...]:
-        """See PeerShell."""
-        return () if self._shell is None else self._shell.turns
-
     def call(self, action: Callable[[PeerShell], None]) -> None:
         """Do something on the network thread, soon; nothing if it has ended."""
-        loop, shell = self._loop, self._shell
-        if loop is not None and shell is not None:
+        if (loop := self._loop) is not None:
             try:
-                loop.call_soon_threadsafe(action, shell)
+                loop.call_soon_threadsafe(action, self.shell)
             except RuntimeError:
                 return  # the loop has just closed; whoever waits hears it through the inbox
 
@@ -212,11 +172,12 @@ class PeerThread:
             False if nobody else is known to hold it; None if the coordinator, who would know, is
             away.
         """
-        if not self.num_others:
-            return True if self.is_connected else None
+        shell = self.shell
+        if not shell.num_others:
+            return True if shell.is_connected else None
         self.send(Leaving())
         begun_s, is_told = self.clock(), False
-        while self.is_connected and self.clock() - begun_s < limits.HAND_OVER_S:
+        while shell.is_connected and self.clock() - begun_s < limits.HAND_OVER_S:
             try:
                 item = self.inbox.get(timeout=_LOOK_S)
             except queue.Empty:
@@ -231,7 +192,7 @@ class PeerThread:
             if not is_told and self.clock() - begun_s >= _MOMENT_S:
                 is_told = True
                 waits()
-        return False if self.is_connected else None
+        return False if shell.is_connected else None
 
     def leave(self, reason: str) -> None:
         """Tell the coordinator, flush, and end the thread."""

@@ -100,8 +100,8 @@ class Session:
 
     Attributes:
         driver: strategy and weights.
-        machine: decides; who hears of outcomes and steps by another way than `stepped` tells it, and
-            calls `advance` then.
+        machine: decides. Who learns of steps and outcomes in another way than by `stepped` tells it,
+            and then calls `advance`.
         result: words for the end of a finished run: what it has come to and where the model is.
     """
 
@@ -210,7 +210,7 @@ class Session:
     def awaits_outcome(self) -> bool:
         """True if our part is given, and is in an op that was planned."""
         driver = self.driver
-        return driver.is_waiting and self._thread.is_planned(driver.op + 1, self._group)
+        return driver.is_waiting and self._thread.shell.is_planned(driver.op + 1, self._group)
 
     def take_back(self) -> None:
         """Take back what was given and no op takes: it is work of the next one."""
@@ -264,7 +264,7 @@ class Session:
     @property
     def num_others(self) -> int:
         """Number of other peers in the run now."""
-        return self._thread.num_others
+        return self._thread.shell.num_others
 
     def leave(
         self, reason: str, *, save: bool = True, waits: Callable[[], None] = lambda: None
@@ -301,13 +301,11 @@ class Session:
         if self.driver.op >= 0:
             self._save(self.driver.op)
             if self.is_finished:
-                self.result = self._saves.ending(
-                    self.machine.final_rounds, self.machine.final_loss
-                )
+                self.result = self._saves.ending(self.machine.final_rounds, self.machine.final_loss)
                 self._say("finished")
 
     def _save(self, op: int) -> Checkpoint:
-        return self._saves.save(op, self.driver, self._thread.text_at(op, self._group))
+        return self._saves.save(op, self.driver, self._thread.shell.text_at(op, self._group))
 
     # ---- rounds
 
@@ -346,9 +344,9 @@ class Session:
 
     def glance(self) -> None:
         """See how the network side stands: whoever leaves waits for no op that does not come."""
-        thread = self._thread
+        shell = self._thread.shell
         self.machine.network(
-            self._clock(), is_connected=thread.is_connected, is_exchanging=thread.is_exchanging
+            self._clock(), is_connected=shell.is_connected, is_exchanging=shell.is_exchanging
         )
 
     def _sort(self, item: ForTrainer) -> None:

@@ -197,7 +197,7 @@ class StageTraining:
 
     def begin(self, pace: Pace) -> None:
         """A round begins, whose steps go by this. The order may come before the ledger's words."""
-        while len(self._thread.turns) < pace.turns and not self.should_stop:
+        while len(self._thread.shell.turns) < pace.turns and not self.should_stop:
             self.work()
         self._pace, self._is_open = pace, True
         self._steps_before = self.trainer.num_steps.copy()

@@ -145,7 +145,7 @@ class _Thread(PeerThread):
     def __init__(self, process: "StagedProcess", inbox: Inbox, shell: PeerShell) -> None:
         self.inbox = cast("queue.SimpleQueue[ForTrainer]", inbox)
         self.wishes = shell.wishes
-        self._process, self._shell = process, shell
+        self._process, self.shell = process, shell
 
     def clock(self) -> float:
         """See PeerThread."""
@@ -153,9 +153,7 @@ class _Thread(PeerThread):
 
     def call(self, action: Callable[[PeerShell], None]) -> None:
         """See PeerThread."""
-        shell = self._shell
-        assert shell is not None
-        self._process.later(0.0, partial(action, shell))
+        self._process.later(0.0, partial(action, self.shell))
 
     def close(self) -> None:
         """See PeerThread."""
