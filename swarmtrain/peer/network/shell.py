@@ -41,7 +41,7 @@ from swarmtrain.peer.network.stage_lane import MakePeer, StageLane
 from swarmtrain.peer.network.staged_death import FreezingLink
 from swarmtrain.peer.network.steadiness import Change, watch
 from swarmtrain.peer.network.whereabouts import Unreachable, Whereabouts
-from swarmtrain.peer.view import PeerView, TrainerNote, ended_note, view_of
+from swarmtrain.peer.view import LEFT, PeerView, TrainerNote, ended_note
 from swarmtrain.peer.wishes import Wishes
 from swarmtrain.pipeline.costs import span_words
 from swarmtrain.pipeline.stage_peer import End, Part
@@ -689,19 +689,39 @@ class PeerShell:
     def _view(self) -> PeerView:
         self._refresh()
         assert self._participant is not None and self._zmq is not None
-        waiting, told_s = self._waiting
-        if waiting.seen_s is not None:
-            waiting = Waiting(waiting.text, waiting.seen_s + self._now_s() - told_s)
-        return view_of(
-            self._participant, self._invite.run, self._options.name,
-            is_connected=self.is_connected,
-            refused=dict(self._complaints.counts + Counter(self._zmq.stats.refused)),
-            waiting=waiting, note=self._note, limits=self._limits.in_words(self._options.caps),
-            has_left=self._has_left, unreachable=self._unreached.words,
+        participant, note, (waiting, told_s) = self._participant, self._note, self._waiting
+        stats, me = participant.stats, self._identity.peer_id
+        limits_now, caps = self._limits, self._limits.caps(self._options.caps)
+        seen_s = waiting.seen_s
+        return PeerView(
+            run=self._invite.run,
+            name=self._options.name,
+            peer=me.hex(),
+            state=LEFT if self._has_left and not note.result else stats.phase,
+            round=max(0, participant.applied_op),
+            step=stats.step,
+            loss=stats.loss,
+            tokens_per_s=stats.tokens_per_s,
+            tokens=stats.tokens,
+            bytes_up=stats.bytes_out + stats.control_bytes_out,
+            bytes_down=stats.bytes_in + stats.control_bytes_in,
+            state_root=participant.state_root.hex(),
+            connected=self.is_connected,
+            refused_frames=dict(self._complaints.counts + Counter(self._zmq.stats.refused)),
+            ignored_frames=dict(stats.ignored),
+            audits=dict(participant.first.audits.counts),
+            chain=participant.first.view.chains.get(me, b"").hex(),
+            waiting_for="" if self._has_left else cleaned(waiting.text),
+            waiting_seen_s=None if seen_s is None else seen_s + self._now_s() - told_s,
+            result=note.result,
+            unit=note.unit,
+            limits=limits_now.in_words(self._options.caps),
+            unreachable=self._unreached.words,
             ways=self._meetings.words() if self._meetings is not None else "",
-            paused=self.wishes.words, caps=self._limits.caps(self._options.caps),
+            paused=self.wishes.words,
+            caps={"up": caps.up, "down": caps.down, "daily": caps.daily},
             today=self._bandwidth.today if self._bandwidth is not None else 0,
-        )  # fmt: skip
+        )
 
 
 async def _live(pause_s: float) -> None:

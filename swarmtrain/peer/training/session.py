@@ -100,7 +100,7 @@ class Session:
 
     Attributes:
         driver: strategy and weights.
-        machine: decides. Who learns of steps and outcomes in another way than by `stepped` tells it,
+        machine: decides; who learns of steps and outcomes in another way than `stepped` tells it,
             and then calls `advance`.
         result: words for the end of a finished run: what it has come to and where the model is.
     """
