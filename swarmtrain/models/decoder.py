@@ -3,12 +3,34 @@
 Legend of shapes: B windows, T tokens, C width, V vocabulary.
 """
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from functools import partial
 
+import torch
 from torch import Tensor, nn
 
+from swarmtrain.config.settings import ModelSection
 from swarmtrain.models.cache import KeyValues
+
+
+def check_sizes(section: ModelSection) -> None:
+    """Refuse sizes that no such model has.
+
+    Raises:
+        ValueError: the text names the keys of the run file.
+    """
+    if min(section.layers, section.width, section.heads, section.context) < 1:
+        raise ValueError("[model] layers, width, heads and context must all be at least 1")
+    if section.width % (pairs := 2 * section.heads) != 0:  # heads turn their values in pairs
+        raise ValueError(f"[model] width {section.width} must be a multiple of 2 x heads = {pairs}")
+
+
+def fill(model: nn.Module, values: Iterable[tuple[str, Tensor]]) -> None:
+    """Give parameters these values, by their names."""
+    parameters = dict(model.named_parameters())
+    with torch.no_grad():
+        for name, one in values:
+            parameters[name].copy_(one)
 
 
 class Decoder(nn.Module):

@@ -94,7 +94,6 @@ def test_more_bytes_than_the_context_are_refused() -> None:
     [
         (ModelSection(width=20, heads=4), "multiple of 2 x heads"),
         (ModelSection(layers=0), "at least 1"),
-        (ModelSection(kind="custom"), "hook"),
     ],
 )
 def test_sizes_that_do_not_fit_are_refused_with_their_key(
