@@ -30,11 +30,7 @@ def device_of(name: str) -> torch.device:
         "SWT-E460",
         f"There is no device {name} here.",
         f"torch {torch.__version__} finds: {', '.join(found)}."
-        + (
-            " This build of torch has no CUDA."
-            if kind == "cuda" and torch.version.cuda is None
-            else ""
-        ),
+        + " This build of torch has no CUDA." * (kind == "cuda" and torch.version.cuda is None),
         "Say --device auto, or install the driver and build of torch that the card needs.",
     )
 

@@ -42,7 +42,6 @@ from swarmtrain.peer.training.driver import Driver
 from swarmtrain.peer.training.reading import Reader
 from swarmtrain.peer.training.rounds import RoundReport, in_words
 from swarmtrain.peer.training.session import Hooks
-from swarmtrain.peer.training.text import TextFeed
 from swarmtrain.peer.training.trainer import BuiltinTrainer
 from swarmtrain.pipeline.speed import flops_per_s
 from swarmtrain.pipeline.staged_model import OwnWork
@@ -187,10 +186,10 @@ class _Peer:
         self._threads = options.threads
         self._limited(NO_LIMITS)
         membership.thread.wishes.apply = self._limited
-        self.feed = TextFeed(config, membership.storage.directory, options.data, events.say)
         self.reader = Reader(
-            config, self.feed, batch=config.inner.batch, seed=membership.own_seed(),
-            send=membership.thread.send,
+            config, membership.storage.directory, batch=config.inner.batch,
+            seed=membership.own_seed(), send=membership.thread.send, data=options.data,
+            tell=events.say,
         )  # fmt: skip
         self.trainer = BuiltinTrainer(
             config,
@@ -293,7 +292,7 @@ class _Peer:
 
     def _evaluate(self, anchor: Tensor) -> float:
         if not self._has_validation:
-            self.trainer.use_validation(self.feed.validation or ())
+            self.trainer.use_validation(self.reader.validation or ())
             self._has_validation = True
         loss = self.trainer.evaluate(anchor)
         op = self.session.driver.op

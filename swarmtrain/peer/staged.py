@@ -28,7 +28,6 @@ from swarmtrain.peer.training.reading import Reader
 from swarmtrain.peer.training.rounds import RoundReport, in_words
 from swarmtrain.peer.training.session import Hooks, Session
 from swarmtrain.peer.training.stages import StageTraining
-from swarmtrain.peer.training.text import TextFeed
 from swarmtrain.pipeline.activations import codec_of
 from swarmtrain.pipeline.blocks import Block
 from swarmtrain.pipeline.costs import serving_words
@@ -99,10 +98,9 @@ class StagedPeer:
         config = membership.config
         self.membership = membership
         membership.thread.wishes.may_pause = False  # others wait for it by the micro-batch
-        self.feed = TextFeed(config, membership.storage.directory)
         self.reader = Reader(
-            config, self.feed, batch=config.pipeline.micro_batch, seed=membership.own_seed(),
-            send=membership.thread.send,
+            config, membership.storage.directory, batch=config.pipeline.micro_batch,
+            seed=membership.own_seed(), send=membership.thread.send,
         )  # fmt: skip
         self._telling, self._rehearsal, self._own = telling, rehearsal, own
         self._device, self._modules = device, modules
@@ -325,8 +323,8 @@ class StagedPeer:
     @property
     def _validation(self) -> tuple[Batch, ...]:
         """The text to judge by; nothing until it is here."""
-        if not self._batches and self.feed.validation is not None:
-            self._batches = validation_text(self.membership.config, self.feed.validation)
+        if not self._batches and self.reader.validation is not None:
+            self._batches = validation_text(self.membership.config, self.reader.validation)
         return self._batches
 
     def _evaluated(self, op: int, loss: float) -> None:
