@@ -14,8 +14,8 @@ from swarmtrain.config.options import Ways
 from swarmtrain.data.batches import ByteStream
 from swarmtrain.models.tensors import Layout
 from swarmtrain.peer.arithmetic import TensorContribution
-from swarmtrain.peer.seeds import rounding_seed
 from swarmtrain.peer.training.driver import Driver
+from swarmtrain.peer.training.own_work import rounding_seed
 from swarmtrain.peer.training.trainer import BuiltinTrainer
 from swarmtrain.strategies import StrategySettings, make_strategy
 from swarmtrain_optimizers.strategies.base import Strategy

@@ -20,8 +20,8 @@ from swarmtrain.peer.disk.image_file import put_in
 from swarmtrain.peer.disk.storage import PeerStorage
 from swarmtrain.peer.network.shell import Frozen, PeerShell
 from swarmtrain.peer.network.thread import PeerThread
-from swarmtrain.peer.seeds import rounding_seed
 from swarmtrain.peer.training.driver import Driver, Weights
+from swarmtrain.peer.training.own_work import rounding_seed
 from swarmtrain.peer.training.session import Hooks, Session
 from swarmtrain.pipeline.subspace import confining
 from swarmtrain.strategies import strategy_of

@@ -15,9 +15,8 @@ from collections import deque
 from dataclasses import dataclass
 from typing import Protocol
 
-from swarmtrain.peer.training.ahead import Known
 from swarmtrain.peer.training.meter import Pace
-from swarmtrain.peer.training.own_work import OwnPart
+from swarmtrain.peer.training.own_work import Known, OwnPart
 from swarmtrain.peer.training.rounds import RoundReport, Standing, report_of
 from swarmtrain_transport import actions as do
 from swarmtrain_transport.blocks.manifest import StateManifest
