@@ -12,7 +12,6 @@ import weakref
 from collections.abc import Callable
 from functools import partial
 from time import monotonic
-from types import TracebackType
 from typing import Any
 
 import torch
@@ -130,17 +129,13 @@ class Member(Swarm):
         """See Swarm.leave."""
         self._go("asked to leave")
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
-        """See Swarm.__exit__. An error of the block is not hidden by one of leaving."""
+    def _exit(self, error: BaseException | None) -> None:
+        """An error of the block is not hidden by one of leaving."""
+        reason = "finished" if error is None else f"its loop failed: {type(error).__name__}"
         if error is not None:
-            self._abandon(f"its loop failed: {type(error).__name__}")
+            self._abandon(reason)
         try:
-            self._go("finished" if error is None else f"its loop failed: {type(error).__name__}")
+            self._go(reason)
         except Exception:  # whatever it is, it must not take the place of the loop's own
             if error is None:
                 raise
@@ -321,12 +316,7 @@ class Follower(Swarm):
         while not self._job.is_over:
             self._listen()
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
+    def _exit(self, error: BaseException | None) -> None:
         """Leave with rank 0; where the loop has failed torchrun ends the job."""
         if error is None:
             self.leave()
