@@ -77,11 +77,11 @@ class Hooks:
     """
 
     evaluate: Callable[[Tensor], float] | None = None
-    on_round: Callable[[RoundReport], None] | None = None
-    on_state: Callable[[int], None] | None = None
-    on_lease: Callable[[LeaseGrant], None] | None = None
-    on_welcome: Callable[[], None] | None = None
-    on_waiting: Callable[[str], None] | None = None
+    on_round: Callable[[RoundReport], None] = lambda report: None
+    on_state: Callable[[int], None] = lambda op: None
+    on_lease: Callable[[LeaseGrant], None] = lambda grant: None
+    on_welcome: Callable[[], None] = lambda: None
+    on_waiting: Callable[[str], None] = lambda words: None
 
 
 class Session:
@@ -354,16 +354,13 @@ class Session:
             case UserError():
                 raise item
             case LeaseGrant():
-                if self._hooks.on_lease is not None:
-                    self._hooks.on_lease(item)
+                self._hooks.on_lease(item)
             case Waiting():
                 self.machine.stands_still(is_so=bool(item.text))
-                if self._hooks.on_waiting is not None:
-                    words = waiting_words(cleaned(item.text), item.seen_s, time.time())
-                    self._hooks.on_waiting(words)
+                words = waiting_words(cleaned(item.text), item.seen_s, time.time())
+                self._hooks.on_waiting(words)
             case Welcome():
-                if self._hooks.on_welcome is not None:
-                    self._hooks.on_welcome()
+                self._hooks.on_welcome()
             case do.LoadState() | do.ApplyResult() | do.OpSkipped() | do.RunFinished():
                 self.machine.heard(item)
 
@@ -403,12 +400,10 @@ class Session:
         self._storage.end_download()
         self._meter.begin_round()
         give_back()
-        if self._hooks.on_state is not None:
-            self._hooks.on_state(image.op)
+        self._hooks.on_state(image.op)
 
     def _ended(self, action: Ended) -> None:
-        if self._hooks.on_round is not None:
-            self._hooks.on_round(action.report)
+        self._hooks.on_round(action.report)
         if action.result is not None:
             self._keep_state(action.result)
         self._give_back()
