@@ -19,8 +19,7 @@ from torch import Tensor, nn
 
 from swarmtrain.config.built_in import built_in_parameters
 from swarmtrain.config.settings import ModelSection
-from swarmtrain.models.cache import Follow
-from swarmtrain.models.decoder import Decoder, check_sizes, fill
+from swarmtrain.models.decoder import Decoder, Follow, check_sizes, fill
 
 NUM_BYTE_VALUES = 256
 

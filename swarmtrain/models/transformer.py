@@ -26,8 +26,7 @@ from swarmtrain.config.built_in import (
     tokens_of,
 )
 from swarmtrain.config.settings import ModelSection
-from swarmtrain.models.cache import Follow
-from swarmtrain.models.decoder import Decoder, check_sizes, fill
+from swarmtrain.models.decoder import Decoder, Follow, check_sizes, fill
 
 NORM_EPS = 1e-5
 """Added to the mean square under a norm's root, as Llama 2 has it."""
