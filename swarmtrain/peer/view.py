@@ -2,6 +2,8 @@
 
 import msgspec
 
+from swarmtrain.console.lines import counted
+
 LEFT = "has left"
 """State of a peer that is in the run no more."""
 
@@ -20,10 +22,8 @@ class TrainerNote(msgspec.Struct, frozen=True):
 
 def ended_note(rounds: int, checkpoints: str) -> TrainerNote:
     """The note of a peer that has come back to a run that is finished."""
-    counted = f"{rounds} round{'' if rounds == 1 else 's'}"
-    return TrainerNote(
-        "finished", result=f"{counted}, the model is in the newest folder of {checkpoints}"
-    )
+    said = f"{counted(rounds, 'round')}, the model is in the newest folder of {checkpoints}"
+    return TrainerNote("finished", result=said)
 
 
 class PeerView(msgspec.Struct, frozen=True):

@@ -14,7 +14,9 @@ import hashlib
 import logging
 import random
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
 
 from swarmtrain.config.built_in import vocabulary_of, width_of
@@ -80,8 +82,6 @@ class Reader:
             width=width_of(config),
         )  # fmt: skip
         self._is_own = config.data.source == OWN_TEXT
-        self._local: Corpus | None = None
-        self._tried_local = config.data.source != STDLIB
         self._delivery: Mapping[Leased, bytes] | None = None
         self._validation: tuple[bytes, ...] | None = None
         self._kept: dict[bytes, bytes] = {}
@@ -147,9 +147,11 @@ class Reader:
             self._stream.walk.failed()
 
     async def _fill(self, shell: PeerShell, grant: LeaseGrant) -> None:
-        tokenizer = await self._tokenizer(shell)
-        if grant.router:
-            await self._router(shell, grant.router)
+        name, tokenizer = self._config.data.tokenizer, b""
+        if name not in (BYTES, IDS):
+            tokenizer = await self._file(shell, FILE, bytes.fromhex(name), FILE_BYTES_MAX)
+        if grant.router:  # what has parted the run's text, for `swarmtrain export`
+            await self._file(shell, ROUTER_FILE, grant.router, ROUTER_BYTES_MAX)
         if self._validation is None:
             self._validation = tuple([await self._piece(shell, one) for one in grant.validation])
         if self._is_own:
@@ -164,29 +166,17 @@ class Reader:
         self._kept = {one.piece: data for one, data in train.items()}
         self._delivery = train
 
-    async def _tokenizer(self, shell: PeerShell) -> bytes:
-        """The run's `tokenizer.json`, kept in the state directory; empty where it has none."""
-        name, path = self._config.data.tokenizer, self._directory / FILE
-        if name in (BYTES, IDS):
-            return b""
+    async def _file(self, shell: PeerShell, name: str, digest: bytes, bytes_max: int) -> bytes:
+        """A file of the run by its hash, kept in the state directory for other commands."""
+        path = self._directory / name
         try:
             kept = path.read_bytes() if path.exists() else b""
-            if hashlib.sha256(kept).hexdigest() != name:
-                kept = await shell.fetch_piece(bytes.fromhex(name), bytes_max=FILE_BYTES_MAX)
+            if hashlib.sha256(kept).digest() != digest:
+                kept = await shell.fetch_piece(digest, bytes_max=bytes_max)
                 atomic_file.write(path, kept, mode=0o600)
         except OSError as error:
             raise translate(error) or error from error
         return kept
-
-    async def _router(self, shell: PeerShell, digest: bytes) -> None:
-        """Keep what has parted the run's text, for `swarmtrain export`."""
-        path = self._directory / ROUTER_FILE
-        try:
-            if not path.exists() or hashlib.sha256(path.read_bytes()).digest() != digest:
-                data = await shell.fetch_piece(digest, bytes_max=ROUTER_BYTES_MAX)
-                atomic_file.write(path, data, mode=0o600)
-        except OSError as error:
-            raise translate(error) or error from error
 
     def _open_own(self, tokenizer: bytes) -> _Own:
         folder, sets_aside = self._directory / "text", not self._validation
@@ -222,12 +212,9 @@ class Reader:
     async def _piece(self, shell: PeerShell, digest: bytes) -> bytes:
         if digest in self._kept:
             return self._kept[digest]
-        local = self._local_corpus()
-        if local is not None:
-            try:
-                return local.piece(digest.hex())
-            except KeyError:
-                pass  # another Python: its text differs
+        if self._local is not None:
+            with suppress(KeyError):  # another Python: its text differs
+                return self._local.piece(digest.hex())
         piece = await shell.fetch_piece(digest)
         vocabulary = vocabulary_of(self._config)
         unknown = unknown_token(piece, width_of(self._config), vocabulary) if vocabulary else None
@@ -235,14 +222,13 @@ class Reader:
             raise not_as_named(f"it has the token {unknown}, and the model knows {vocabulary}")
         return piece
 
-    def _local_corpus(self) -> Corpus | None:
-        if not self._tried_local:
-            self._tried_local = True
-            try:
-                self._local = build_corpus(self._config.data.piece_bytes)
-            except CorpusMissing:
-                self._local = None  # no sources here: everything is fetched
-        return self._local
+    @cached_property
+    def _local(self) -> Corpus | None:
+        """The text, where this machine has it: else everything is fetched."""
+        if self._config.data.source == STDLIB:
+            with suppress(CorpusMissing):
+                return build_corpus(self._config.data.piece_bytes)
+        return None
 
 
 def _own_piece(text: StoredText, digest: bytes) -> bytes:
