@@ -101,7 +101,7 @@ class Member(Swarm):
     @property
     def peers(self) -> int:
         """See Swarm.peers."""
-        return self._session.num_others if self._session is not None else 0
+        return self._membership.thread.shell.num_others if self._membership is not None else 0
 
     def step(self) -> None:
         """See Swarm.step."""
@@ -226,7 +226,9 @@ class Member(Swarm):
             self._guarded(lambda: self._part_from(session, reason))
             if self._log is not None and self._session is session:
                 self._log.left(reason, self._round, session.result)
-                self._tell_left(session.result)
+                if self._membership is not None:
+                    up, down = self._membership.thread.shell.bytes_moved
+                    self._emit(Left(self._round, self._state_root, up, down, session.result))
             self._drop(reason)
 
     def _part_from(self, session: Session, reason: str) -> None:
@@ -258,11 +260,6 @@ class Member(Swarm):
             if hook is not None:
                 hook.remove()
         return self._session
-
-    def _tell_left(self, result: str) -> None:
-        if self._membership is not None:
-            up, down = self._membership.thread.shell.bytes_moved
-            self._emit(Left(self._round, self._state_root, up, down, result))
 
     def _drop(self, reason: str) -> None:
         """End all that `enter` began. The weights stay as they are."""

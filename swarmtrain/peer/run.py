@@ -282,13 +282,11 @@ class _Peer:
 
     def _on_round(self, report: RoundReport) -> None:
         ended = report.event(self.session.driver.root, loss=self._loss or None)
-        self._events.tell(ended, in_words(report) + self._training_loss())
+        training = f"; training loss {self._loss:.3f}" if self._loss else ""
+        self._events.tell(ended, in_words(report) + training)
         # A peer with shorter rounds, or with a part in some of the run's ops alone, is where the
         # run is, not where its own steps would be.
         self.trainer.step = max(self.trainer.step, self.membership.config.step_at(report.round))
-
-    def _training_loss(self) -> str:
-        return f"; training loss {self._loss:.3f}" if self._loss else ""
 
     def _evaluate(self, anchor: Tensor) -> float:
         if not self._has_validation:

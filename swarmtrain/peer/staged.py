@@ -151,8 +151,8 @@ class StagedPeer:
         self._training = StageTraining(
             thread, sessions, trainer, config, self._on_other, thread.clock
         )  # fmt: skip
-        if 0 in served:
-            self._lease()
+        if 0 in served and self._own is None:
+            self.reader.ask()
         self._training.start()
 
     def step(self) -> None:
@@ -301,10 +301,6 @@ class StagedPeer:
                 return batch.x_BT, batch.y_BT
             self._here.work()
 
-    def _lease(self) -> None:
-        if self._own is None:
-            self.reader.ask()
-
     # ---- evaluation
 
     def _judge(self) -> None:
@@ -342,8 +338,8 @@ class StagedPeer:
                 logger.info("Round %d was not evaluated: its text did not get through.", item.op)
             case LeaseGrant():
                 self.membership.thread.run_coroutine(lambda shell: self.reader.fill(shell, item))
-            case Welcome() if 0 in self.sessions:
-                self._lease()
+            case Welcome() if 0 in self.sessions and self._own is None:
+                self.reader.ask()
             case Waiting():
                 words = waiting_words(cleaned(item.text), item.seen_s, time.time())
                 self._telling.waits(words)

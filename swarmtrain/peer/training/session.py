@@ -261,11 +261,6 @@ class Session:
         """True if the run is over, or the round after which the peer was asked to leave."""
         return self.machine.should_stop
 
-    @property
-    def num_others(self) -> int:
-        """Number of other peers in the run now."""
-        return self._thread.shell.num_others
-
     def leave(
         self, reason: str, *, save: bool = True, waits: Callable[[], None] = lambda: None
     ) -> bool | None:
