@@ -29,7 +29,7 @@ ROOT = Path(__file__).resolve().parent.parent
 sys.path[:0] = [str(ROOT), str(ROOT / "transport"), str(ROOT / "optimizers")]
 
 from swarmtrain.config import settings  # noqa: E402  the paths come first
-from swarmtrain.config.options import Endpoint, parse_endpoint  # noqa: E402
+from swarmtrain.config.options import Endpoint, JoinOptions, parse_endpoint  # noqa: E402
 from swarmtrain_transport.credentials.invite import Invite  # noqa: E402
 
 ROLES = ("coordinator", "peer", "summary")
@@ -117,8 +117,10 @@ def take_part(arguments: argparse.Namespace) -> None:
     listen: Endpoint = arguments.listen
     with tempfile.TemporaryDirectory(prefix="allreduce-") as directory:
         membership = Membership.enter(
-            Invite.parse(arguments.invite), (Path(directory),), f"rank-{arguments.rank}",
-            listen.host, listen.port,
+            JoinOptions(
+                Invite.parse(arguments.invite), f"rank-{arguments.rank}", listen,
+                (Path(directory),),
+            )
         )  # fmt: skip
         try:
             exchange = membership.config.exchange

@@ -27,9 +27,8 @@ from swarmtrain.peer.arithmetic import TensorContribution, decode_result
 from swarmtrain.peer.membership import Membership
 from swarmtrain.peer.network.shell import ForTrainer
 from swarmtrain.peer.network.thread import PeerThread
-from swarmtrain.peer.training.ahead import Known
 from swarmtrain.peer.training.machine import Applied, Ready, TrainingMachine, tell
-from swarmtrain.peer.training.own_work import OwnPart
+from swarmtrain.peer.training.own_work import Known, OwnPart
 from swarmtrain_optimizers.codecs import codec_named
 from swarmtrain_optimizers.strategies.facts import OpKind
 from swarmtrain_transport import actions as do

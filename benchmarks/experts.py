@@ -30,6 +30,7 @@ from swarmtrain.config.settings import (
     RunConfig,
     RunSection,
 )
+from swarmtrain.data.batches import ByteStream
 from swarmtrain.data.clusters import found_router
 from swarmtrain.data.corpus import library_folder, read_sources
 from swarmtrain.peer.training.trainer import BuiltinTrainer
@@ -67,7 +68,6 @@ def pieces_of(text: bytes) -> list[bytes]:
 
 
 def trained(pieces: Sequence[bytes], windows: int, rate: float, steps: int, seed: int) -> nn.Module:
-    waiting = [list(pieces)]
     config = RunConfig(
         run=RunSection("experts", seed, steps),
         model=ModelSection(layers=2, width=64, heads=4, context=CONTEXT),
@@ -75,7 +75,7 @@ def trained(pieces: Sequence[bytes], windows: int, rate: float, steps: int, seed
         outer=OuterSection(inner_steps=1),
     )
     trainer = BuiltinTrainer(
-        config, take_pieces=lambda: waiting.pop() if waiting else None, validation=(), seed=seed
+        config, batches=ByteStream.of(config, pieces, seed).next_batch, validation=(), seed=seed
     )
     for _ in range(steps):
         trainer.inner_step()

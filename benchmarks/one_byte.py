@@ -101,11 +101,11 @@ def pieces_of(text: bytes) -> list[bytes]:
 
 
 def trainer_of(config: Any, train: list[bytes], validation: list[bytes]) -> Any:
+    from swarmtrain.data.batches import ByteStream
     from swarmtrain.peer.training.trainer import BuiltinTrainer
 
-    waiting = [train]
     return BuiltinTrainer(
-        config, take_pieces=lambda: waiting.pop() if waiting else None, validation=validation,
+        config, batches=ByteStream.of(config, train, 1).next_batch, validation=validation,
         seed=1,
     )  # fmt: skip
 

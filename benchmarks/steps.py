@@ -10,7 +10,6 @@ than 5 % slower than the plain loop.
 
 import argparse
 import json
-import random
 import statistics
 import subprocess
 import sys
@@ -57,9 +56,7 @@ def plain_loop(config: RunConfig, pieces: list[bytes]) -> Steps:
         model.parameters(), lr=inner.lr, weight_decay=inner.weight_decay,
         betas=(inner.beta1, inner.beta2), fused=True,
     )  # fmt: skip
-    batches = ByteStream(
-        pieces, batch=inner.batch, context=config.model.context, rng=random.Random(1)
-    )
+    batches = ByteStream.of(config, pieces, 1)
 
     def step() -> float:
         batch = batches.next_batch()
@@ -75,8 +72,8 @@ def plain_loop(config: RunConfig, pieces: list[bytes]) -> Steps:
 
 
 def trainer_alone(config: RunConfig, pieces: list[bytes]) -> Steps:
-    given = iter([pieces])
-    trainer = BuiltinTrainer(config, take_pieces=lambda: next(given, None), validation=(), seed=1)
+    batches = ByteStream.of(config, pieces, 1).next_batch
+    trainer = BuiltinTrainer(config, batches=batches, validation=(), seed=1)
     return trainer.inner_step
 
 
@@ -95,9 +92,7 @@ def joined_peer(folder: Path, run_file: Path) -> Iterator[Steps]:
             invite=Invite.parse(invite.strip()), name="timed", listen=Endpoint("127.0.0.1", 0),
             state_dirs=(folder / "peer",),
         )  # fmt: skip
-        membership = Membership.enter(
-            options.invite, options.state_dirs, options.name, "127.0.0.1", 0
-        )
+        membership = Membership.enter(options)
         try:
             peer = peer_run._Peer(membership, options, Telling(lambda line: None, None))
             peer.start()

@@ -18,6 +18,7 @@ from swarmtrain.config.settings import (
     RunConfig,
     RunSection,
 )
+from swarmtrain.data.batches import ByteStream
 from swarmtrain.foundation.errors import UserError
 from swarmtrain.inner_optimizer import make_optimizer
 from swarmtrain.peer.training.trainer import BuiltinTrainer
@@ -76,9 +77,8 @@ def trainer(inner: InnerSection, modules: frozenset[str] = NAMED) -> BuiltinTrai
         outer=OuterSection(inner_steps=10),
         exchange=ExchangeSection(block=64),
     )
-    waiting = [[TEXT]]
     return BuiltinTrainer(
-        config, take_pieces=lambda: waiting.pop() if waiting else None, validation=[TEXT],
+        config, batches=ByteStream.of(config, [TEXT], 1).next_batch, validation=[TEXT],
         seed=1, ways=Ways(modules),
     )  # fmt: skip
 

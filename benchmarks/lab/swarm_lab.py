@@ -14,6 +14,7 @@ import lab_peer  # noqa: E402  the paths come first
 import torch  # noqa: E402
 
 from swarmtrain.config.caps import Caps, parse_rate  # noqa: E402
+from swarmtrain.config.options import Endpoint, JoinOptions  # noqa: E402
 from swarmtrain.peer.membership import Membership  # noqa: E402
 from swarmtrain_transport.credentials.invite import Invite  # noqa: E402
 
@@ -55,6 +56,8 @@ def invite() -> str:
 
 def enter(directory: Path) -> Membership:
     """Come in as rank-R with an empty directory."""
+    there = Endpoint(lab_peer.IP, 0)
+    name = f"rank-{lab_peer.RANK}"
     return Membership.enter(
-        Invite.parse(invite()), (directory,), f"rank-{lab_peer.RANK}", lab_peer.IP, 0, caps=CAPS
+        JoinOptions(Invite.parse(invite()), name, there, (directory,), caps=CAPS)
     )

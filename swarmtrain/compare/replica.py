@@ -11,10 +11,11 @@ from swarmtrain.compare.hostile import contribution_of
 from swarmtrain.compare.plan import Pace, Plan
 from swarmtrain.config.asked import planned_by
 from swarmtrain.config.options import Ways
+from swarmtrain.data.batches import ByteStream
 from swarmtrain.models.tensors import Layout
 from swarmtrain.peer.arithmetic import TensorContribution
-from swarmtrain.peer.seeds import rounding_seed
 from swarmtrain.peer.training.driver import Driver
+from swarmtrain.peer.training.own_work import rounding_seed
 from swarmtrain.peer.training.trainer import BuiltinTrainer
 from swarmtrain.strategies import StrategySettings, make_strategy
 from swarmtrain_optimizers.strategies.base import Strategy
@@ -58,10 +59,10 @@ class Replica:
         self.peer = peer_id(index)
         self.speed = plan.relative_speeds()[index]
         seed = seed_of(plan, index)
-        waiting = [pieces]
+        config = plan.run_config()
         self.trainer = BuiltinTrainer(
-            plan.run_config(),
-            take_pieces=lambda: waiting.pop() if waiting else None,
+            config,
+            batches=ByteStream.of(config, pieces, seed).next_batch,
             validation=(),
             seed=seed,
             ways=Ways(frozenset({plan.inner})),  # whoever compares has named it

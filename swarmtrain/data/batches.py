@@ -17,6 +17,8 @@ from itertools import accumulate
 import torch
 from torch import Tensor
 
+from swarmtrain.config.built_in import width_of
+from swarmtrain.config.settings import RunConfig
 from swarmtrain.data.walk import Walk
 from swarmtrain_transport.wire.messages import Leased
 
@@ -64,19 +66,16 @@ class ByteStream:
         rng: random.Random,
         width: int = 1,
     ) -> None:
-        self._batch = batch
-        self._context = context
-        self._rng = rng
-        self._width = width
+        self._batch, self._context, self._rng = batch, context, rng
         self._text = _joined(pieces, context, width)
 
-    def replace_pieces(self, pieces: Sequence[bytes]) -> None:
-        """Draw from these pieces from now on, as when a new lease came.
-
-        Raises:
-            ValueError: the text is shorter than one window; the old pieces stay.
-        """
-        self._text = _joined(pieces, self._context, self._width)
+    @classmethod
+    def of(cls, config: RunConfig, pieces: Sequence[bytes], seed: int) -> "ByteStream":
+        """Batches as a run file wants them, from text that a peer has all at once."""
+        return cls(
+            pieces, batch=config.inner.batch, context=config.model.context,
+            rng=random.Random(seed), width=width_of(config),
+        )  # fmt: skip
 
     def next_batch(self) -> Batch:
         """The next `batch` windows."""

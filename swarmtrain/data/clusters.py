@@ -20,11 +20,13 @@ import struct
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Protocol, TypeAlias
+from typing import TypeAlias
 
 import numpy as np
 import numpy.typing as npt
 
+from swarmtrain.data.corpus import Corpus
+from swarmtrain.data.stored import StoredText
 from swarmtrain.foundation import atomic_file, regular_file
 from swarmtrain.foundation.errors import UserError
 
@@ -50,21 +52,6 @@ _PIECES_MAX = 4096
 _TRIPLE = 3
 
 
-class Text(Protocol):
-    """A text cut into pieces, as the coordinator has it."""
-
-    @property
-    def train(self) -> tuple[str, ...]:
-        """Hex name of each training piece."""
-
-    @property
-    def validation(self) -> tuple[str, ...]:
-        """Hex name of each validation piece."""
-
-    def piece(self, piece_hash: str) -> bytes:
-        """The bytes of one piece."""
-
-
 @dataclass(frozen=True, slots=True)
 class Router:
     """Centres of clusters.
@@ -84,10 +71,10 @@ class Router:
 
     def chances(self, text: bytes) -> Floats:
         """(K,) probability of each cluster, given a whole text."""
-        point = self._point(text)
-        return _chances(
-            _distances(point, self.centres) if point.any() else np.zeros(self.count, np.float32)
-        )
+        point = _point(text, self.rarity)
+        if not point.any():
+            return _chances(np.zeros(self.count, np.float32))
+        return _chances(((self.centres - point) ** 2).sum(axis=1))
 
     def cluster(self, text: bytes) -> int:
         """The likeliest cluster of a text."""
@@ -142,8 +129,18 @@ class Router:
             raise ValueError("not all of its values are numbers")
         return cls(values[0].astype(np.float32), values[1:].astype(np.float32))
 
-    def _point(self, text: bytes) -> Floats:
-        return _point(text, self.rarity)
+    @classmethod
+    def read(cls, path: Path, count: int) -> "Router":
+        """Read the file of a router of so many clusters.
+
+        Raises:
+            OSError: there is none, or it cannot be read.
+            ValueError: it is another.
+        """
+        router = cls.from_bytes(regular_file.read(path, ROUTER_BYTES_MAX))
+        if router.count != count:
+            raise ValueError(f"it is of {router.count} experts")
+        return router
 
 
 def found_router(pieces: Sequence[bytes], count: int, seed: int) -> Router:
@@ -182,7 +179,7 @@ def found_router(pieces: Sequence[bytes], count: int, seed: int) -> Router:
 
 
 def parted(
-    count: int, seed: int, text: Text, folder: Path, tell: Callable[[str], None]
+    count: int, seed: int, text: Corpus | StoredText, folder: Path, tell: Callable[[str], None]
 ) -> tuple[bytes, dict[bytes, int]]:
     """The router's file, and the cluster of each piece. Centres that were found once stay, as
     peers have trained by them.
@@ -200,9 +197,7 @@ def parted(
     path = folder / ROUTER_FILE
     if path.exists():
         try:
-            router = Router.from_bytes(regular_file.read(path, ROUTER_BYTES_MAX))
-            if router.count != count:
-                raise ValueError(f"it is of {router.count} experts")
+            router = Router.read(path, count)
         except (ValueError, OSError) as error:
             raise UserError(
                 "SWT-E703",
@@ -244,11 +239,6 @@ def _places(text: bytes) -> npt.NDArray[np.int64]:
     # Multiplicative hashing (Knuth): the upper bits of a product with the golden ratio.
     mixed = (triples * np.uint64(2654435761)) & np.uint64(0xFFFFFFFF)
     return (mixed >> np.uint64(20)).astype(np.int64)
-
-
-def _distances(point: Floats, centres: Floats) -> Floats:
-    away: Floats = ((centres - point) ** 2).sum(axis=1)
-    return away
 
 
 def _chances(distances: Floats) -> Floats:

@@ -13,7 +13,6 @@ Not here: tensors. The coordinator imports this module and has no torch.
 
 import hashlib
 import json
-import math
 import os
 import platform
 import sysconfig
@@ -46,11 +45,6 @@ SKIPPED_FOLDERS = frozenset(
 """Installed packages, caches and tests: not the library, or often stripped from installations.
 The last three are absent from newer versions or from slim builds."""
 
-NUM_BYTE_VALUES = 256
-
-SAMPLE_BYTES = 65_536
-"""Enough text to tell which bytes are frequent."""
-
 
 class CorpusMissing(Exception):
     """No usable source text was found. The text of the error says what to do."""
@@ -69,21 +63,14 @@ class Corpus:
     """A text cut into pieces.
 
     Attributes:
-        piece_bytes: length of every piece but each part's last.
         train: hex SHA-256 of each training piece, in the order of the text.
         validation: the same for the validation pieces.
-        num_bytes: bytes of all pieces together, training and validation.
         manifest: canonical JSON that names every file and piece and what built them.
-        order0_loss: nats per byte of the validation pieces when each byte is predicted from the
-            training text's byte frequencies alone (add-one): what a model beats only by context.
     """
 
-    piece_bytes: int
     train: tuple[str, ...]
     validation: tuple[str, ...]
-    num_bytes: int
     manifest: bytes
-    order0_loss: float
     _pieces: Mapping[str, memoryview]
 
     @property
@@ -133,18 +120,14 @@ def build_corpus(
             "validation. Start the coordinator with a complete CPython, or set "
             '[data] source = "own".'
         )
-    train_text, validation_text = join_files(train_files), join_files(validation_files)
-    train = _cut(train_text, piece_bytes)
-    validation = _thin(_cut(validation_text, piece_bytes), validation_pieces)
+    train = _cut(join_files(train_files), piece_bytes)
+    validation = _thin(_cut(join_files(validation_files), piece_bytes), validation_pieces)
     train_hashes = tuple(hashlib.sha256(piece).hexdigest() for piece in train)
     validation_hashes = tuple(hashlib.sha256(piece).hexdigest() for piece in validation)
     return Corpus(
-        piece_bytes=piece_bytes,
         train=train_hashes,
         validation=validation_hashes,
-        num_bytes=sum(map(len, train)) + sum(map(len, validation)),
         manifest=_manifest(files, piece_bytes, train_hashes, validation_hashes),
-        order0_loss=order0_loss(train_text, b"".join(validation)),
         _pieces=dict(zip(train_hashes + validation_hashes, train + validation, strict=True)),
     )
 
@@ -205,40 +188,6 @@ def split_files(
 def join_files(files: Iterable[SourceFile]) -> bytes:
     """The files' bytes, SEPARATOR after each."""
     return b"".join(part for file in files for part in (file.data, SEPARATOR))
-
-
-def order0_loss(train_text: bytes, validation_text: bytes) -> float:
-    """Nats per byte of `validation_text` under the add-one byte frequencies of `train_text`.
-
-    Raises:
-        ValueError: `validation_text` is empty.
-    """
-    if not validation_text:
-        raise ValueError("the loss of an empty text is not defined")
-    train_counts = count_bytes(train_text)
-    total = len(train_text) + NUM_BYTE_VALUES
-    nats = 0.0
-    for value, occurrences in enumerate(count_bytes(validation_text)):
-        nats -= occurrences * math.log((train_counts[value] + 1) / total)
-    return nats / len(validation_text)
-
-
-def count_bytes(text: bytes) -> list[int]:
-    """Count how often each of the 256 byte values occurs.
-
-    Each value is counted by deleting it, the frequent ones first, so that the text to look at
-    shrinks quickly: 11 MB take 0.3 s, a `Counter` over the bytes takes 1.2 s.
-    """
-    counts = [0] * NUM_BYTE_VALUES
-    likely = [value for value, _ in Counter(text[:SAMPLE_BYTES]).most_common()]
-    rest = text
-    for value in dict.fromkeys((*likely, *range(NUM_BYTE_VALUES))):
-        if not rest:
-            break
-        shorter = rest.translate(None, bytes((value,)))
-        counts[value] = len(rest) - len(shorter)
-        rest = shorter
-    return counts
 
 
 def _cut(text: bytes, piece_bytes: int) -> tuple[memoryview, ...]:

@@ -20,6 +20,7 @@ import msgspec
 
 from swarmtrain.config.built_in import vocabulary_of, width_of
 from swarmtrain.config.settings import BYTES, RunConfig
+from swarmtrain.console.lines import counted
 from swarmtrain.console.units import human_bytes
 from swarmtrain.data import prepared
 from swarmtrain.data.corpus import SEPARATOR, VALIDATION_SHARE
@@ -130,10 +131,8 @@ def open_text(
         raise too_little("all of it repeats what is set aside to judge by", config)
     skipped = _skipped(text.skipped)
     size = human_bytes(text.num_bytes) + (" of tokens" if config.data.tokenizer != BYTES else "")
-    tell(
-        f"Text: {size} in {_many(len(text.train))} to train on and {len(text.validation)} to"
-        f" judge by{skipped}."
-    )
+    pieces, judged = counted(len(text.train), "piece"), len(text.validation)
+    tell(f"Text: {size} in {pieces} to train on and {judged} to judge by{skipped}.")
     return text
 
 
@@ -282,10 +281,6 @@ def too_little(what: str, config: RunConfig) -> UserError:
         " for that.",
         "Give more text; or, in a run file of your own, make model.context smaller.",
     )
-
-
-def _many(count: int) -> str:
-    return "1 piece" if count == 1 else f"{count} pieces"
 
 
 def _skipped(count: int) -> str:

@@ -11,7 +11,6 @@ import hashlib
 import sys
 from array import array
 from collections.abc import Iterable, Sequence
-from typing import Protocol
 
 from swarmtrain.config.settings import BYTES, IDS, DataSection
 from swarmtrain.foundation.errors import UserError, cleaned
@@ -28,42 +27,25 @@ _ENDS = ("<|endoftext|>", "<|end_of_text|>", "</s>", "<eos>", "<|eot|>", "[SEP]"
 _TYPES = {1: "B", 2: "H", 4: "I"}
 
 
-class Tokenizer(Protocol):
-    """Text to token ids and back.
+class Bytes:
+    """Tokens are the bytes of UTF-8; a zero byte ends a document.
 
     Attributes:
         vocabulary: ids are from 0 to below it.
-        sha256: hex, of the file; "" where there is none.
+        sha256: hex, of a tokenizer's file; "" where there is none.
         end: ids that stand after a document.
     """
-
-    vocabulary: int
-    sha256: str
-    end: Sequence[int]
-
-    def encode(self, text: str) -> list[int]:
-        """Return the ids of a text."""
-
-    def encode_all(self, texts: list[str]) -> list[list[int]]:
-        """Return the ids of several texts, made side by side where that is faster."""
-
-    def decode(self, ids: Sequence[int]) -> str:
-        """Return the text of ids; what is no text becomes replacement marks."""
-
-
-class Bytes:
-    """Tokens are the bytes of UTF-8; a zero byte ends a document."""
 
     vocabulary = 256
     sha256 = ""
     end: Sequence[int] = (0,)
 
     def encode(self, text: str) -> list[int]:
-        """Return the bytes."""
+        """Return the ids of a text: its bytes."""
         return list(text.encode())
 
     def encode_all(self, texts: list[str]) -> list[list[int]]:
-        """Return the bytes of each."""
+        """Return the ids of several texts."""
         return [self.encode(text) for text in texts]
 
     def decode(self, ids: Sequence[int]) -> str:
@@ -72,7 +54,7 @@ class Bytes:
 
 
 class JsonTokenizer:
-    """A tokenizer of the tokenizers library.
+    """A tokenizer of the tokenizers library, in the form of `Bytes`.
 
     Args:
         file: contents of a `tokenizer.json`.
@@ -123,6 +105,9 @@ class JsonTokenizer:
     def decode(self, ids: Sequence[int]) -> str:
         """Return the text, without tokens that stand for no text."""
         return str(self._tokenizer.decode(list(ids)))
+
+
+Tokenizer = Bytes | JsonTokenizer
 
 
 def tokenizer_of(data: DataSection, file: bytes | None) -> Tokenizer:

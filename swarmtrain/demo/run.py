@@ -18,7 +18,7 @@ from swarmtrain.console.lines import show_json, timed
 from swarmtrain.console.view import Picture, View, open_view
 from swarmtrain.data.corpus import build_corpus
 from swarmtrain.demo import story
-from swarmtrain.demo.report import Report, disagreement, in_words, make_report
+from swarmtrain.demo.report import Report, disagreement, in_words, make_report, order0_loss_of
 from swarmtrain.demo.setting import KILL_ROUND, STAGES, Cast, write_run_file
 from swarmtrain.demo.stages import report as stages_report
 from swarmtrain.demo.stages import view as stages_view
@@ -80,7 +80,9 @@ class _Demo:
         self._signals: list[int] = []
         data = config.data
         text = build_corpus(data.piece_bytes, validation_pieces=data.validation_pieces)
-        self._order0_loss = text.order0_loss
+        self._order0_loss = order0_loss_of(
+            *(b"".join(map(text.piece, names)) for names in (text.train, text.validation))
+        )
 
     def run(self) -> int:
         """Run the demo from its first process to its report."""

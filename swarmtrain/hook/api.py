@@ -23,7 +23,6 @@ without an invite too. Weather is not: what goes wrong later is said once, in th
 import os
 from collections.abc import Iterator
 from contextlib import contextmanager, nullcontext
-from dataclasses import replace
 from pathlib import Path
 
 import torch
@@ -31,14 +30,6 @@ from torch import nn
 from torch.nn.parallel import DataParallel, DistributedDataParallel
 from torch.nn.parameter import is_lazy
 
-from swarmtrain.config.caps import Caps, parse_caps
-from swarmtrain.config.options import (
-    check_name,
-    default_endpoint,
-    parse_advertised,
-    parse_endpoint,
-)
-from swarmtrain.foundation import dirs
 from swarmtrain.foundation.errors import UserError, misuse, translate
 from swarmtrain.hook.environment import INVITE, Surroundings
 from swarmtrain.hook.members import Follower, Member
@@ -48,7 +39,6 @@ from swarmtrain.peer.hook_log import speak_up
 from swarmtrain.peer.membership import Membership
 from swarmtrain.peer.ranks.job import Job
 from swarmtrain.peer.ranks.layout import is_a_job
-from swarmtrain_transport.credentials.invite import Invite
 from swarmtrain_transport.wire.messages import OWN, Brings
 
 _HOOKS = "_optimizer_step_post_hooks"
@@ -130,11 +120,14 @@ def join(
     here = Surroundings.read()
     member = Member(inner, samples_per_step, strict=strict, when=when, emit=here.emit(), job=job)
     with in_words(), job.joining() if job is not None else nullcontext():
-        caps = parse_caps(up or here.up, down or here.down, daily)
+        options = here.options(
+            text, "hook", name=name, listen=listen, state_dir=state_dir, up=up, down=down,
+            daily=daily,
+        )  # fmt: skip
         layout = _layout_of(inside)
         _check_trains(inner, inside)
-        told = replace(here, name=name or here.name, state_dir=str(state_dir or here.state_dir))
-        member.enter(_come_in(text, told, listen, caps, layout), inside)
+        brings = Brings(model=OWN, layout=layout.digest, num_values=layout.num_values, data=OWN)
+        member.enter(Membership.enter(options, brings=brings), inside)
     return member
 
 
@@ -231,17 +224,3 @@ def in_words() -> Iterator[None]:
         if told is None or told is error:
             raise
         raise told from error
-
-
-def _come_in(text: str, told: Surroundings, listen: str, caps: Caps, layout: Layout) -> Membership:
-    parsed = Invite.parse(text)
-    address = parse_endpoint(listen) if listen else default_endpoint(parsed)
-    check_name(told.name)
-    chosen = (Path(told.state_dir),) if told.state_dir else ()
-    places = chosen or dirs.peer_dirs(parsed.run, told.name, "hook")
-    advertise = parse_advertised(told.advertise) if told.advertise else None
-    brings = Brings(model=OWN, layout=layout.digest, num_values=layout.num_values, data=OWN)
-    return Membership.enter(
-        parsed, places, told.name, address.host, address.port, advertise=advertise, caps=caps,
-        brings=brings,
-    )  # fmt: skip

@@ -10,23 +10,12 @@ wrong raises.
 
 import os
 from collections.abc import Iterable
+from dataclasses import replace
 from pathlib import Path
 
 import torch
 
-from swarmtrain.config.caps import parse_caps
-from swarmtrain.config.options import (
-    DEVICE_AUTO,
-    JoinOptions,
-    Ways,
-    check_name,
-    default_endpoint,
-    parse_advertised,
-    parse_device,
-    parse_endpoint,
-    parse_span,
-)
-from swarmtrain.foundation import dirs
+from swarmtrain.config.options import DEVICE_AUTO, Ways, parse_device, parse_span
 from swarmtrain.foundation.errors import UserError, misuse
 from swarmtrain.foundation.events import Event, Left
 from swarmtrain.hook.api import in_words
@@ -35,7 +24,6 @@ from swarmtrain.peer.hook_log import logger, speak_up
 from swarmtrain.peer.run import live
 from swarmtrain.peer.telling import Emit, Telling
 from swarmtrain.pipeline.staged_model import MicroBatch, OwnWork, StagedModel
-from swarmtrain_transport.credentials.invite import Invite
 
 __all__ = ["StagedModel", "join_stages"]
 
@@ -95,27 +83,21 @@ def join_stages(
                 "An invite says where the run is and lets you in.",
                 f"Give join_stages an invite, or set {INVITE}.",
             )
-        parsed = Invite.parse(text)
+        here = Surroundings.read()
+        options = here.options(
+            text, "stages", name=name, listen=listen, state_dir=state_dir, up=up, down=down,
+            daily=daily,
+        )  # fmt: skip
         asked = parse_span(span) if span else None
         if batches is None and (asked is None or asked[0] == 0):
             raise misuse(
                 "The first stage is for peers with data, and this one brings no batches.",
                 'Give join_stages batches, or ask for later stages: span="1-2".',
             )
-        here = Surroundings.read()
-        name = name or here.name
-        place = str(state_dir or here.state_dir)
-        options = JoinOptions(
-            invite=parsed,
-            name=check_name(name),
-            listen=parse_endpoint(listen) if listen else default_endpoint(parsed),
-            advertise=parse_advertised(here.advertise) if here.advertise else None,
-            state_dirs=(Path(place),) if place else dirs.peer_dirs(parsed.run, name, "stages"),
-            threads=torch.get_num_threads(),
-            caps=parse_caps(up or here.up, down or here.down, daily),
-            span=asked,
+        options = replace(
+            options, threads=torch.get_num_threads(), span=asked,
             ways=Ways(device=parse_device(device)),
-        )
+        )  # fmt: skip
         return live(options, _Logged(here.emit()), own=OwnWork(model, batches or ()))
 
 

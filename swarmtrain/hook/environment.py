@@ -11,7 +11,17 @@ from pathlib import Path
 
 import msgspec
 
+from swarmtrain.config.caps import parse_caps
+from swarmtrain.config.options import (
+    JoinOptions,
+    check_name,
+    default_endpoint,
+    parse_advertised,
+    parse_endpoint,
+)
+from swarmtrain.foundation import dirs
 from swarmtrain.foundation.events import Event
+from swarmtrain_transport.credentials.invite import Invite
 
 INVITE = "SWARMTRAIN_INVITE"
 NAME = "SWARMTRAIN_NAME"
@@ -47,6 +57,31 @@ class Surroundings:
         """Read them."""
         names = (NAME, STATE_DIR, ADVERTISE, UP, DOWN, EVENTS)
         return cls(*(variables.get(name, "").strip() for name in names))
+
+    def options(
+        self, invite: str, kind: str, *, name: str, listen: str, state_dir: str | Path | None,
+        up: str, down: str, daily: str,
+    ) -> JoinOptions:  # fmt: skip
+        """Return what a program has said, "" for nothing, and else what stands here.
+
+        Args:
+            invite: invite of the run.
+            kind: kind of the program, for its place on this machine.
+            name, listen, state_dir, up, down, daily: see `swarmtrain.join`.
+
+        Raises:
+            UserError: one of them makes no sense.
+        """
+        parsed, name = Invite.parse(invite), check_name(name or self.name)
+        place = str(state_dir or self.state_dir)
+        return JoinOptions(
+            invite=parsed,
+            name=name,
+            listen=parse_endpoint(listen) if listen else default_endpoint(parsed),
+            state_dirs=(Path(place),) if place else dirs.peer_dirs(parsed.run, name, kind),
+            advertise=parse_advertised(self.advertise) if self.advertise else None,
+            caps=parse_caps(up or self.up, down or self.down, daily),
+        )
 
     def emit(self) -> Callable[[Event], None]:
         """Return what appends an event to the file, or does nothing where there is none."""

@@ -12,7 +12,6 @@ import weakref
 from collections.abc import Callable
 from functools import partial
 from time import monotonic
-from types import TracebackType
 from typing import Any
 
 import torch
@@ -67,10 +66,11 @@ class Member(Swarm):
     def enter(self, membership: Membership, model: nn.Module) -> None:
         """Find the run's state, put it into the model, and begin to count steps."""
         self._membership = membership
+        shell = membership.thread.shell
         log = self._log = HookLog(
-            membership.config.run.name, membership.name, lambda: membership.thread.bytes_moved
+            membership.config.run.name, membership.name, lambda: shell.bytes_moved
         )
-        key, port = membership.identity.peer_id.hex(), membership.thread.listening_port
+        key, port = membership.identity.peer_id.hex(), shell.listening_port
         try:
             self._emit(In(key, membership.name, port))
             refuse_stages(membership.config)
@@ -101,7 +101,7 @@ class Member(Swarm):
     @property
     def peers(self) -> int:
         """See Swarm.peers."""
-        return self._session.num_others if self._session is not None else 0
+        return self._membership.thread.shell.num_others if self._membership is not None else 0
 
     def step(self) -> None:
         """See Swarm.step."""
@@ -129,17 +129,13 @@ class Member(Swarm):
         """See Swarm.leave."""
         self._go("asked to leave")
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
-        """See Swarm.__exit__. An error of the block is not hidden by one of leaving."""
+    def _exit(self, error: BaseException | None) -> None:
+        """An error of the block is not hidden by one of leaving."""
+        reason = "finished" if error is None else f"its loop failed: {type(error).__name__}"
         if error is not None:
-            self._abandon(f"its loop failed: {type(error).__name__}")
+            self._abandon(reason)
         try:
-            self._go("finished" if error is None else f"its loop failed: {type(error).__name__}")
+            self._go(reason)
         except Exception:  # whatever it is, it must not take the place of the loop's own
             if error is None:
                 raise
@@ -230,7 +226,9 @@ class Member(Swarm):
             self._guarded(lambda: self._part_from(session, reason))
             if self._log is not None and self._session is session:
                 self._log.left(reason, self._round, session.result)
-                self._tell_left(session.result)
+                if self._membership is not None:
+                    up, down = self._membership.thread.shell.bytes_moved
+                    self._emit(Left(self._round, self._state_root, up, down, session.result))
             self._drop(reason)
 
     def _part_from(self, session: Session, reason: str) -> None:
@@ -262,11 +260,6 @@ class Member(Swarm):
             if hook is not None:
                 hook.remove()
         return self._session
-
-    def _tell_left(self, result: str) -> None:
-        if self._membership is not None:
-            up, down = self._membership.thread.bytes_moved
-            self._emit(Left(self._round, self._state_root, up, down, result))
 
     def _drop(self, reason: str) -> None:
         """End all that `enter` began. The weights stay as they are."""
@@ -320,12 +313,7 @@ class Follower(Swarm):
         while not self._job.is_over:
             self._listen()
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
+    def _exit(self, error: BaseException | None) -> None:
         """Leave with rank 0; where the loop has failed torchrun ends the job."""
         if error is None:
             self.leave()

@@ -106,3 +106,7 @@ class Swarm:
         traceback: TracebackType | None,
     ) -> None:
         """Leave the run, whatever ended the block."""
+        self._exit(error)
+
+    def _exit(self, error: BaseException | None) -> None:
+        """The block has ended, with an error or without."""

@@ -143,11 +143,9 @@ _COUNTED: Mapping[str, CountedKind] = MappingProxyType(
     {
         "byte-transformer": CountedKind(
             byte_transformer.build_model,
-            byte_transformer.of_section,
+            byte_transformer.ByteTransformer,
             lambda section, seed, wanted: byte_transformer.initial_values(section, seed),
-            lambda section: byte_transformer.rotary_tables(
-                section.context, section.width, section.heads
-            ),
+            byte_transformer.rotary_tables,
         ),
         "transformer": CountedKind(
             transformer.build_model,

@@ -19,8 +19,7 @@ from torch import Tensor, nn
 
 from swarmtrain.config.built_in import built_in_parameters
 from swarmtrain.config.settings import ModelSection
-from swarmtrain.models.cache import Follow
-from swarmtrain.models.decoder import Decoder
+from swarmtrain.models.decoder import Decoder, Follow, check_sizes, fill
 
 NUM_BYTE_VALUES = 256
 
@@ -42,28 +41,23 @@ class ByteTransformer(Decoder):
     """Logits of the next byte for every position.
 
     Args:
-        layers: number of blocks.
-        width: C, a multiple of `heads` with an even quotient (rotary pairs).
-        heads: H.
-        context: longest T.
+        section: sizes; of `kind` ``byte-transformer``.
 
     Raises:
         ValueError: the sizes do not fit together; the text names the key of the run file.
     """
 
-    def __init__(self, *, layers: int, width: int, heads: int, context: int) -> None:
-        if min(layers, width, heads, context) < 1:
-            raise ValueError("[model] layers, width, heads and context must all be at least 1")
-        if width % (2 * heads) != 0:
-            raise ValueError(f"[model] width {width} must be a multiple of 2 x heads = {2 * heads}")
+    def __init__(self, section: ModelSection) -> None:
+        check_sizes(section)
+        width, heads = section.width, section.heads
         super().__init__(
-            context,
+            section.context,
             nn.Embedding(NUM_BYTE_VALUES, width),
-            [_Block(width, heads) for _ in range(layers)],
+            [_Block(width, heads) for _ in range(section.layers)],
             nn.LayerNorm(width, bias=False),
             # Not the transposed table: 4 % more parameters, and a first loss of ln 256.
             nn.Linear(width, NUM_BYTE_VALUES, bias=False),
-            rotary_tables(context, width, heads),
+            rotary_tables(section),
         )
 
 
@@ -111,31 +105,12 @@ def build_model(section: ModelSection, seed: int) -> ByteTransformer:
     bytes that the first peer offers.
 
     Raises:
-        ValueError: ``kind`` is ``custom``, or the sizes do not fit together.
-    """
-    if section.kind != "byte-transformer":
-        raise ValueError(
-            f"[model] kind {section.kind!r} is brought by a Python hook (swarmtrain.join); only "
-            '"byte-transformer" is built in'
-        )
-    with torch.random.fork_rng(devices=[]):
-        model = of_section(section)
-    parameters = dict(model.named_parameters())
-    with torch.no_grad():
-        for name, values in initial_values(section, seed):
-            parameters[name].copy_(values)
-    return model
-
-
-def of_section(section: ModelSection) -> ByteTransformer:
-    """The model as torch makes it.
-
-    Raises:
         ValueError: the sizes do not fit together.
     """
-    return ByteTransformer(
-        layers=section.layers, width=section.width, heads=section.heads, context=section.context
-    )
+    with torch.random.fork_rng(devices=[]):
+        model = ByteTransformer(section)
+    fill(model, initial_values(section, seed))
+    return model
 
 
 def initial_values(section: ModelSection, seed: int) -> Iterator[tuple[str, Tensor]]:
@@ -155,19 +130,19 @@ def initial_values(section: ModelSection, seed: int) -> Iterator[tuple[str, Tens
             yield name, torch.empty(shape).normal_(mean=0.0, std=std, generator=generator)
 
 
-def rotary_tables(context: int, width: int, heads: int) -> tuple[Tensor, Tensor]:
+def rotary_tables(section: ModelSection) -> tuple[Tensor, Tensor]:
     """Cosines, and sines with their signs, of what queries and keys are multiplied by.
 
     Returns:
         Both (context, 2 x width) float32: one row for the queries and keys of all heads. The first
         half of each head's sines is negative.
     """
-    head_width = width // heads
+    head_width = section.width // section.heads
     exponents = torch.arange(0, head_width, 2, dtype=torch.float32) / head_width
-    angles = torch.arange(context, dtype=torch.float32)[:, None] * ROTARY_BASE**-exponents
+    angles = torch.arange(section.context, dtype=torch.float32)[:, None] * ROTARY_BASE**-exponents
     cos, sin = angles.cos(), angles.sin()
     cos_TD, sin_TD = torch.cat((cos, cos), dim=-1), torch.cat((-sin, sin), dim=-1)
-    return cos_TD.repeat(1, 2 * heads), sin_TD.repeat(1, 2 * heads)
+    return cos_TD.repeat(1, 2 * section.heads), sin_TD.repeat(1, 2 * section.heads)
 
 
 def _rotate(heads_BTC: Tensor, cos_TC: Tensor, sin_TC: Tensor, head_width: int) -> Tensor:

@@ -1,14 +1,70 @@
-"""A decoder-only transformer from its parts, whatever its blocks are.
+"""A decoder-only transformer from its parts, whatever its blocks are; keys and values of the tokens
+that it has read, so that each new one costs one position.
 
-Legend of shapes: B windows, T tokens, C width, V vocabulary.
+Legend of shapes: B windows, T tokens, C width, V vocabulary, H heads, D width of one head.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Iterable, Sequence
 from functools import partial
 
+import torch
 from torch import Tensor, nn
 
-from swarmtrain.models.cache import KeyValues
+from swarmtrain.config.settings import ModelSection
+
+Follow = Callable[[Tensor, Tensor], tuple[Tensor, Tensor]]
+"""One layer's `KeyValues.follow`."""
+
+
+class KeyValues:
+    """Keys and values of every layer so far. A model that takes one reads tokens that follow it.
+
+    Several tokens at once only go into an empty one, where the causal mask is the usual one.
+    """
+
+    def __init__(self) -> None:
+        self._layers: list[tuple[Tensor, Tensor]] = []
+
+    @property
+    def length(self) -> int:
+        """Positions so far."""
+        return self._layers[0][0].shape[2] if self._layers else 0
+
+    def follow(self, layer: int, key_BHTD: Tensor, value_BHTD: Tensor) -> tuple[Tensor, Tensor]:
+        """A layer's keys and values so far, the new ones last, which are kept.
+
+        Raises:
+            ValueError: several new positions follow older ones.
+        """
+        if layer == len(self._layers):
+            self._layers.append((key_BHTD, value_BHTD))
+            return key_BHTD, value_BHTD
+        if key_BHTD.shape[2] != 1:
+            raise ValueError("several tokens at once go into an empty cache only")
+        keys, values = self._layers[layer]
+        both = torch.cat((keys, key_BHTD), dim=2), torch.cat((values, value_BHTD), dim=2)
+        self._layers[layer] = both
+        return both
+
+
+def check_sizes(section: ModelSection) -> None:
+    """Refuse sizes that no such model has.
+
+    Raises:
+        ValueError: the text names the keys of the run file.
+    """
+    if min(section.layers, section.width, section.heads, section.context) < 1:
+        raise ValueError("[model] layers, width, heads and context must all be at least 1")
+    if section.width % (pairs := 2 * section.heads) != 0:  # heads turn their values in pairs
+        raise ValueError(f"[model] width {section.width} must be a multiple of 2 x heads = {pairs}")
+
+
+def fill(model: nn.Module, values: Iterable[tuple[str, Tensor]]) -> None:
+    """Give parameters these values, by their names."""
+    parameters = dict(model.named_parameters())
+    with torch.no_grad():
+        for name, one in values:
+            parameters[name].copy_(one)
 
 
 class Decoder(nn.Module):

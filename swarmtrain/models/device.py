@@ -30,7 +30,7 @@ def device_of(name: str) -> torch.device:
         "SWT-E460",
         f"There is no device {name} here.",
         f"torch {torch.__version__} finds: {', '.join(found)}."
-        + (" This build of torch has no CUDA." if kind == "cuda" and not _has_cuda() else ""),
+        + " This build of torch has no CUDA." * (kind == "cuda" and torch.version.cuda is None),
         "Say --device auto, or install the driver and build of torch that the card needs.",
     )
 
@@ -41,7 +41,3 @@ def onto(values: Tensor, device: torch.device) -> Tensor:
     if device.type == "cuda" and values.device.type == "cpu":
         return values.pin_memory().to(device, non_blocking=True)
     return values.to(device)
-
-
-def _has_cuda() -> bool:
-    return torch.version.cuda is not None

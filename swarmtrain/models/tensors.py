@@ -15,6 +15,7 @@ from torch import Tensor, nn
 
 from swarmtrain.config.built_in import layout_digest
 from swarmtrain.models.copies import to_device, to_host
+from swarmtrain.models.weights_file import differences
 from swarmtrain_optimizers.codecs.base import on_host
 
 _LET_GO_PARTS = 32
@@ -218,39 +219,15 @@ class Layout:
         Raises:
             LayoutMismatch: a parameter is missing, one too many is there, or a shape differs.
         """
-        difference = self.describe_difference(_specs(tensors), compare_dtypes=False)
-        if difference is not None:
-            raise LayoutMismatch(difference)
+        wanted = {spec.name: spec.shape for spec in self.parameters}
+        found = {name: tuple(one.shape) for name, one in tensors.items()}
+        if wrong := next(differences(wanted, found), ""):
+            raise LayoutMismatch(wrong)
         vector = on_host(self.padded).zero_()
         with torch.no_grad():
             for name, view in self.named_views(vector).items():
                 view.copy_(tensors[name])
         return vector
-
-    def describe_difference(
-        self, other: Sequence[ParameterSpec], *, compare_dtypes: bool = True
-    ) -> str | None:
-        """The first difference to `other` in words ("here" is this layout), or None if equal.
-
-        Args:
-            other: the parameters of the run, or of whatever this layout is compared with.
-            compare_dtypes: True if a different dtype counts; order counts only then.
-        """
-        theirs = {spec.name: spec for spec in other}
-        for ours in self.parameters:
-            spec = theirs.pop(ours.name, None)
-            if spec is None:
-                return f"parameter `{ours.name}` {ours.shape} is here but not there"
-            if spec.shape != ours.shape:
-                return f"parameter `{ours.name}` has shape {ours.shape} here and {spec.shape} there"
-            if compare_dtypes and spec.dtype != ours.dtype:
-                return f"parameter `{ours.name}` is {ours.dtype} here and {spec.dtype} there"
-        if theirs:
-            extra = next(iter(theirs.values()))
-            return f"parameter `{extra.name}` {extra.shape} is there but not here"
-        if compare_dtypes and tuple(other) != self.parameters:
-            return "the parameters are the same but come in another order"
-        return None
 
     def _matching(self, model: nn.Module) -> dict[str, nn.Parameter]:
         parameters = _trainable(model)

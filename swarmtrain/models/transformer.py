@@ -26,8 +26,7 @@ from swarmtrain.config.built_in import (
     tokens_of,
 )
 from swarmtrain.config.settings import ModelSection
-from swarmtrain.models.cache import Follow
-from swarmtrain.models.decoder import Decoder
+from swarmtrain.models.decoder import Decoder, Follow, check_sizes, fill
 
 NORM_EPS = 1e-5
 """Added to the mean square under a norm's root, as Llama 2 has it."""
@@ -50,10 +49,7 @@ class Transformer(Decoder):
     def __init__(self, section: ModelSection) -> None:
         vocabulary = tokens_of(section)
         width, heads, kv_heads = section.width, section.heads, kv_heads_of(section)
-        if min(section.layers, width, heads, section.context) < 1:
-            raise ValueError("[model] layers, width, heads and context must all be at least 1")
-        if width % (2 * heads) != 0:
-            raise ValueError(f"[model] width {width} must be a multiple of 2 x heads = {2 * heads}")
+        check_sizes(section)
         if heads % kv_heads != 0:
             raise ValueError(f"[model] heads {heads} must be a multiple of kv_heads = {kv_heads}")
         super().__init__(
@@ -128,10 +124,7 @@ def build_model(section: ModelSection, seed: int) -> Transformer:
     cos_TD, sin_TD = rotary_tables(section)
     model._cos.copy_(cos_TD)
     model._sin.copy_(sin_TD)
-    parameters = dict(model.named_parameters())
-    with torch.no_grad():
-        for name, values in initial_values(section, seed):
-            parameters[name].copy_(values)
+    fill(model, initial_values(section, seed))
     return model
 
 

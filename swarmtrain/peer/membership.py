@@ -3,39 +3,33 @@
 import hashlib
 import os
 import queue
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
-from pathlib import Path
-from types import MappingProxyType
-from typing import Any
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from functools import partial
 
 import msgspec
 
 from swarmtrain.config import file as config_file
 from swarmtrain.config import owner_limits
-from swarmtrain.config.caps import NO_CAPS, Caps
-from swarmtrain.config.options import Endpoint
+from swarmtrain.config.options import JoinOptions
 from swarmtrain.config.settings import RunConfig
 from swarmtrain.foundation import numerics
 from swarmtrain.foundation.errors import UserError
 from swarmtrain.models.tensors import Layout
 from swarmtrain.peer.disk.image_file import put_in
 from swarmtrain.peer.disk.storage import PeerStorage
-from swarmtrain.peer.network.shell import PeerShell
+from swarmtrain.peer.network.shell import Frozen, PeerShell
 from swarmtrain.peer.network.thread import PeerThread
-from swarmtrain.peer.seeds import rounding_seed
 from swarmtrain.peer.training.driver import Driver, Weights
+from swarmtrain.peer.training.own_work import rounding_seed
 from swarmtrain.peer.training.session import Hooks, Session
 from swarmtrain.pipeline.subspace import confining
 from swarmtrain.strategies import strategy_of
 from swarmtrain_optimizers.strategies.base import Probing
 from swarmtrain_transport.credentials.identity import Identity
-from swarmtrain_transport.credentials.invite import Invite
 from swarmtrain_transport.wire.messages import FIRST_GROUP, UNSAID, Brings, Welcome
 
 _SECRET_BYTES = 32
-
-Frozen = Callable[[int, int, int], None]
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,36 +55,18 @@ class Membership:
     @classmethod
     def enter(
         cls,
-        invite: Invite,
-        state_dirs: Sequence[Path],
-        name: str,
-        host: str,
-        port: int,
+        options: JoinOptions,
         *,
-        advertise: Endpoint | None = None,
-        maps: bool = False,
-        caps: Caps = NO_CAPS,
-        freeze: tuple[int, Frozen] | None = None,
-        waits: bool = False,
         brings: Brings = UNSAID,
-        limits: Mapping[str, Any] = MappingProxyType({}),
+        freeze: tuple[int, Frozen] | None = None,
         make_shell: Callable[..., PeerShell] = PeerShell,
     ) -> "Membership":
         """Knock and wait for WELCOME.
 
         Args:
-            invite: invite of the run.
-            state_dirs: the first that no other process uses becomes this peer's alone.
-            name: shown to others, "" for one drawn from the key.
-            host: address of the data lane.
-            port: port of that host, 0 for a free one.
-            advertise: address that the other peers dial, None for the listening address.
-            maps: True to ask the router to forward a port.
-            caps: limits that the link's owner sets.
-            freeze: rehearsal of a death: in which round, and who is told.
-            waits: True to wait for a coordinator that does not answer as long as it takes.
+            options: the owner's words; what concerns training is not looked at.
             brings: words for the door on model and data.
-            limits: limits of the owner that change, by their names in `owner_limits.Limits`.
+            freeze: rehearsal of a death: in which round, and who is told.
             make_shell: makes the network side, see PeerThread.
 
         Raises:
@@ -102,19 +78,18 @@ class Membership:
         # All else that torch loads for the first optimizer waits for the trainer, who makes it: two
         # seconds that a refused peer need not spend, and of which the network thread misses no
         # more than a quarter of one at a time.
-        storage = PeerStorage.first_free(state_dirs)
+        storage = PeerStorage.first_free(options.state_dirs)
         thread = None
         try:
-            if limits:
+            if options.limits:
                 known = owner_limits.read(storage.directory)
-                owner_limits.write(storage.directory, owner_limits.changed(known, **limits))
+                now = owner_limits.changed(known, **options.limits)
+                owner_limits.write(storage.directory, now)
             brings = _as_limited(brings, owner_limits.read(storage.directory))
             identity = storage.identity()
-            shown = name or identity.default_name
-            thread = PeerThread(
-                invite, storage, identity, shown, host, port, advertise=advertise, maps=maps,
-                caps=caps, freeze=freeze, waits=waits, brings=brings, make_shell=make_shell,
-            )  # fmt: skip
+            options = replace(options, name=options.name or identity.default_name)
+            made = partial(make_shell, brings=brings, freeze=freeze)
+            thread = PeerThread(options, storage, identity, made)
             thread.start()
             welcome = _first_word(thread)
             config = config_file.from_canonical(welcome.run)
@@ -124,7 +99,7 @@ class Membership:
                 thread.leave("could not come in")
             storage.close()
             raise
-        return cls(identity, shown, config, storage, thread, welcome.why)
+        return cls(identity, options.name, config, storage, thread, welcome.why)
 
     def session(
         self, weights: Weights, layout: Layout, hooks: Hooks, group: int = FIRST_GROUP

@@ -42,7 +42,6 @@ from swarmtrain.peer.training.driver import Driver
 from swarmtrain.peer.training.reading import Reader
 from swarmtrain.peer.training.rounds import RoundReport, in_words
 from swarmtrain.peer.training.session import Hooks
-from swarmtrain.peer.training.text import TextFeed
 from swarmtrain.peer.training.trainer import BuiltinTrainer
 from swarmtrain.pipeline.speed import flops_per_s
 from swarmtrain.pipeline.staged_model import OwnWork
@@ -123,11 +122,8 @@ def live(
         options.pass_s, number, lambda held: _freeze(Frozen(number, "passes", 0, 0, held), emit)
     )
     enter = partial(
-        Membership.enter,
-        options.invite, options.state_dirs, options.name, options.listen.host, options.listen.port,
-        advertise=options.advertise, maps=options.maps, caps=options.caps, freeze=freeze,
-        waits=options.waits, brings=_brings(options, own), limits=options.limits,
-        make_shell=make_shell,
+        Membership.enter, options,
+        brings=_brings(options, own), freeze=freeze, make_shell=make_shell,
     )  # fmt: skip
     while isinstance(end := _lived(enter(), options, events, rehearsal, own), str):
         events.say(f"{end} The peer begins anew.")
@@ -144,7 +140,7 @@ def _lived(
     """Train until the end; or tell why this life of the peer ends, if it is to have another one."""
     try:
         identity, name = membership.identity, membership.name
-        came_in = In(identity.peer_id.hex(), name, membership.thread.listening_port)
+        came_in = In(identity.peer_id.hex(), name, membership.thread.shell.listening_port)
         events.tell(came_in, f"in as {name} (id {identity.fingerprint})")
         supervisor.say(f"READY=1\nSTATUS=in {membership.config.run.name} as {name}")
         if own is None:
@@ -190,10 +186,10 @@ class _Peer:
         self._threads = options.threads
         self._limited(NO_LIMITS)
         membership.thread.wishes.apply = self._limited
-        self.feed = TextFeed(config, membership.storage.directory, options.data, events.say)
         self.reader = Reader(
-            config, self.feed, batch=config.inner.batch, seed=membership.own_seed(),
-            send=membership.thread.send,
+            config, membership.storage.directory, batch=config.inner.batch,
+            seed=membership.own_seed(), send=membership.thread.send, data=options.data,
+            tell=events.say,
         )  # fmt: skip
         self.trainer = BuiltinTrainer(
             config,
@@ -286,17 +282,15 @@ class _Peer:
 
     def _on_round(self, report: RoundReport) -> None:
         ended = report.event(self.session.driver.root, loss=self._loss or None)
-        self._events.tell(ended, in_words(report) + self._training_loss())
+        training = f"; training loss {self._loss:.3f}" if self._loss else ""
+        self._events.tell(ended, in_words(report) + training)
         # A peer with shorter rounds, or with a part in some of the run's ops alone, is where the
         # run is, not where its own steps would be.
         self.trainer.step = max(self.trainer.step, self.membership.config.step_at(report.round))
 
-    def _training_loss(self) -> str:
-        return f"; training loss {self._loss:.3f}" if self._loss else ""
-
     def _evaluate(self, anchor: Tensor) -> float:
         if not self._has_validation:
-            self.trainer.use_validation(self.feed.validation or ())
+            self.trainer.use_validation(self.reader.validation or ())
             self._has_validation = True
         loss = self.trainer.evaluate(anchor)
         op = self.session.driver.op
@@ -339,7 +333,7 @@ def _train(peer: _Peer | StagedPeer, events: Telling) -> Left:
         finally:
             waits = partial(events.say, HANDING_OVER.format(round=peer.op))
             is_held = peer.leave(reason, save=save, waits=waits)
-    bytes_up, bytes_down = peer.membership.thread.bytes_moved
+    bytes_up, bytes_down = peer.membership.thread.shell.bytes_moved
     reached = peer.op
     where = f"after round {reached}" if reached >= 0 else "before it had the run's state"
     roots = peer.roots if isinstance(peer, StagedPeer) else {}

@@ -28,7 +28,6 @@ from swarmtrain.peer.training.reading import Reader
 from swarmtrain.peer.training.rounds import RoundReport, in_words
 from swarmtrain.peer.training.session import Hooks, Session
 from swarmtrain.peer.training.stages import StageTraining
-from swarmtrain.peer.training.text import TextFeed
 from swarmtrain.pipeline.activations import codec_of
 from swarmtrain.pipeline.blocks import Block
 from swarmtrain.pipeline.costs import serving_words
@@ -99,10 +98,9 @@ class StagedPeer:
         config = membership.config
         self.membership = membership
         membership.thread.wishes.may_pause = False  # others wait for it by the micro-batch
-        self.feed = TextFeed(config, membership.storage.directory)
         self.reader = Reader(
-            config, self.feed, batch=config.pipeline.micro_batch, seed=membership.own_seed(),
-            send=membership.thread.send,
+            config, membership.storage.directory, batch=config.pipeline.micro_batch,
+            seed=membership.own_seed(), send=membership.thread.send,
         )  # fmt: skip
         self._telling, self._rehearsal, self._own = telling, rehearsal, own
         self._device, self._modules = device, modules
@@ -153,8 +151,8 @@ class StagedPeer:
         self._training = StageTraining(
             thread, sessions, trainer, config, self._on_other, thread.clock
         )  # fmt: skip
-        if 0 in served:
-            self._lease()
+        if 0 in served and self._own is None:
+            self.reader.ask()
         self._training.start()
 
     def step(self) -> None:
@@ -266,7 +264,7 @@ class StagedPeer:
         return make(
             span, self._forms, config.inner, self._read,
             norm_shares=self._shares(span), modules=self._modules,
-            turns=lambda: self.membership.thread.turns,
+            turns=lambda: self.membership.thread.shell.turns,
         )  # fmt: skip
 
     def _session(self, stage: int, span: Span, trainer: StageTrainer) -> Session:
@@ -303,10 +301,6 @@ class StagedPeer:
                 return batch.x_BT, batch.y_BT
             self._here.work()
 
-    def _lease(self) -> None:
-        if self._own is None:
-            self.reader.ask()
-
     # ---- evaluation
 
     def _judge(self) -> None:
@@ -325,8 +319,8 @@ class StagedPeer:
     @property
     def _validation(self) -> tuple[Batch, ...]:
         """The text to judge by; nothing until it is here."""
-        if not self._batches and self.feed.validation is not None:
-            self._batches = validation_text(self.membership.config, self.feed.validation)
+        if not self._batches and self.reader.validation is not None:
+            self._batches = validation_text(self.membership.config, self.reader.validation)
         return self._batches
 
     def _evaluated(self, op: int, loss: float) -> None:
@@ -344,8 +338,8 @@ class StagedPeer:
                 logger.info("Round %d was not evaluated: its text did not get through.", item.op)
             case LeaseGrant():
                 self.membership.thread.run_coroutine(lambda shell: self.reader.fill(shell, item))
-            case Welcome() if 0 in self.sessions:
-                self._lease()
+            case Welcome() if 0 in self.sessions and self._own is None:
+                self.reader.ask()
             case Waiting():
                 words = waiting_words(cleaned(item.text), item.seen_s, time.time())
                 self._telling.waits(words)

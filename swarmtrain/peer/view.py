@@ -2,10 +2,7 @@
 
 import msgspec
 
-from swarmtrain.config.caps import NO_CAPS, Caps
-from swarmtrain.foundation.errors import cleaned
-from swarmtrain_transport.peer.participant import Participant
-from swarmtrain_transport.wire.messages import Waiting
+from swarmtrain.console.lines import counted
 
 LEFT = "has left"
 """State of a peer that is in the run no more."""
@@ -25,10 +22,8 @@ class TrainerNote(msgspec.Struct, frozen=True):
 
 def ended_note(rounds: int, checkpoints: str) -> TrainerNote:
     """The note of a peer that has come back to a run that is finished."""
-    counted = f"{rounds} round{'' if rounds == 1 else 's'}"
-    return TrainerNote(
-        "finished", result=f"{counted}, the model is in the newest folder of {checkpoints}"
-    )
+    said = f"{counted(rounds, 'round')}, the model is in the newest folder of {checkpoints}"
+    return TrainerNote("finished", result=said)
 
 
 class PeerView(msgspec.Struct, frozen=True):
@@ -78,53 +73,3 @@ class PeerView(msgspec.Struct, frozen=True):
     paused: str = ""
     caps: dict[str, int] = {}
     today: int = 0
-
-
-def view_of(
-    participant: Participant,
-    run: str,
-    name: str,
-    *,
-    is_connected: bool,
-    refused: dict[str, int],
-    waiting: Waiting,
-    note: TrainerNote,
-    limits: str,
-    has_left: bool,
-    unreachable: str,
-    ways: str,
-    paused: str = "",
-    caps: Caps = NO_CAPS,
-    today: int = 0,
-) -> PeerView:
-    """The view of a peer whose network side is up."""
-    stats, me = participant.stats, participant.card.peer_id
-    return PeerView(
-        run=run,
-        name=name,
-        peer=me.hex(),
-        state=LEFT if has_left and not note.result else stats.phase,
-        round=max(0, participant.applied_op),
-        step=stats.step,
-        loss=stats.loss,
-        tokens_per_s=stats.tokens_per_s,
-        tokens=stats.tokens,
-        bytes_up=stats.bytes_out + stats.control_bytes_out,
-        bytes_down=stats.bytes_in + stats.control_bytes_in,
-        state_root=participant.state_root.hex(),
-        connected=is_connected,
-        refused_frames=refused,
-        ignored_frames=dict(stats.ignored),
-        audits=dict(participant.first.audits.counts),
-        chain=participant.first.view.chains.get(me, b"").hex(),
-        waiting_for="" if has_left else cleaned(waiting.text),
-        waiting_seen_s=waiting.seen_s,
-        result=note.result,
-        unit=note.unit,
-        limits=limits,
-        unreachable=unreachable,
-        ways=ways,
-        paused=paused,
-        caps={"up": caps.up, "down": caps.down, "daily": caps.daily},
-        today=today,
-    )

@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import Annotated, Any
 
 import msgspec
+import psutil
 
 from swarmtrain.config import owner_limits as limits_file
 from swarmtrain.config.options import PAUSE_S_MAX
@@ -65,23 +66,17 @@ class Machine:
 
     def on_battery(self) -> bool:
         """Return True if it runs on battery now; False where nobody can tell."""
-        import psutil
-
         told = getattr(psutil, "sensors_battery", lambda: None)()
         return told is not None and not told.power_plugged
 
     def others(self) -> float:
         """Return the share of the processors that other processes took since the last call."""
-        import psutil
-
         all_cores = psutil.cpu_percent(None) / 100
         own = self._own.cpu_percent(None) / 100 / (psutil.cpu_count() or 1)
         return float(max(0.0, all_cores - own))
 
     @cached_property
     def _own(self) -> Any:
-        import psutil
-
         return psutil.Process()
 
     def worked(self) -> float:

@@ -17,7 +17,7 @@ from swarmtrain import checkpoint
 from swarmtrain.checkpoint import CheckpointDamaged, LoadedCheckpoint
 from swarmtrain.config import file as config_file
 from swarmtrain.config.settings import ExpertsSection, RunConfig
-from swarmtrain.data.clusters import ROUTER_BYTES_MAX, ROUTER_FILE, Router, name_in
+from swarmtrain.data.clusters import ROUTER_FILE, Router, name_in
 from swarmtrain.data.tokenizer import FILE as TOKENIZER_FILE
 from swarmtrain.data.tokenizer import FILE_BYTES_MAX
 from swarmtrain.foundation import regular_file
@@ -188,11 +188,7 @@ def _moments(config: RunConfig, loaded: LoadedCheckpoint) -> dict[str, Tensor]:
 def _router(sources: Sequence[Source], config: RunConfig) -> Router | None:
     for one in sources:
         with contextlib.suppress(OSError, ValueError):
-            router = Router.from_bytes(
-                regular_file.read(one.directory / ROUTER_FILE, ROUTER_BYTES_MAX)
-            )
-            if router.count == config.experts.count:
-                return router
+            return Router.read(one.directory / ROUTER_FILE, config.experts.count)
     return None
 
 

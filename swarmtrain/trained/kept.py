@@ -50,16 +50,14 @@ class Kept(msgspec.Struct, frozen=True):
     checked: bool = False
 
 
-def kept_in(directory: Path, *, check: bool = False, now_s: float | None = None) -> list[Kept]:
+def kept_in(directory: Path, *, check: bool = False) -> list[Kept]:
     """The checkpoints of a state directory, oldest first; the peer there may run.
 
     Args:
         directory: state directory of a peer.
         check: read every byte and prove that it is the state that manifest and ledger name.
-        now_s: seconds since 1970; None for the clock's.
     """
-    now_s = time.time() if now_s is None else now_s
-    source, fault = _source(directory)
+    now_s, (source, fault) = time.time(), _source(directory)
     found = []
     for group, path in _folders(directory):
         with suppress(FileNotFoundError):  # its peer has enough of later ones

@@ -15,7 +15,7 @@ import torch
 from torch import Tensor, nn
 
 from swarmtrain.foundation.errors import no_numbers
-from swarmtrain.models.cache import KeyValues
+from swarmtrain.models.decoder import KeyValues
 
 
 @dataclass(frozen=True, slots=True)

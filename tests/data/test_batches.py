@@ -39,17 +39,9 @@ def test_pieces_shorter_than_a_window_are_joined() -> None:
     assert bytes(short.next_batch().x_BT[0].tolist()) == b"abcdefghijklmnop"
 
 
-def test_replaced_pieces_are_all_that_is_read_from_then_on() -> None:
-    text = stream(seed=0)
-    text.replace_pieces((b"\x07" * 100,))
-    assert set(text.next_batch().x_BT.flatten().tolist()) == {7}
-
-
-def test_too_little_text_is_refused_and_the_old_text_stays() -> None:
-    text = stream(seed=0)
+def test_too_little_text_is_refused() -> None:
     with pytest.raises(ValueError, match="16 bytes, one window needs 17"):
-        text.replace_pieces((b"x" * 16,))
-    assert text.next_batch().x_BT.shape == (4, 16)
+        stream(seed=0, pieces=(b"x" * 16,))
     with pytest.raises(ValueError, match="one window needs"):
         stream(seed=0, pieces=())
 

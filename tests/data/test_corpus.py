@@ -1,14 +1,10 @@
 import hashlib
 import json
-import math
 import subprocess
 import sys
-from collections import Counter
 from pathlib import Path
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
 from swarmtrain.data import corpus as corpus_module
 from swarmtrain.data.corpus import Corpus, CorpusMissing, SourceFile, build_corpus
@@ -35,6 +31,10 @@ def text_of(corpus: Corpus, hashes: tuple[str, ...]) -> bytes:
     return b"".join(corpus.piece(piece_hash) for piece_hash in hashes)
 
 
+def num_bytes_of(corpus: Corpus) -> int:
+    return len(text_of(corpus, corpus.train + corpus.validation))
+
+
 def test_every_piece_has_the_hash_that_it_is_named_by(built_in: Corpus) -> None:
     for piece_hash in built_in.train + built_in.validation:
         assert hashlib.sha256(built_in.piece(piece_hash)).hexdigest() == piece_hash
@@ -52,7 +52,6 @@ def test_pieces_cover_every_file_once(library: Path) -> None:
     text = text_of(corpus, corpus.train) + text_of(corpus, corpus.validation)
     files = text.split(corpus_module.SEPARATOR)[:-1]
     assert sorted(files) == sorted(path.read_bytes() for path in library.rglob("*.py"))
-    assert corpus.num_bytes == len(text)
 
 
 def test_the_built_in_text_is_the_library_without_its_tests(built_in: Corpus) -> None:
@@ -61,12 +60,12 @@ def test_the_built_in_text_is_the_library_without_its_tests(built_in: Corpus) ->
     assert paths == sorted(paths)
     assert "argparse.py" in paths
     assert not [path for path in paths if set(path.split("/")) & corpus_module.SKIPPED_FOLDERS]
-    assert 8e6 < built_in.num_bytes < 16e6
+    assert 8e6 < num_bytes_of(built_in) < 16e6
 
 
 def test_validation_is_three_to_five_percent_of_the_text(built_in: Corpus) -> None:
     validation_bytes = len(text_of(built_in, built_in.validation))
-    assert 0.03 < validation_bytes / built_in.num_bytes < 0.05
+    assert 0.03 < validation_bytes / num_bytes_of(built_in) < 0.05
 
 
 def test_no_validation_file_stands_in_the_training_text(built_in: Corpus) -> None:
@@ -125,7 +124,7 @@ def test_fewer_validation_pieces_are_spread_over_the_text(library: Path) -> None
     kept = build_corpus(40, root=library, validation_pieces=2)
     assert kept.validation == (every.validation[0], every.validation[len(every.validation) // 2])
     assert kept.train == every.train
-    assert kept.num_bytes < every.num_bytes
+    assert num_bytes_of(kept) < num_bytes_of(every)
 
 
 def test_a_python_without_sources_is_told_what_is_missing(tmp_path: Path) -> None:
@@ -148,27 +147,6 @@ def test_an_unknown_piece_is_a_key_error(built_in: Corpus) -> None:
 def test_sizes_below_one_are_refused(piece_bytes: int, validation_pieces: int | None) -> None:
     with pytest.raises(ValueError, match="at least 1"):
         build_corpus(piece_bytes, validation_pieces=validation_pieces)
-
-
-@given(st.binary(max_size=400))
-def test_counting_by_deletion_agrees_with_plain_counting(text: bytes) -> None:
-    plain = Counter(text)
-    assert corpus_module.count_bytes(text) == [plain[value] for value in range(256)]
-
-
-def test_order0_loss_is_the_add_one_cross_entropy_of_the_validation_text() -> None:
-    # a: 3 + 1 of 4 + 256, b: 1 + 1, c: never seen, 0 + 1.
-    expected = -(math.log(4 / 260) + math.log(2 / 260) + math.log(1 / 260)) / 3
-    assert corpus_module.order0_loss(b"aaab", b"abc") == pytest.approx(expected)
-
-
-def test_order0_loss_of_python_source_is_far_below_uniform_bytes(built_in: Corpus) -> None:
-    assert 3.0 < built_in.order0_loss < 3.5 < math.log(256)
-
-
-def test_an_empty_validation_text_has_no_loss() -> None:
-    with pytest.raises(ValueError, match="empty"):
-        corpus_module.order0_loss(b"a", b"")
 
 
 def test_unreadable_files_are_left_out(library: Path) -> None:

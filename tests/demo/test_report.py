@@ -1,5 +1,6 @@
 """Numbers and words at the end of a demo, from facts alone."""
 
+import math
 from pathlib import Path
 
 import msgspec
@@ -12,6 +13,7 @@ from swarmtrain.demo.report import (
     in_words,
     make_report,
     mean_bytes_up,
+    order0_loss_of,
 )
 from swarmtrain.demo.setting import Cast
 from swarmtrain.demo.story import Facts, Killed
@@ -171,3 +173,14 @@ def test_pairs_that_show_too_little_are_no_success():
     assert "has not fallen" in disagreement(paired(TOLD, val_loss_last=5.5))
     assert "has not fallen" in disagreement(paired(TOLD, val_loss_last=None))
     assert "how many bytes" in disagreement(paired(TOLD, bytes_up_per_peer=0))
+
+
+def test_order0_loss_is_the_add_one_cross_entropy_of_the_validation_text() -> None:
+    # a: 3 + 1 of 4 + 256, b: 1 + 1, c: never seen, 0 + 1.
+    expected = -(math.log(4 / 260) + math.log(2 / 260) + math.log(1 / 260)) / 3
+    assert order0_loss_of(b"aaab", b"abc") == pytest.approx(expected)
+
+
+def test_order0_loss_of_python_source_is_far_below_uniform_bytes() -> None:
+    source = Path(__file__).read_bytes()
+    assert 2.5 < order0_loss_of(source, source) < 3.7 < math.log(256)

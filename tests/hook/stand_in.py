@@ -13,7 +13,7 @@ class StandIn:
     """Takes the place of session, driver and membership, and remembers what it was told."""
 
     def __init__(self) -> None:
-        self.driver = self
+        self.driver = self.thread = self.shell = self
         self.op = 3
         self.root = b"\xab"
         self.is_finished = False

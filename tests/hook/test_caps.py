@@ -6,6 +6,7 @@ from torch import nn
 
 import swarmtrain
 from swarmtrain.config.caps import NO_CAPS, Caps
+from swarmtrain.config.options import JoinOptions
 from swarmtrain.foundation.errors import UserError
 from swarmtrain.peer.membership import Membership
 from swarmtrain_transport.credentials.invite import Invite
@@ -22,8 +23,8 @@ def caps_at_the_door(monkeypatch):
     """Note the caps that the membership would come in with; nobody is there to let it in."""
     found: list[Caps] = []
 
-    def enter(*_: object, caps: Caps, **__: object) -> None:
-        found.append(caps)
+    def enter(options: JoinOptions, **_: object) -> None:
+        found.append(options.caps)
         raise Knocked
 
     monkeypatch.setattr(Membership, "enter", enter)

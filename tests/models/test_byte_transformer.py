@@ -5,6 +5,7 @@ import torch
 import torch.nn.functional as F
 
 from swarmtrain.config.settings import ModelSection
+from swarmtrain.models.build import counted_kind
 from swarmtrain.models.byte_transformer import ByteTransformer, build_model
 
 SMALL = ModelSection(layers=2, width=16, heads=2, context=12)
@@ -94,7 +95,6 @@ def test_more_bytes_than_the_context_are_refused() -> None:
     [
         (ModelSection(width=20, heads=4), "multiple of 2 x heads"),
         (ModelSection(layers=0), "at least 1"),
-        (ModelSection(kind="custom"), "hook"),
     ],
 )
 def test_sizes_that_do_not_fit_are_refused_with_their_key(
@@ -102,3 +102,8 @@ def test_sizes_that_do_not_fit_are_refused_with_their_key(
 ) -> None:
     with pytest.raises(ValueError, match=words):
         build_model(section, seed=0)
+
+
+def test_a_model_that_peers_bring_is_not_made_here() -> None:
+    with pytest.raises(ValueError, match="brought by a Python hook"):
+        counted_kind(ModelSection(kind="custom"))

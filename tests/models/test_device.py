@@ -42,8 +42,9 @@ def test_a_card_that_is_not_there_is_told_with_what_is() -> None:
 def test_a_trainer_on_a_device_that_is_not_there_says_so() -> None:
     with pytest.raises(UserError, match="There is no device cuda:99"):
         BuiltinTrainer(
-            RunConfig(run=RunSection(name="x")), validation=(), seed=1, ways=Ways(device="cuda:99")
-        )
+            RunConfig(run=RunSection(name="x")), batches=pytest.fail, validation=(), seed=1,
+            ways=Ways(device="cuda:99"),
+        )  # fmt: skip
 
 
 def test_parameters_of_any_float_type_and_order_in_memory_are_read_and_written() -> None:

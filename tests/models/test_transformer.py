@@ -14,7 +14,7 @@ from swarmtrain.config.built_in import (
 )
 from swarmtrain.config.settings import ModelSection
 from swarmtrain.config.stages import built_in_costs
-from swarmtrain.models.cache import KeyValues
+from swarmtrain.models.decoder import KeyValues
 from swarmtrain.models.tensors import Layout
 from swarmtrain.models.transformer import Transformer, build_model, initial_values
 from swarmtrain.pipeline.blocks import build, built_in

@@ -96,7 +96,7 @@ class Training:
         self.loss = 1.0
         self.is_gone = self.is_over = False
         self.error: BaseException | None = None
-        self.inbox = self
+        self.inbox = self.shell = self
         self.is_connected, self.is_exchanging, self.num_others = True, False, 1
         self.wishes = Wishes(lambda: crowd.now_s)
         self.items: deque[Any] = deque()

@@ -23,6 +23,7 @@ class Thread(PeerThread):
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch, *items: Any) -> None:
         self.inbox: Any = self
+        self.shell: Any = self
         self.items, self.said, self.now_s, self.num_told = [*items], [], 0.0, 0
         monkeypatch.setattr(network, "time", SimpleNamespace(monotonic=lambda: self.now_s))
 

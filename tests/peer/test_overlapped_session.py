@@ -77,6 +77,7 @@ class Network:
 
     def __init__(self) -> None:
         self.inbox: queue.SimpleQueue[Any] = queue.SimpleQueue()
+        self.shell = self
         self.wishes = Wishes(time.monotonic)
 
     def machine(self, action: Any) -> None:

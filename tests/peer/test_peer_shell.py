@@ -8,6 +8,7 @@ import socket
 
 import pytest
 
+from swarmtrain.config.options import Endpoint, JoinOptions
 from swarmtrain.config.settings import DataSection, ModelSection, RunConfig, RunSection
 from swarmtrain.coordinator.disk.store import Store
 from swarmtrain.coordinator.service import serve
@@ -23,6 +24,10 @@ from swarmtrain_transport.errors import RemoteFault
 from swarmtrain_transport.hashing import content_hash
 
 INVITE = Invite("127.0.0.1", 8400, "run", bytes(32), bytes(16))
+
+
+def options_of(invite: Invite) -> JoinOptions:
+    return JoinOptions(invite, "otter", Endpoint("127.0.0.1", 0), ())
 
 
 @pytest.mark.parametrize(
@@ -47,7 +52,7 @@ def test_whatever_an_event_raises_ends_the_peer_and_the_trainer_hears_it_once(
         storage = PeerStorage(tmp_path)
         identity = Identity.create()
         shell = PeerShell(
-            INVITE, storage, identity, "otter", to_trainer=heard.append, rng=random.Random(0)
+            options_of(INVITE), storage, identity, to_trainer=heard.append, rng=random.Random(0)
         )
         shell._participant = object()
         shell.machine(event)
@@ -90,15 +95,14 @@ def test_who_was_in_a_run_that_is_finished_does_not_wait_for_its_coordinator(tmp
                 storage.append_records(records)
             with contextlib.closing(PeerStorage(tmp_path / "peer")) as storage:
                 shell = PeerShell(
-                    invite,
+                    options_of(invite),
                     storage,
                     Identity.create(),
-                    "otter",
                     to_trainer=lambda heard: None,
                     rng=random.Random(0),
                 )
                 async with asyncio.timeout(20):
-                    await shell.run("127.0.0.1", 0)
+                    await shell.run()
 
     with pytest.raises(UserError) as told:
         asyncio.run(main())
@@ -113,7 +117,7 @@ def test_what_the_machine_asks_to_keep_lies_with_its_group(tmp_path):
     async def main():
         with contextlib.closing(PeerStorage(tmp_path)) as storage:
             shell = PeerShell(
-                INVITE, storage, Identity.create(), "otter", to_trainer=lambda heard: None,
+                options_of(INVITE), storage, Identity.create(), to_trainer=lambda heard: None,
                 rng=random.Random(0),
             )  # fmt: skip
             shell._link = object()

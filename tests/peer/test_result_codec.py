@@ -11,7 +11,7 @@ from swarmtrain.peer.arithmetic import (
     TensorContribution,
     decode_result,
 )
-from swarmtrain.peer.seeds import rounding_seed
+from swarmtrain.peer.training.own_work import rounding_seed
 from swarmtrain_optimizers.codec_facts import facts_of
 from swarmtrain_optimizers.codecs import codec_named
 from swarmtrain_transport.arithmetic import Window

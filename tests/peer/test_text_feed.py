@@ -11,7 +11,6 @@ from swarmtrain.foundation.errors import UserError
 from swarmtrain.peer.network.control import CoordinatorUnreachable
 from swarmtrain.peer.network.text_download import not_as_named, not_given
 from swarmtrain.peer.training.reading import Reader
-from swarmtrain.peer.training.text import TextFeed
 from swarmtrain_transport.wire.messages import Leased, LeaseGrant, LeaseRequest
 
 PIECES = {bytes([number]) * 32: bytes([number]) * 100 for number in range(4)}
@@ -43,26 +42,29 @@ def granted(*pieces: bytes, turn: int = 0) -> LeaseGrant:
     return LeaseGrant(tuple(Leased(piece, turn) for piece in pieces), (JUDGE,))
 
 
-def filled(feed: TextFeed | Reader, shell: Any, grant: LeaseGrant) -> None:
-    asyncio.run(feed.fill(shell, grant))
+def reader_of(config: RunConfig, place: Path, said: list[LeaseRequest], data: str = "") -> Reader:
+    return Reader(config, place, batch=4, seed=1, send=said.append, data=data)
+
+
+def filled(reader: Reader, shell: Any, grant: LeaseGrant) -> None:
+    asyncio.run(reader.fill(shell, grant))
 
 
 def test_pieces_that_are_held_already_do_not_travel_again(tmp_path: Path):
-    feed, shell = TextFeed(config_of("text"), tmp_path), Shell()
+    feed, shell = reader_of(config_of("text"), tmp_path, []), Shell()
     one, two, three, _ = PIECES
     filled(feed, shell, granted(one, two))
     filled(feed, shell, granted(two, three))
     assert shell.asked == [JUDGE, one, two, three]
-    train = feed.take_train()
-    assert train == {Leased(two, 0): PIECES[two], Leased(three, 0): PIECES[three]}
-    assert feed.take_train() is None and feed.validation == (b"judged" * 20,)
+    assert feed._delivery == {Leased(two, 0): PIECES[two], Leased(three, 0): PIECES[three]}
+    assert feed.has_text and feed._delivery is None and feed.validation == (b"judged" * 20,)
 
 
 def test_a_piece_that_is_not_to_be_had_is_left_out_unless_it_is_the_only_one(tmp_path: Path):
     one, two, *_ = PIECES
-    feed = TextFeed(config_of("text"), tmp_path)
+    feed = reader_of(config_of("text"), tmp_path, [])
     filled(feed, Shell(one), granted(one, two))
-    assert list(feed.take_train() or ()) == [Leased(two, 0)]
+    assert list(feed._delivery or ()) == [Leased(two, 0)]
     with pytest.raises(UserError, match="SWT-E501"):
         filled(feed, Shell(one), granted(one))
     with pytest.raises(UserError, match="SWT-E802"):
@@ -83,7 +85,7 @@ def test_a_piece_with_tokens_that_the_model_does_not_know_is_refused(
         async def fetch_piece(self, digest: bytes, **options: int) -> bytes:
             return token.to_bytes(2, "little") * 20
 
-    feed = TextFeed(config, tmp_path)
+    feed = reader_of(config, tmp_path, [])
     if is_known:
         filled(feed, Ids(), granted(b"p" * 32))
         return
@@ -94,27 +96,25 @@ def test_a_piece_with_tokens_that_the_model_does_not_know_is_refused(
 def test_of_own_text_nothing_is_sent_and_its_leases_are_counted_here(tmp_path: Path):
     (tmp_path / "mine.txt").write_text("".join(f"line {n}\n" for n in range(2000)))
     config, said = config_of("own"), []
-    feed = TextFeed(config, tmp_path, str(tmp_path / "mine.txt"), lambda line: None)
-    reader = Reader(config, feed, batch=4, seed=1, send=said.append)
+    reader = reader_of(config, tmp_path, said, str(tmp_path / "mine.txt"))
     shell = Shell()
     reader.ask()
     for _ in range(3):
-        filled(feed, shell, LeaseGrant((), ()))
+        filled(reader, shell, LeaseGrant((), ()))
         assert reader.has_text
         for _ in range(5):
             reader.next_batch()
         reader.ask()
     assert not shell.asked and set(said) == {LeaseRequest(1)}
-    assert feed.validation
+    assert reader.validation
 
 
 def test_a_reader_asks_once_before_its_text_is_read_and_again_after_a_failure(tmp_path: Path):
     config, said = config_of("text"), []
-    feed = TextFeed(config, tmp_path)
-    reader = Reader(config, feed, batch=4, seed=1, send=said.append)
+    reader = reader_of(config, tmp_path, said)
     assert not reader.has_text
     reader.ask()
-    filled(feed, Shell(), granted(*list(PIECES)[:2]))
+    filled(reader, Shell(), granted(*list(PIECES)[:2]))
     for _ in range(6):
         reader.next_batch()
     assert len(said) == 2 and said[0] == LeaseRequest(2)

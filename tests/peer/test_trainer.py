@@ -1,6 +1,4 @@
 import math
-from collections.abc import Sequence
-from dataclasses import dataclass, field
 
 import msgspec
 import pytest
@@ -14,7 +12,8 @@ from swarmtrain.config.settings import (
     RunConfig,
     RunSection,
 )
-from swarmtrain.peer.training.trainer import BuiltinTrainer, NoTrainingText
+from swarmtrain.data.batches import Batch, ByteStream
+from swarmtrain.peer.training.trainer import BuiltinTrainer
 
 TEXT = b"for index in range(10):\n    print(index)\n" * 20
 CONFIG = RunConfig(
@@ -26,25 +25,9 @@ CONFIG = RunConfig(
 )
 
 
-@dataclass
-class Leases:
-    """Pieces that arrive between steps, each given once."""
-
-    waiting: list[Sequence[bytes]] = field(default_factory=list)
-
-    def __call__(self) -> Sequence[bytes] | None:
-        return self.waiting.pop(0) if self.waiting else None
-
-
-def trainer(
-    seed: int = 1, leases: Leases | None = None, config: RunConfig = CONFIG
-) -> BuiltinTrainer:
-    return BuiltinTrainer(
-        config,
-        take_pieces=Leases([[TEXT]]) if leases is None else leases,
-        validation=[TEXT],
-        seed=seed,
-    )
+def trainer(seed: int = 1, config: RunConfig = CONFIG) -> BuiltinTrainer:
+    batches = ByteStream.of(config, [TEXT], seed).next_batch
+    return BuiltinTrainer(config, batches=batches, validation=[TEXT], seed=seed)
 
 
 def test_the_same_seeds_give_the_same_bits_after_ten_steps() -> None:
@@ -149,20 +132,13 @@ def test_a_joiner_ramps_up_to_the_rate_of_the_others() -> None:
     assert joiner.step == 15
 
 
-def test_a_new_lease_replaces_the_text_between_two_steps() -> None:
-    leases = Leases([[TEXT], [b"\x07" * 100]])
-    peer = trainer(leases=leases)
-    peer.inner_step()
-    for _ in range(30):
-        peer.inner_step()
-    assert leases.waiting == []
-    assert peer.model(torch.tensor([[7]])).argmax().item() == 7
+def test_a_step_without_text_changes_nothing() -> None:
+    def batches() -> Batch:
+        raise ValueError("no text")
 
-
-def test_a_step_without_text_is_refused_and_changes_nothing() -> None:
-    peer = trainer(leases=Leases())
+    peer = BuiltinTrainer(CONFIG, batches=batches, validation=[], seed=1)
     before = peer.read_weights()
-    with pytest.raises(NoTrainingText, match="first lease"):
+    with pytest.raises(ValueError, match="no text"):
         peer.inner_step()
     assert torch.equal(peer.read_weights(), before)
     assert (peer.step, peer.num_samples) == (0, 0)
@@ -176,7 +152,7 @@ def test_windows_and_bytes_are_counted() -> None:
 
 
 def test_validation_text_may_come_after_the_start() -> None:
-    peer = BuiltinTrainer(CONFIG, take_pieces=Leases(), validation=[], seed=1)
+    peer = BuiltinTrainer(CONFIG, batches=pytest.fail, validation=[], seed=1)
     with pytest.raises(ValueError, match="use_validation"):
         peer.evaluate()
     peer.use_validation([TEXT])

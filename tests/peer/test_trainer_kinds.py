@@ -8,6 +8,7 @@ from torch import Tensor, nn
 
 from swarmtrain.config.options import MICRO_BATCH_AUTO, Ways
 from swarmtrain.config.settings import InnerSection, ModelSection, RunConfig, RunSection
+from swarmtrain.data.batches import ByteStream
 from swarmtrain.peer.training.trainer import BuiltinTrainer, judged_windows
 
 TEXT = b"for index in range(10):\n    print(index)\n" * 20
@@ -34,9 +35,8 @@ def test_every_kind_learns_and_is_judged_without_dropout(model: ModelSection) ->
         run=RunSection(name="test", rounds=4), model=model,
         inner=InnerSection(lr=1e-2, warmup_steps=2, batch=8, accumulate=2),
     )  # fmt: skip
-    given = iter([[TEXT]])
     peer = BuiltinTrainer(
-        config, take_pieces=lambda: next(given, None), validation=[TEXT], seed=1,
+        config, batches=ByteStream.of(config, [TEXT], 1).next_batch, validation=[TEXT], seed=1,
         ways=Ways(frozenset({FACTORY})),
     )  # fmt: skip
     start = peer.read_weights()
@@ -53,7 +53,7 @@ def test_an_evaluation_that_does_not_fit_goes_by_smaller_parts(
 ) -> None:
     config = RunConfig(run=RunSection(name="test"), model=KINDS[0], inner=InnerSection(batch=8))
     peer = BuiltinTrainer(
-        config, take_pieces=lambda: None, validation=[TEXT], seed=1,
+        config, batches=pytest.fail, validation=[TEXT], seed=1,
         ways=Ways(micro_batch=MICRO_BATCH_AUTO),
     )  # fmt: skip
     expected, forward = peer.evaluate(), peer.model.forward

@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from swarmtrain.config.options import Endpoint
+from swarmtrain.config.options import Endpoint, JoinOptions
 from swarmtrain.foundation.errors import UserError
 from swarmtrain.peer.disk.storage import PeerStorage
 from swarmtrain.peer.network import whereabouts
@@ -125,9 +125,10 @@ def test_a_lookup_that_hangs_stops_nobody_else(
     def shell_of(invite: Invite, name: str, advertise: Endpoint | None = None) -> PeerShell:
         (tmp_path / name).mkdir()
         storage = PeerStorage(tmp_path / name)
+        options = JoinOptions(invite, name, Endpoint("127.0.0.1", 0), (), advertise=advertise)
         return PeerShell(
-            invite, storage, Identity.create(), name, to_trainer=lambda message: None,
-            rng=random.Random(1), advertise=advertise,
+            options, storage, Identity.create(), to_trainer=lambda message: None,
+            rng=random.Random(1),
         )  # fmt: skip
 
     async def until(condition: Callable[[], bool]) -> None:
@@ -138,10 +139,10 @@ def test_a_lookup_that_hangs_stops_nobody_else(
         async with living(tmp_path / "coordinator") as life:
             slow = shell_of(life.invite, "slow", Endpoint(NAME, 4242))
             quick = [shell_of(life.invite, name) for name in ("ada", "ben")]
-            running = [asyncio.create_task(slow.run("127.0.0.1", 0))]
+            running = [asyncio.create_task(slow.run())]
             try:
                 await until(asked.is_set)
-                running += [asyncio.create_task(each.run("127.0.0.1", 0)) for each in quick]
+                running += [asyncio.create_task(each.run()) for each in quick]
                 await until(lambda: all(each.num_others == 1 for each in quick))
                 assert not slow.is_connected and not answered.is_set()
                 answered.set()

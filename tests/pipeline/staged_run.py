@@ -12,6 +12,7 @@ from typing import Any
 
 from msgspec.structs import replace
 
+from swarmtrain.config.options import Endpoint, JoinOptions
 from swarmtrain.config.settings import (
     CheckpointSection,
     ExchangeSection,
@@ -136,9 +137,8 @@ class Peer:
         try:
             brings = self._own.brings if self._own else Brings(model=BUILT_IN, data=LEASED)
             brings = replace(brings, span=self._span, disk_bytes=DISK_BYTES)
-            membership = Membership.enter(
-                self._invite, [self._place], "", "127.0.0.1", 0, brings=brings
-            )
+            options = JoinOptions(self._invite, "", Endpoint("127.0.0.1", 0), (self._place,))
+            membership = Membership.enter(options, brings=brings)
             try:
                 telling = Telling(lambda line: None, self._tell)
                 self.peer = StagedPeer(membership, 1, telling, own=self._own)

@@ -54,7 +54,7 @@ def wait_for(is_so: Callable[[], bool]) -> None:
 
 
 def places_of(peer: Peer) -> Places:
-    return peer.peer.membership.thread._shell._stages.peer.places
+    return peer.peer.membership.thread.shell._stages.peer.places
 
 
 def assert_ended(peers: list[Peer], *, own_states: bool = False) -> None:

@@ -33,7 +33,7 @@ def test_a_peer_makes_what_the_coordinator_has_worked_out(stages: int | tuple[st
 
 
 def test_a_model_in_one_piece_is_one_stage_with_its_own_layout() -> None:
-    whole = ByteTransformer(layers=4, width=32, heads=2, context=16)
+    whole = ByteTransformer(config_of(1).model)
     assert stage_layouts(config_of(1)) == (Layout.of(whole, 64).digest,)
 
 

@@ -27,6 +27,7 @@ class Stage:
         self.delay = self.left = delay
         self.driver = SimpleNamespace(op=4, is_waiting=False)
         self.is_finished = self.is_lonely = False
+        self.machine = self
         self.told: list[Any] = []
         self._planned = planned
         self.is_leaving = False
@@ -55,7 +56,7 @@ class Stage:
             self.driver.is_waiting = False
             self.told.append("back")
 
-    def hear(self, outcome: OpSkipped) -> None:
+    def heard(self, outcome: OpSkipped) -> None:
         self.told.append("heard")
 
     def stepped_elsewhere(self) -> None:
@@ -75,7 +76,10 @@ def training(
 ) -> tuple[StageTraining, Stage, queue.SimpleQueue[Any], Any]:
     inbox: queue.SimpleQueue[Any] = queue.SimpleQueue()
     thread: Any = SimpleNamespace(
-        inbox=inbox, note=lambda note: None, call=lambda action: None, turns=()
+        inbox=inbox,
+        note=lambda note: None,
+        call=lambda action: None,
+        shell=SimpleNamespace(turns=()),
     )
     trainer: Any = SimpleNamespace(
         tokens=Counter(), loss=(0.0, 0), num_steps=Counter(), is_midway=False,
@@ -233,7 +237,7 @@ def test_a_round_of_a_turned_subspace_waits_for_the_ledger_s_word():
 
     def heard(training: Any) -> Any:
         assert not begun
-        made._thread.turns = (Turn(1, ()),)
+        made._thread.shell.turns = (Turn(1, ()),)
         return lambda now_s: None
 
     inbox.put(heard)

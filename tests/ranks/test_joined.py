@@ -24,7 +24,7 @@ def test_bytes_of_all_ranks_are_those_of_one(codec):
     window = Window(codec, BLOCK, -60, 0)
     vector = torch.zeros(places.padded)
     vector[: places.num_values] = torch.randn(8000, generator=torch.Generator().manual_seed(2))
-    own = [torch.zeros(places.own_padded(rank)) for rank in range(2)]
+    own = [torch.zeros(places.own_range(rank, 0, places.padded)[1]) for rank in range(2)]
     runs = places.owned
     assert len(runs.start) > 20
     for start, stop, rank, at in zip(runs.start, runs.stop, runs.rank, runs.offset, strict=True):

@@ -5,6 +5,7 @@ import pytest
 import torch
 from torch import nn
 
+from swarmtrain.data import clusters
 from swarmtrain.data.clusters import BUCKETS, Router
 from swarmtrain.trained.mixture import Mixture
 
@@ -23,8 +24,8 @@ class Says(nn.Module):
 
 
 def router_of(*texts):
-    plain = Router(np.ones(BUCKETS, np.float32), np.zeros((1, BUCKETS), np.float32))
-    return Router(plain.rarity, np.stack([plain._point(text) for text in texts]))
+    rarity = np.ones(BUCKETS, np.float32)
+    return Router(rarity, np.stack([clusters._point(text, rarity) for text in texts]))
 
 
 def tokens(*texts):

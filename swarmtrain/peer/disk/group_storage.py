@@ -10,10 +10,11 @@ import errno
 import shutil
 import sys
 from collections.abc import Iterable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 import msgpack
+import msgspec
 
 from swarmtrain.foundation import atomic_file, regular_file
 from swarmtrain.foundation.errors import UserError, disk_full, translate
@@ -65,7 +66,7 @@ class GroupStorage:
 
     Raises:
         UserError: SWT-E401, the disk is full; E403, a folder or a file cannot be made or used. Each
-            method raises it, too.
+            method raises it, too, and then all that was there is intact.
     """
 
     def __init__(self, directory: Path, group: int) -> None:
@@ -76,11 +77,7 @@ class GroupStorage:
             (self.directory / "results").mkdir(parents=True, exist_ok=True)
 
     def keep_run(self, canonical: bytes) -> None:
-        """Keep the run file as the coordinator sent it: that of all groups, with the first one.
-
-        Raises:
-            UserError: SWT-E401, the disk is full.
-        """
+        """Keep the run file as the coordinator sent it: that of all groups, with the first one."""
         path = self.directory / RUN_FILE
         with telling(self.directory):
             is_kept = path.exists() and path.read_bytes() == canonical
@@ -89,11 +86,7 @@ class GroupStorage:
 
     def keep_result(self, result: OpResult) -> None:
         """Keep a committed result; the oldest goes when there are too many. Of a pair op that is
-        the partner's half, and the link of this peer's chain beside it.
-
-        Raises:
-            UserError: SWT-E401, the disk is full; older results are intact.
-        """
+        the partner's half, and the link of this peer's chain beside it."""
         is_half = result.kind == PAIR
         self.forget_results(result.op - (_HALVES_MAX if is_half else _RESULT_FILES_MAX))
         if not result.slices:
@@ -105,11 +98,7 @@ class GroupStorage:
             self._forget(range(result.op - COMMITS_KEPT + 1), _LINK)
 
     def keep_own(self, data: Iterable[Buffer]) -> None:
-        """Keep what is this peer's own beside its newest checkpoint.
-
-        Raises:
-            UserError: SWT-E401, the disk is full; what was kept before is intact.
-        """
+        """Keep what is this peer's own beside its newest checkpoint."""
         write(self.directory / OWN_FILE, data)
 
     def own(self) -> bytes | None:
@@ -121,11 +110,7 @@ class GroupStorage:
                 return None
 
     def keep_proof(self, op: int, data: bytes) -> None:
-        """Keep the proof of somebody's wrong sum.
-
-        Raises:
-            UserError: SWT-E401, the disk is full.
-        """
+        """Keep the proof of somebody's wrong sum."""
         folder = self.directory / PROOFS
         with telling(self.directory):
             folder.mkdir(exist_ok=True)
@@ -160,11 +145,7 @@ class GroupStorage:
     # ---- a download of the run's state, for the case that this process does not live to end it
 
     def begin_download(self, manifest: StateManifest) -> None:
-        """A state is being fetched: keep its manifest, and of kept chunks only those it needs.
-
-        Raises:
-            UserError: SWT-E401, the disk is full.
-        """
+        """A state is being fetched: keep its manifest, and of kept chunks only those it needs."""
         folder = self.directory / DOWNLOAD
         with telling(self.directory):
             folder.mkdir(exist_ok=True)
@@ -175,11 +156,7 @@ class GroupStorage:
         write(folder / _MANIFEST, manifest.to_bytes())
 
     def keep_chunk(self, digest: bytes, data: bytes) -> None:
-        """Keep a verified chunk.
-
-        Raises:
-            UserError: SWT-E401, the disk is full; chunks kept before are intact.
-        """
+        """Keep a verified chunk."""
         # Thousands come in a row, on the network's thread, and are checked when they are read.
         write(self.directory / DOWNLOAD / f"{digest.hex()}.chunk", data, sync=False)
 
@@ -278,15 +255,9 @@ def _bin_header(size: int) -> bytes:
 
 def parse_result(data: bytes) -> list[list[bytes]] | None:
     """Read a result from a file's bytes, whatever they are; None if they hold none."""
-    try:
-        slices = msgpack.unpackb(data, max_ext_len=0, strict_map_key=False)
-    except (ValueError, TypeError, RecursionError, msgpack.UnpackException):
-        return None
-    if not isinstance(slices, list) or not all(isinstance(chunks, list) for chunks in slices):
-        return None
-    if not all(isinstance(chunk, bytes) for chunks in slices for chunk in chunks):
-        return None
-    return slices
+    with suppress(msgspec.DecodeError):
+        return msgspec.msgpack.decode(data, type=list[list[bytes]])
+    return None
 
 
 @contextmanager

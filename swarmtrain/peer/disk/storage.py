@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import IO
 from weakref import WeakSet
 
-import msgpack
+import msgspec
 
 from swarmtrain.config import file as config_file
 from swarmtrain.foundation import dirs, regular_file
@@ -135,7 +135,7 @@ class PeerStorage:
             UserError: SWT-E401, the disk is full; what was there is intact.
         """
         raw = [run.to_bytes(), snapshot.to_bytes(), image]
-        write(self.directory / IMAGE_FILE, msgpack.packb(raw))
+        write(self.directory / IMAGE_FILE, msgspec.msgpack.encode(raw))
         with telling(self.directory):
             if frees:
                 self.ledger.keep_only([(0, 1), (snapshot.index, self.ledger.ranges[-1][1])])
@@ -179,9 +179,10 @@ def _begins(
 ) -> Beginning | None:
     """The SNAPSHOT whose image lies in this file, if a copy with these ranges begins with it."""
     try:
-        run, snapshot, image = msgpack.unpackb(regular_file.read(path, _IMAGE_FILE_BYTES_MAX))
-        return beginning_of((run, snapshot, image), ranges, read) if ranges else None
-    except (OSError, ValueError, TypeError, RecursionError, msgpack.UnpackException):
+        data = regular_file.read(path, _IMAGE_FILE_BYTES_MAX)
+        raw = msgspec.msgpack.decode(data, type=tuple[bytes, bytes, bytes])
+        return beginning_of(raw, ranges, read) if ranges else None
+    except (OSError, ValueError, msgspec.DecodeError):
         return None
 
 

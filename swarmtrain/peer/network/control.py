@@ -343,7 +343,7 @@ class ControlClient:
         wrong_keys = 0
         while not self._closing.is_set():
             if self._prepare is not None:
-                await self._unless_closing(self._prepare())
+                await _until(self._prepare(), self._closing)
             try:
                 await self._one_connection(session)
                 wrong_keys = 0
@@ -364,20 +364,13 @@ class ControlClient:
                     cause = None if isinstance(failed, ProxyFailed) else exc
                     raise CoordinatorUnreachable(*await self._seen(error)) from cause
             self._turn()
-            await self._unless_closing(self._rest())
+            await _until(self._rest(), self._closing)
 
     async def _rest(self) -> None:
         """Pause before the next try, until something has changed."""
-        pausing = asyncio.ensure_future(self._pause(self._trying.pause_s()))
-        hurried = asyncio.create_task(self._hurried.wait())
         try:
-            await asyncio.wait([pausing, hurried], return_when=asyncio.FIRST_COMPLETED)
-            if pausing.done():
-                pausing.result()
+            await _until(self._pause(self._trying.pause_s()), self._hurried)
         finally:
-            for wait in (pausing, hurried):
-                wait.cancel()
-            await asyncio.gather(pausing, hurried, return_exceptions=True)
             self._hurried.clear()
 
     async def _one_connection(self, session: aiohttp.ClientSession) -> None:
@@ -520,19 +513,6 @@ class ControlClient:
         if self._patience is not None and not self._patience.expired():
             self._patience.reschedule(asyncio.get_running_loop().time())
 
-    async def _unless_closing(self, work: Awaitable[None]) -> None:
-        """Wait for the work's end, or until `close` is called; what the work raises is raised."""
-        working = asyncio.ensure_future(work)
-        waits = [working, asyncio.create_task(self._closing.wait())]
-        try:
-            await asyncio.wait(waits, return_when=asyncio.FIRST_COMPLETED)
-            if working.done():
-                working.result()
-        finally:
-            for wait in waits:
-                wait.cancel()
-            await asyncio.gather(*waits, return_exceptions=True)
-
     def _by_proxy(self, error: Exception) -> Exception:
         """The error as the proxy's, if it is."""
         if self._proxy is None:
@@ -552,3 +532,17 @@ class ControlClient:
     def _unreachable(self, tries: int, seconds: float) -> CoordinatorUnreachable:
         base = coordinator_unreachable(self._invite.host, self._invite.port, tries, seconds)
         return CoordinatorUnreachable(base.code, base.what, base.meaning, base.remedy)
+
+
+async def _until(work: Awaitable[None], event: asyncio.Event) -> None:
+    """Wait for the work's end, or for the event; what the work raises is raised."""
+    working = asyncio.ensure_future(work)
+    waits = [working, asyncio.create_task(event.wait())]
+    try:
+        await asyncio.wait(waits, return_when=asyncio.FIRST_COMPLETED)
+        if working.done():
+            working.result()
+    finally:
+        for wait in waits:
+            wait.cancel()
+        await asyncio.gather(*waits, return_exceptions=True)

@@ -11,9 +11,8 @@ import socket
 from collections.abc import Awaitable, Callable, Collection
 from functools import partial
 
-import psutil
-
 from swarmtrain.peer.network.proxy import connect_through, proxy_for
+from swarmtrain.peer.network.steadiness import interfaces
 from swarmtrain.peer.network.ways_told import WaysTold
 from swarmtrain_transport import limits
 from swarmtrain_transport.links.dialler import Dialler, Endpoint
@@ -160,7 +159,7 @@ class Meetings:
 
 def lan_places(host: str, port: int) -> tuple[Place, ...]:
     """Addresses of this machine by which it may be dialled at a port that listens on `host`."""
-    return tuple(Place(LAN, one, port) for one in own_hosts(host, _interfaces()))
+    return tuple(Place(LAN, one, port) for one in own_hosts(host, interfaces()))
 
 
 def own_hosts(host: str, found: Collection[str]) -> list[str]:
@@ -179,14 +178,6 @@ def own_hosts(host: str, found: Collection[str]) -> list[str]:
         for one, text in parsed
         if not (one.is_loopback or one.is_link_local) and (one.version == 4 or host != "0.0.0.0")
     ]
-
-
-def _interfaces() -> list[str]:
-    kinds = (socket.AF_INET, socket.AF_INET6)
-    return [
-        one.address for all_of in psutil.net_if_addrs().values() for one in all_of
-        if one.family in kinds
-    ]  # fmt: skip
 
 
 def _by_proxy(there: Endpoint) -> Callable[[], Awaitable[socket.socket]] | None:

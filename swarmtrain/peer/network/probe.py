@@ -12,7 +12,6 @@ import re
 import socket
 import ssl
 import time
-from collections.abc import Callable
 from dataclasses import dataclass
 from email.utils import parsedate_to_datetime
 
@@ -55,15 +54,12 @@ class Probe:
     fault: UserError | None = None
 
 
-async def probe(
-    invite: Invite, proxy: Proxy | None, *, wall_clock: Callable[[], float] = time.time
-) -> Probe:
+async def probe(invite: Invite, proxy: Proxy | None) -> Probe:
     """Look at the coordinator of an invite; nothing is raised.
 
     Args:
         invite: invite with the address and the hash of the certificate.
         proxy: the way to it.
-        wall_clock: seconds since 1970.
     """
     found = Probe()
     try:
@@ -72,7 +68,7 @@ async def probe(
         began_s = time.perf_counter()
         connection = await _connect(invite, proxy)
         found.connect_s = time.perf_counter() - began_s
-        await _ask(invite, proxy, connection, found, wall_clock)
+        await _ask(invite, proxy, connection, found)
     except UserError as fault:
         found.fault = fault
     return found
@@ -118,11 +114,7 @@ async def _connect(invite: Invite, proxy: Proxy | None) -> socket.socket:
 
 
 async def _ask(
-    invite: Invite,
-    proxy: Proxy | None,
-    connection: socket.socket,
-    found: Probe,
-    wall_clock: Callable[[], float],
+    invite: Invite, proxy: Proxy | None, connection: socket.socket, found: Probe
 ) -> None:
     """TLS, the certificate, and whether it is ready."""
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
@@ -153,7 +145,7 @@ async def _ask(
     status, date = _STATUS.match(head), _DATE.search(head)
     found.is_ready = status is not None and status[1] == b"200"
     if date is not None:
-        found.ahead_s = _ahead_s(date[1].decode("ascii", "replace"), wall_clock())
+        found.ahead_s = _ahead_s(date[1].decode("ascii", "replace"), time.time())
 
 
 def _ahead_s(date: str, now_s: float) -> float | None:

@@ -17,8 +17,7 @@ from typing import Any
 
 import msgspec
 
-from swarmtrain.config.caps import NO_CAPS, Caps
-from swarmtrain.config.options import Endpoint
+from swarmtrain.config.options import Endpoint, JoinOptions
 from swarmtrain.config.owner_limits import NO_LIMITS
 from swarmtrain.credit.lifetime import Keeper
 from swarmtrain.foundation import dirs, supervisor
@@ -42,7 +41,7 @@ from swarmtrain.peer.network.stage_lane import MakePeer, StageLane
 from swarmtrain.peer.network.staged_death import FreezingLink
 from swarmtrain.peer.network.steadiness import Change, watch
 from swarmtrain.peer.network.whereabouts import Unreachable, Whereabouts
-from swarmtrain.peer.view import PeerView, TrainerNote, ended_note, view_of
+from swarmtrain.peer.view import LEFT, PeerView, TrainerNote, ended_note
 from swarmtrain.peer.wishes import Wishes
 from swarmtrain.pipeline.costs import span_words
 from swarmtrain.pipeline.stage_peer import End, Part
@@ -52,7 +51,6 @@ from swarmtrain_transport import actions as do
 from swarmtrain_transport import limits
 from swarmtrain_transport.blocks.retention import Retention
 from swarmtrain_transport.credentials.identity import Identity, verify
-from swarmtrain_transport.credentials.invite import Invite
 from swarmtrain_transport.errors import RemoteFault, TransportError
 from swarmtrain_transport.links.link import Link, PeerId
 from swarmtrain_transport.links.outbox import TokenBucket
@@ -82,6 +80,9 @@ from swarmtrain_transport.wire.text_place import TextPlace
 
 GIVEN_UP = "SWT-E710"
 
+Frozen = Callable[[int, int, int], None]
+"""Hears of a rehearsed death: round, chunks sent, chunks in all."""
+
 ForTrainer = (
     Welcome | LeaseGrant | Waiting | do.LoadState | do.ApplyResult | do.OpSkipped | do.RunFinished
     | do.Moved | Part | Evaluated | Released | UserError
@@ -97,54 +98,36 @@ class PeerShell:
     """One peer's network side.
 
     Args:
-        invite: invite with the coordinator's address.
+        options: the run's invite, this peer's name, and its owner's settings of the link. A peer
+            that was in the run before waits in any case, unless the run is finished.
         storage: state directory.
         identity: keys.
-        name: shown to others.
         to_trainer: hears of what concerns training; called on this loop, must not block.
         rng: source of pauses and of the choice among equal donors.
-        advertise: address that the other peers dial, None for the listening address.
-        maps: True to ask the router to forward a port.
-        caps: limits that the link's owner sets.
-        freeze: rehearsal of a death: in which round, and who is told.
-        waits: True to wait for a coordinator that does not answer. A peer that was in the run
-            before does so in any case, unless the run is finished.
         brings: words for the door on model and data.
+        freeze: rehearsal of a death: in which round, and who is told.
         wishes: hears the owner's orders.
         loop: clock and timers; None for the running loop.
     """
 
     def __init__(
         self,
-        invite: Invite,
+        options: JoinOptions,
         storage: PeerStorage,
         identity: Identity,
-        name: str,
         *,
         to_trainer: Callable[[ForTrainer], None],
         rng: random.Random,
-        advertise: Endpoint | None = None,
-        maps: bool = False,
-        caps: Caps = NO_CAPS,
-        freeze: tuple[int, Callable[[int, int, int], None]] | None = None,
-        waits: bool = False,
         brings: Brings = UNSAID,
+        freeze: tuple[int, Frozen] | None = None,
         wishes: Wishes | None = None,
         loop: asyncio.AbstractEventLoop | None = None,
     ) -> None:
-        self._invite = invite
-        self._storage = storage
-        self._identity = identity
-        self._name = name
-        self._to_trainer = to_trainer
-        self._rng = rng
-        self._advertise = advertise
-        self._maps = maps
+        self._options, self._invite, self._limits = options, options.invite, NO_LIMITS
+        self._storage, self._identity = storage, identity
+        self._to_trainer, self._rng, self._freeze = to_trainer, rng, freeze
+        self._brings = msgspec.structs.replace(brings, run=options.invite.run)
         self._mapper: Mapper | None = None
-        self._caps, self._limits = caps, NO_LIMITS
-        self._freeze = freeze
-        self._waits = waits
-        self._brings = msgspec.structs.replace(brings, run=invite.run)
         self._note = TrainerNote()
         self.wishes = wishes or Wishes(time.monotonic)
         self._has_left = False
@@ -173,28 +156,30 @@ class PeerShell:
 
     # ---- life
 
-    async def run(self, host: str, port: int) -> None:
+    async def run(self) -> None:
         """Listen, connect, and go on until `close`.
 
         Raises:
             UserError: the coordinator cannot be reached or refuses; nothing can be listened on.
         """
+        options, caps, listen = self._options, self._options.caps, self._options.listen
         self._limits = self.wishes.read()
-        gate = TokenBucket(self._limits.caps(self._caps).down, self._now_s())
-        zmq_link = await ZmqLink.open(self._identity, host, port, self, gate)
+        gate = TokenBucket(self._limits.caps(caps).down, self._now_s())
+        zmq_link = await ZmqLink.open(self._identity, listen.host, listen.port, self, gate)
         forked.holders.add(self)
         try:
-            where = Whereabouts(self._advertise, Endpoint(host, zmq_link.address.port))
+            here = Endpoint(listen.host, zmq_link.address.port)
+            where = Whereabouts(options.advertise, here)
             self._start_machine(zmq_link, where.port, gate)
             self._meetings = Meetings(
                 self._loop, zmq_link, self._coordinator_s_end, self.send, self._name_of,
                 told=lambda: (*where.places(), *(self._mapper.places() if self._mapper else ())),
-                relay_bytes_per_s=self._caps.relay, relay_daily=self._caps.relay_daily,
+                relay_bytes_per_s=caps.relay, relay_daily=caps.relay_daily,
             )  # fmt: skip
-            if self._maps:
+            if options.maps:
                 self._mapper = Mapper(
-                    zmq_link.address.port, self._meetings.tell_places,
-                    versions=families(host, ("", "::")),
+                    here.port, self._meetings.tell_places,
+                    versions=families(here.host, ("", "::")),
                 )  # fmt: skip
                 self._mapper.start()
             self._status = StatusServer(self._storage.directory, self._view, obey=self.wishes.hear)
@@ -203,7 +188,7 @@ class PeerShell:
             view = self._participant.view
             done = min(group.committed for group in view.groups.values())
             is_over = self._storage.is_over(done, view.rounds)
-            waits = self._waits or (self._storage.ledger.num_records > 0 and not is_over)
+            waits = options.waits or (self._storage.ledger.num_records > 0 and not is_over)
             self._control = ControlClient(
                 self._invite, self._identity, self._participant.hello, self, rng=self._rng,
                 prepare=partial(where.tell, self._participant), waits=waits,
@@ -247,16 +232,17 @@ class PeerShell:
 
     def _start_machine(self, zmq_link: ZmqLink, port: int, gate: TokenBucket) -> None:
         card = Card(
-            self._identity.peer_id, os.urandom(8), self._name, self._identity.curve_key, "", port,
-            brings=self._brings,
+            self._identity.peer_id, os.urandom(8), self._options.name, self._identity.curve_key,
+            "", port, brings=self._brings,
         )  # fmt: skip
         self._zmq = zmq_link
-        self._keeper = Keeper(dirs.lifetime_dir(), self._identity.peer_id, self._name)
+        self._keeper = Keeper(dirs.lifetime_dir(), self._identity.peer_id, self._options.name)
         for run in self._storage.ledger.read(0, 1):
             self._keeper.take(run)
         self._bandwidth = Bandwidth(
-            zmq_link, self._loop, self._limits.caps(self._caps), self._storage.directory, gate
-        )
+            zmq_link, self._loop, self._limits.caps(self._options.caps),
+            self._storage.directory, gate,
+        )  # fmt: skip
         self._begin(card, self._bandwidth, self._identity.sign, verify)
 
     def _begin(self, card: Card, link: Link, sign: Sign, verify: Verify) -> None:
@@ -688,7 +674,7 @@ class PeerShell:
         if self._bandwidth is not None:
             if (limits_now := self.wishes.read()) != self._limits:
                 self._limits = limits_now
-                self._bandwidth.cap(limits_now.caps(self._caps))
+                self._bandwidth.cap(limits_now.caps(self._options.caps))
             self._bandwidth.look(participant, sum(self.bytes_moved), self._now_s())
         if control is not None:
             stats.control_bytes_in, stats.control_bytes_out = control.bytes_in, control.bytes_out
@@ -703,18 +689,39 @@ class PeerShell:
     def _view(self) -> PeerView:
         self._refresh()
         assert self._participant is not None and self._zmq is not None
-        waiting, told_s = self._waiting
-        if waiting.seen_s is not None:
-            waiting = Waiting(waiting.text, waiting.seen_s + self._now_s() - told_s)
-        return view_of(
-            self._participant, self._invite.run, self._name, is_connected=self.is_connected,
-            refused=dict(self._complaints.counts + Counter(self._zmq.stats.refused)),
-            waiting=waiting, note=self._note, limits=self._limits.in_words(self._caps),
-            has_left=self._has_left, unreachable=self._unreached.words,
+        participant, note, (waiting, told_s) = self._participant, self._note, self._waiting
+        stats, me = participant.stats, self._identity.peer_id
+        limits_now, caps = self._limits, self._limits.caps(self._options.caps)
+        seen_s = waiting.seen_s
+        return PeerView(
+            run=self._invite.run,
+            name=self._options.name,
+            peer=me.hex(),
+            state=LEFT if self._has_left and not note.result else stats.phase,
+            round=max(0, participant.applied_op),
+            step=stats.step,
+            loss=stats.loss,
+            tokens_per_s=stats.tokens_per_s,
+            tokens=stats.tokens,
+            bytes_up=stats.bytes_out + stats.control_bytes_out,
+            bytes_down=stats.bytes_in + stats.control_bytes_in,
+            state_root=participant.state_root.hex(),
+            connected=self.is_connected,
+            refused_frames=dict(self._complaints.counts + Counter(self._zmq.stats.refused)),
+            ignored_frames=dict(stats.ignored),
+            audits=dict(participant.first.audits.counts),
+            chain=participant.first.view.chains.get(me, b"").hex(),
+            waiting_for="" if self._has_left else cleaned(waiting.text),
+            waiting_seen_s=None if seen_s is None else seen_s + self._now_s() - told_s,
+            result=note.result,
+            unit=note.unit,
+            limits=limits_now.in_words(self._options.caps),
+            unreachable=self._unreached.words,
             ways=self._meetings.words() if self._meetings is not None else "",
-            paused=self.wishes.words, caps=self._limits.caps(self._caps),
+            paused=self.wishes.words,
+            caps={"up": caps.up, "down": caps.down, "daily": caps.daily},
             today=self._bandwidth.today if self._bandwidth is not None else 0,
-        )  # fmt: skip
+        )
 
 
 async def _live(pause_s: float) -> None:

@@ -78,7 +78,8 @@ class FreezingLink:
     def send(self, peer: PeerId, frame: Frame) -> bool:
         """Send as the real link does, but only the first half in the rehearsal's round."""
         plan = self._plan()
-        if plan is not None and self._is_given(plan, frame):
+        given = FrameKind.RESULT if plan is not None and plan.kind in _PUSHED else FrameKind.PART
+        if plan is not None and frame.kind is given:  # some of this peer's own contribution
             # Half of every slice, not of them all: an owner that has its part repeats no RANGES.
             if self._is_frozen or frame.chunk >= _passing(plan, frame.slice_index):
                 if plan.kind in _PUSHED:
@@ -89,10 +90,6 @@ class FreezingLink:
             return True
         return self._link.send(peer, frame)
 
-    def _is_given(self, plan: Plan, frame: Frame) -> bool:
-        """Return True if a frame carries some of this peer's own contribution."""
-        return frame.kind is (FrameKind.RESULT if plan.kind in _PUSHED else FrameKind.PART)
-
     def heard(self, frame: Frame) -> None:
         """A frame came in: does it prove that some of what was sent has arrived, and some not?"""
         exchange = self._participant.first.exchange
@@ -102,7 +99,10 @@ class FreezingLink:
         try:
             if plan.kind in _PUSHED:
                 total = num_chunks(plan, 0)
-                is_proof = frame.kind is FrameKind.GET and self._misses(frame)
+                # A receiver asks for what was held back after all that was pushed.
+                is_proof = (
+                    frame.kind is FrameKind.GET and Wanted.unpack(frame.body).digest in self._held
+                )
             else:
                 total = exchange.sender.chunks_total if exchange.sender is not None else 0
                 is_proof = frame.kind is FrameKind.RANGES and any(Ranges.unpack(frame.body).chunks)
@@ -111,11 +111,6 @@ class FreezingLink:
         if is_proof and total:
             self._is_frozen = True
             self._on_frozen(self._op, len(self._passed), total)
-
-    def _misses(self, frame: Frame) -> bool:
-        """Return True if a receiver's request is for something that was held back: it asks for that
-        after all that was pushed."""
-        return Wanted.unpack(frame.body).digest in self._held
 
     def _plan(self) -> Plan | None:
         """The plan of the rehearsal's round while that round is under way."""

@@ -130,19 +130,23 @@ async def outlive(
                 return
 
 
+def interfaces() -> list[str]:
+    """IP addresses of this machine, interface by interface."""
+    try:
+        found = psutil.net_if_addrs()
+    except OSError:  # some systems keep them to themselves
+        return []
+    return [
+        one.address.partition("%")[0]
+        for all_of in found.values()
+        for one in all_of
+        if one.family in (socket.AF_INET, socket.AF_INET6)
+    ]
+
+
 def addresses() -> frozenset[str]:
     """IP addresses of this machine, without those that reach the same cable alone."""
-    try:
-        interfaces = psutil.net_if_addrs()
-    except OSError:  # some systems keep them to themselves
-        return frozenset()
-    found = (
-        one.address.partition("%")[0]
-        for interface in interfaces.values()
-        for one in interface
-        if one.family in (socket.AF_INET, socket.AF_INET6)
-    )
-    return frozenset(one for one in found if not one.startswith(("fe80:", "169.254.")))
+    return frozenset(one for one in interfaces() if not one.startswith(("fe80:", "169.254.")))
 
 
 def _slept_s() -> float:

@@ -13,8 +13,7 @@ from collections.abc import Callable, Coroutine
 from concurrent.futures import Future
 from typing import Any, TypeVar
 
-from swarmtrain.config.caps import NO_CAPS, Caps
-from swarmtrain.config.options import Endpoint
+from swarmtrain.config.options import JoinOptions
 from swarmtrain.foundation import file_descriptors as descriptors
 from swarmtrain.foundation.errors import UserError, translate
 from swarmtrain.peer.disk.storage import PeerStorage
@@ -24,18 +23,8 @@ from swarmtrain.peer.view import TrainerNote
 from swarmtrain.peer.wishes import Wishes
 from swarmtrain_transport import limits
 from swarmtrain_transport.credentials.identity import Identity
-from swarmtrain_transport.credentials.invite import Invite
 from swarmtrain_transport.peer.participant import Actions, Participant
-from swarmtrain_transport.wire.messages import (
-    UNSAID,
-    Brings,
-    Leaving,
-    PeerMessage,
-    Released,
-    Welcome,
-)
-from swarmtrain_transport.wire.records import Turn
-from swarmtrain_transport.wire.text_place import TextPlace
+from swarmtrain_transport.wire.messages import Leaving, PeerMessage, Released, Welcome
 
 T = TypeVar("T")
 
@@ -53,56 +42,29 @@ class PeerThread:
     """A PeerShell on its own thread.
 
     Args:
-        invite: invite with the coordinator's address.
+        options: see PeerShell.
         storage: state directory.
         identity: keys.
-        name: shown to others.
-        host: address of the data lane.
-        port: port of that host, 0 for a free one.
-        advertise, maps: see PeerShell.
-        caps: see PeerShell.
-        freeze: rehearsal of a death, see PeerShell.
-        waits, brings: see PeerShell.
         make_shell: makes the network side; chaos brings one that misbehaves.
 
     Attributes:
         inbox: news for the training thread, in order.
         wishes: orders of the peer's owner.
+        shell: the network side, from `start` on; its properties may be read on any thread.
     """
 
     def __init__(
         self,
-        invite: Invite,
+        options: JoinOptions,
         storage: PeerStorage,
         identity: Identity,
-        name: str,
-        host: str,
-        port: int,
-        *,
-        advertise: Endpoint | None = None,
-        maps: bool = False,
-        caps: Caps = NO_CAPS,
-        freeze: tuple[int, Callable[[int, int, int], None]] | None = None,
-        waits: bool = False,
-        brings: Brings = UNSAID,
         make_shell: Callable[..., PeerShell] = PeerShell,
     ) -> None:
         self.inbox: queue.SimpleQueue[ForTrainer] = queue.SimpleQueue()
-        self._invite = invite
-        self._storage = storage
-        self._identity = identity
-        self._name = name
-        self._host = host
-        self._port = port
-        self._advertise = advertise
-        self._maps = maps
-        self._caps = caps
-        self._freeze = freeze
-        self._waits = waits
-        self._brings = brings
+        self._options, self._storage, self._identity = options, storage, identity
         self._make_shell = make_shell
+        self.shell: PeerShell
         self.wishes = Wishes(time.monotonic, storage.directory)
-        self._shell: PeerShell | None = None
         self._loop: asyncio.AbstractEventLoop | None = None
         self._up = threading.Event()
         self._thread = threading.Thread(target=self._main, name="swarmtrain-net", daemon=True)
@@ -127,16 +89,14 @@ class PeerThread:
             self._up.set()
 
     async def _run(self) -> None:
-        self._loop = asyncio.get_running_loop()
-        self._shell = self._make_shell(
-            self._invite, self._storage, self._identity, self._name,
-            to_trainer=self.inbox.put, rng=random.Random(), advertise=self._advertise,
-            maps=self._maps, caps=self._caps, freeze=self._freeze, waits=self._waits,
-            brings=self._brings, wishes=self.wishes,
+        self.shell = self._make_shell(
+            self._options, self._storage, self._identity,
+            to_trainer=self.inbox.put, rng=random.Random(), wishes=self.wishes,
         )  # fmt: skip
+        self._loop = asyncio.get_running_loop()
         self._up.set()
         try:
-            await self._shell.run(self._host, self._port)
+            await self.shell.run()
         finally:
             self._loop = None
 
@@ -146,50 +106,11 @@ class PeerThread:
         """Monotonic seconds, by which the training thread waits."""
         return time.monotonic()
 
-    @property
-    def is_connected(self) -> bool:
-        """True if the control lane is up."""
-        return self._shell is not None and self._shell.is_connected
-
-    @property
-    def is_exchanging(self) -> bool:
-        """True if an op that this process takes part in is under way."""
-        return self._shell is not None and self._shell.is_exchanging
-
-    def is_planned(self, op: int, group: int) -> bool:
-        """Return True if the ledger here has the PLAN of an op."""
-        return self._shell is not None and self._shell.is_planned(op, group)
-
-    def text_at(self, op: int, group: int) -> TextPlace | None:
-        """Return where the run was in its text when an op was planned, if that is known."""
-        return None if self._shell is None else self._shell.text_at(op, group)
-
-    @property
-    def num_others(self) -> int:
-        """Number of other peers in the run, as far as this one knows."""
-        return self._shell.num_others if self._shell is not None else 0
-
-    @property
-    def listening_port(self) -> int:
-        """TCP port of this process's data lane, 0 before there is one."""
-        return self._shell.listening_port if self._shell is not None else 0
-
-    @property
-    def bytes_moved(self) -> tuple[int, int]:
-        """Bytes sent and received by this process, both lanes; also after the end."""
-        return self._shell.bytes_moved if self._shell is not None else (0, 0)
-
-    @property
-    def turns(self) -> tuple[Turn, ...]:
-        """See PeerShell."""
-        return () if self._shell is None else self._shell.turns
-
     def call(self, action: Callable[[PeerShell], None]) -> None:
         """Do something on the network thread, soon; nothing if it has ended."""
-        loop, shell = self._loop, self._shell
-        if loop is not None and shell is not None:
+        if (loop := self._loop) is not None:
             try:
-                loop.call_soon_threadsafe(action, shell)
+                loop.call_soon_threadsafe(action, self.shell)
             except RuntimeError:
                 return  # the loop has just closed; whoever waits hears it through the inbox
 
@@ -251,11 +172,12 @@ class PeerThread:
             False if nobody else is known to hold it; None if the coordinator, who would know, is
             away.
         """
-        if not self.num_others:
-            return True if self.is_connected else None
+        shell = self.shell
+        if not shell.num_others:
+            return True if shell.is_connected else None
         self.send(Leaving())
         begun_s, is_told = self.clock(), False
-        while self.is_connected and self.clock() - begun_s < limits.HAND_OVER_S:
+        while shell.is_connected and self.clock() - begun_s < limits.HAND_OVER_S:
             try:
                 item = self.inbox.get(timeout=_LOOK_S)
             except queue.Empty:
@@ -270,7 +192,7 @@ class PeerThread:
             if not is_told and self.clock() - begun_s >= _MOMENT_S:
                 is_told = True
                 waits()
-        return False if self.is_connected else None
+        return False if shell.is_connected else None
 
     def leave(self, reason: str) -> None:
         """Tell the coordinator, flush, and end the thread."""

@@ -446,35 +446,31 @@ def _result_window(result: OpResult) -> Window:
     return replace(window, codec=window.result_codec)
 
 
+_SAID = (
+    "op", "chunk_values", "num_values", "replayed", "samples_before", "samples", "shares",
+    "weights", "kind",
+)  # fmt: skip
+"""Fields of a result that the other ranks are told as they are."""
+
+
 def _light(result: OpResult) -> bytes:
     """A result without its chunks."""
-    return msgspec.msgpack.encode(
-        {
-            "op": result.op,
-            "window": astuple(result.window),
-            "chunk_values": result.chunk_values,
-            "num_values": result.num_values,
-            "slices": [(one.start, one.stop, one.contributors) for one in result.slices],
-            "replayed": result.replayed,
-            "samples_before": result.samples_before,
-            "samples": result.samples,
-            "shares": result.shares,
-            "weights": result.weights,
-            "kind": result.kind,
-        }
-    )
+    slices = [(one.start, one.stop, one.contributors) for one in result.slices]
+    said = [getattr(result, name) for name in _SAID]
+    return msgspec.msgpack.encode((astuple(result.window), slices, said))
 
 
 def _from_light(data: bytes) -> OpResult:
-    said = msgspec.msgpack.decode(data)
-    slices = tuple(
-        SliceResult(start, stop, tuple(contributors), ())
-        for start, stop, contributors in said.pop("slices")
-    )
-    window, shares, weights = said.pop("window"), said.pop("shares"), said.pop("weights")
+    window, slices, said = msgspec.msgpack.decode(data)
+    # Lists have come of tuples.
+    told: dict[str, Any] = {
+        name: tuple(one) if isinstance(one, list) else one
+        for name, one in zip(_SAID, said, strict=True)
+    }
     return OpResult(
-        window=Window(*window), slices=slices, checkpoint_by=b"", evaluate_by=b"",
-        shares=tuple(shares), weights=None if weights is None else tuple(weights), **said,
+        window=Window(*window), checkpoint_by=b"", evaluate_by=b"",
+        slices=tuple(SliceResult(low, high, tuple(named), ()) for low, high, named in slices),
+        **told,
     )  # fmt: skip
 
 

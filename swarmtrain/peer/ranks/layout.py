@@ -49,7 +49,8 @@ class RankLayout:
         except NoPlace as error:
             raise _unfit(str(error)) from error
         places, me = self.places, ranks.rank
-        self.padded, self.num_values = places.own_padded(me), places.own_values(me)
+        _, self.padded = places.own_range(me, 0, places.padded)
+        _, self.num_values = places.own_range(me, 0, places.num_values)
         self.parameters = layout.parameters
         self._own = {
             spec.name: places.own_range(me, *places.range_of(index))

@@ -149,16 +149,9 @@ class Places:
         """First value of a parameter in the flat vector, and one past its last."""
         return int(self._starts[parameter]), int(self._starts[parameter + 1])
 
-    def own_padded(self, rank: int) -> int:
-        """Length of a rank's own vector."""
-        return self.own_range(rank, 0, self.padded)[1]
-
-    def own_values(self, rank: int) -> int:
-        """Length of a rank's own vector without the padding, which is the end of one of them."""
-        return self.own_range(rank, 0, self.num_values)[1]
-
     def own_range(self, rank: int, start: int, stop: int) -> tuple[int, int]:
-        """The part [low, high) of a rank's own vector with all that it has of [start, stop)."""
+        """The part [low, high) of a rank's own vector with all that it has of [start, stop). The
+        padding is the end of one of them."""
         starts, stops, offsets = self._own_runs[rank]
 
         def place(value: int) -> int:

@@ -19,8 +19,8 @@ from swarmtrain.peer.arithmetic import (
     decode_result,
     mean_of,
 )
-from swarmtrain.peer.training.ahead import Known
 from swarmtrain.peer.training.own_work import (
+    Known,
     OwnContribution,
     OwnPart,
     decoded_own,

@@ -15,10 +15,9 @@ from collections import deque
 from dataclasses import dataclass
 from typing import Protocol
 
-from swarmtrain.peer.training.ahead import Known
 from swarmtrain.peer.training.meter import Pace
-from swarmtrain.peer.training.own_work import OwnPart
-from swarmtrain.peer.training.rounds import RoundReport, Standing, report_of
+from swarmtrain.peer.training.own_work import Known, OwnPart
+from swarmtrain.peer.training.rounds import RoundReport
 from swarmtrain_transport import actions as do
 from swarmtrain_transport.blocks.manifest import StateManifest
 from swarmtrain_transport.blocks.retention import Piece
@@ -54,10 +53,16 @@ class Image(Protocol):
         """Bytes of the state, if others may have them."""
 
 
-class Trainee(Standing, Protocol):
+class Trainee(Protocol):
     """A task that takes part in ops: a `Driver`, or an average without a model."""
 
     op: int
+    included: bool
+    is_alone: bool
+
+    @property
+    def is_paired(self) -> bool:
+        """True if ops go by pairs."""
 
     @property
     def is_waiting(self) -> bool:
@@ -383,12 +388,26 @@ class TrainingMachine:
         image = driver.end_op(result)
         driver.keep_pace(self._pace.steps_per_s, result.fastest_steps_per_s)
         self._round_ended = not driver.is_waiting
-        report = report_of(result, driver, took_part=took_part, me=self._me)
+        report = self._report(result, took_part=took_part)
         # Where every step is a round, evaluating each would cost more than training.
         is_judged = self._steps_per_round > 1 or result.op % _JUDGED_STEPS == 0
         judged = (Evaluate(result.op),) if result.evaluate_by == self._me and is_judged else ()
         told = (KeepResult(result), Applied(image), *self._ahead())
         return (*told, Ended(report, result), *judged)
+
+    def _report(self, result: OpResult, *, took_part: bool) -> RoundReport:
+        """Say how a committed op ended for this peer."""
+        driver = self._driver
+        if driver.is_paired and not result.slices:
+            outcome, contributors = ("alone", 1) if driver.is_alone else ("followed", 0)
+            return RoundReport(result.op, outcome, contributors)
+        named = result.ranges[0][2]
+        outcome = "merged" if driver.included else "left-out"
+        if result.replayed or not took_part:
+            outcome = "replayed" if result.replayed else "followed"
+        others = (peer for peer in named if peer != self._me)
+        partner = next(others, b"") if driver.is_paired else b""
+        return RoundReport(result.op, outcome, len(named), partner=partner, chain=result.chain)
 
     def _ahead(self) -> Actions:
         """Send the next op's partner the known part of our contribution during the inner steps."""

@@ -1,4 +1,4 @@
-"""A peer's own part of an op: what others decode of it, and when it is dropped.
+"""A peer's own part of an op: how it is rounded, what others decode of it, when it is dropped.
 
 Work that is not finite can be in no mean, now or later, and would spoil every later part: waiting
 for its third exclusion (protocol.md rule 9) gains nothing, and an op that is skipped counts none.
@@ -6,6 +6,7 @@ So it is dropped at the end of the first op that it was given to and is not in. 
 dropped here: strategies keep it by their own rules.
 """
 
+import hashlib
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Protocol
@@ -16,6 +17,7 @@ from swarmtrain.peer.arithmetic import Chunked, result_cuts
 from swarmtrain_optimizers.strategies.base import DropsBroken, Strategy, Values
 from swarmtrain_optimizers.strategies.checks import is_finite
 from swarmtrain_transport.arithmetic import Contribution, Window
+from swarmtrain_transport.links.link import PeerId
 from swarmtrain_transport.result import OpResult
 
 _PIECE_VALUES = 262_144
@@ -39,6 +41,38 @@ class OwnPart:
     samples: int
     since: int = -1
     """Op of the anchor that the work began from, where that may be an older one; else -1."""
+
+
+@dataclass(frozen=True, slots=True)
+class Known:
+    """The part of a contribution that is known when its round begins; a `Contribution` for values
+    from `start` on. NoLoCo's anchor, for instance, does not change while its round lasts: it goes
+    to the expected partner meanwhile, and only the difference is left to exchange at the end.
+
+    Attributes:
+        start: first value that is known.
+        inner: encodes them, counted from there.
+    """
+
+    start: int
+    inner: Contribution
+
+    def encode(self, start: int, stop: int, window: Window) -> bytes:
+        """Encode values [start, stop) as the whole contribution will."""
+        return self.inner.encode(start - self.start, stop - self.start, window)
+
+
+def rounding_seed(run: bytes, op: int, peer: PeerId) -> int:
+    """Seed of a peer's stochastic rounding in one op of one run: a restarted peer that encodes
+    its part again makes the same bytes, and anybody could.
+
+    Args:
+        run: hash of the run's settings, which names it.
+        op: number of the op.
+        peer: the peer's key.
+    """
+    digest = hashlib.sha256(b"swarmtrain rounding 1" + run + op.to_bytes(8, "big") + peer)
+    return int.from_bytes(digest.digest()[:8], "big")
 
 
 def decoded_own(

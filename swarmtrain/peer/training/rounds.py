@@ -1,12 +1,10 @@
 """Ends of rounds for one peer, in a form that people and programs are told."""
 
 from dataclasses import dataclass
-from typing import Protocol
 
 from swarmtrain.console.lines import counted
 from swarmtrain.foundation.events import RoundEnded
 from swarmtrain_transport.links.link import PeerId
-from swarmtrain_transport.result import OpResult
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,27 +65,3 @@ def in_words(report: RoundReport) -> str:
         case _:
             said = f"skipped, {report.reason}; this peer's work is kept"
     return f"round {report.round}: {said}"
-
-
-class Standing(Protocol):
-    """The facts of a peer that a round's report needs; a `Driver` has them."""
-
-    included: bool
-    is_alone: bool
-
-    @property
-    def is_paired(self) -> bool:
-        """True if ops go by pairs."""
-
-
-def report_of(result: OpResult, driver: Standing, *, took_part: bool, me: PeerId) -> RoundReport:
-    """Report how a committed op ended for this peer."""
-    if driver.is_paired and not result.slices:
-        outcome, contributors = ("alone", 1) if driver.is_alone else ("followed", 0)
-        return RoundReport(result.op, outcome, contributors)
-    named = result.ranges[0][2]
-    outcome = "merged" if driver.included else "left-out"
-    if result.replayed or not took_part:
-        outcome = "replayed" if result.replayed else "followed"
-    partner = next((peer for peer in named if peer != me), b"") if driver.is_paired else b""
-    return RoundReport(result.op, outcome, len(named), partner=partner, chain=result.chain)

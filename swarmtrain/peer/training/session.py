@@ -33,7 +33,6 @@ from swarmtrain.peer.training.machine import (
     Image,
     KeepResult,
     Loaded,
-    Outcome,
     Ready,
     TrainingMachine,
     tell,
@@ -78,11 +77,11 @@ class Hooks:
     """
 
     evaluate: Callable[[Tensor], float] | None = None
-    on_round: Callable[[RoundReport], None] | None = None
-    on_state: Callable[[int], None] | None = None
-    on_lease: Callable[[LeaseGrant], None] | None = None
-    on_welcome: Callable[[], None] | None = None
-    on_waiting: Callable[[str], None] | None = None
+    on_round: Callable[[RoundReport], None] = lambda report: None
+    on_state: Callable[[int], None] = lambda op: None
+    on_lease: Callable[[LeaseGrant], None] = lambda grant: None
+    on_welcome: Callable[[], None] = lambda: None
+    on_waiting: Callable[[str], None] = lambda words: None
 
 
 class Session:
@@ -98,6 +97,12 @@ class Session:
         hooks: calls that the owner asked for.
         clock: monotonic seconds.
         saves: checkpoints; None for those of a peer that is one process.
+
+    Attributes:
+        driver: strategy and weights.
+        machine: decides; who learns of steps and outcomes in another way than `stepped` tells it,
+            and then calls `advance`.
+        result: words for the end of a finished run: what it has come to and where the model is.
     """
 
     def __init__(
@@ -125,7 +130,7 @@ class Session:
         self._clock = clock
         self._meter = Meter(clock)
         self._phase = "starting"
-        self._machine = TrainingMachine(
+        self.machine = TrainingMachine(
             me,
             driver,
             rounds=config.num_ops,
@@ -154,7 +159,7 @@ class Session:
         image = self._saves.restored(self.driver)
         is_given = image is None and self._begins_as_given()
         image = image or self.driver.offer()
-        self._machine.offered_root = image.manifest.root
+        self.machine.offered_root = image.manifest.root
         chunks = image.chunks or ()
         rounds = self._config.checkpoint.snapshot_rounds
         self._thread.machine(
@@ -192,18 +197,6 @@ class Session:
             self.driver.begin_with(vectors.pop(ANCHOR), vectors)
         return vectors is not None
 
-    def hear(self, outcome: Outcome) -> None:
-        """News of the run for this group, from an inbox that several share; then `advance`."""
-        self._machine.heard(outcome)
-
-    def stepped_elsewhere(self) -> None:
-        """One inner step was made, of this group among others; then `advance`."""
-        self._machine.stepped_elsewhere()
-
-    def hurry(self) -> None:
-        """No inner step comes before the next `give`: outcomes wait for no later place."""
-        self._machine.hurry()
-
     def give(self, samples: int) -> None:
         """Give the work of a round whose inner steps were made elsewhere.
 
@@ -211,18 +204,18 @@ class Session:
             samples: samples of all of its steps, for weights.
         """
         self._give_back()  # gradients went with the last step: a copy of the weights comes now
-        self._do(self._machine.give(samples, self._clock()))
+        self._do(self.machine.give(samples, self._clock()))
 
     @property
     def awaits_outcome(self) -> bool:
         """True if our part is given, and is in an op that was planned."""
         driver = self.driver
-        return driver.is_waiting and self._thread.is_planned(driver.op + 1, self._group)
+        return driver.is_waiting and self._thread.shell.is_planned(driver.op + 1, self._group)
 
     def take_back(self) -> None:
         """Take back what was given and no op takes: it is work of the next one."""
         if self.driver.is_waiting:
-            self._machine.take_back()
+            self.machine.take_back()
 
     def stepped(self, samples: int, loss: float | None, tokens: int) -> None:
         """One inner step was made; gives the part and waits when the round is due.
@@ -235,7 +228,7 @@ class Session:
         Raises:
             UserError: the network side ended, or the state directory cannot be written.
         """
-        self._machine.stepped(samples, self._clock())
+        self.machine.stepped(samples, self._clock())
         self._meter.count(loss, tokens)
         self._look(wait=False)
         self._say_training()
@@ -250,33 +243,23 @@ class Session:
 
         The others finish their own steps first, so this may take as long as a round of theirs.
         """
-        self._do(self._machine.finish_round(self._clock()))
+        self._do(self.machine.finish_round(self._clock()))
         self.advance()
         self._wait()
 
     def request_stop(self) -> None:
         """Leave after this round. Safe to call from a signal handler."""
-        self._machine.leave_soon()
+        self.machine.leave_soon()
 
     @property
     def is_finished(self) -> bool:
         """True if the run is over."""
-        return self._machine.is_finished
+        return self.machine.is_finished
 
     @property
     def should_stop(self) -> bool:
         """True if the run is over, or the round after which the peer was asked to leave."""
-        return self._machine.should_stop
-
-    @property
-    def is_lonely(self) -> bool:
-        """True if the coordinator was not there for a while, when `glance` last looked."""
-        return self._machine.is_lonely
-
-    @property
-    def num_others(self) -> int:
-        """Number of other peers in the run now."""
-        return self._thread.num_others
+        return self.machine.should_stop
 
     def leave(
         self, reason: str, *, save: bool = True, waits: Callable[[], None] = lambda: None
@@ -313,27 +296,25 @@ class Session:
         if self.driver.op >= 0:
             self._save(self.driver.op)
             if self.is_finished:
-                self.result = self._saves.ending(
-                    self._machine.final_rounds, self._machine.final_loss
-                )
+                self.result = self._saves.ending(self.machine.final_rounds, self.machine.final_loss)
                 self._say("finished")
 
     def _save(self, op: int) -> Checkpoint:
-        return self._saves.save(op, self.driver, self._thread.text_at(op, self._group))
+        return self._saves.save(op, self.driver, self._thread.shell.text_at(op, self._group))
 
     # ---- rounds
 
     def _wait(self) -> None:
         """Until the next inner step may be made, and the peer's owner lets it."""
-        while self._machine.holds_back or self._rests:
+        while self.machine.holds_back or self._rests:
             self._look(wait=True)
         self._say_training()
-        self._machine.begins_step(self._clock())
+        self.machine.begins_step(self._clock())
 
     @property
     def _rests(self) -> bool:
         """True if the owner has asked for a pause, and a round has just ended."""
-        wishes, machine = self._thread.wishes, self._machine
+        wishes, machine = self._thread.wishes, self.machine
         wishes.look()
         if wishes.finishes or wishes.leaves:
             machine.leave_soon()
@@ -358,9 +339,9 @@ class Session:
 
     def glance(self) -> None:
         """See how the network side stands: whoever leaves waits for no op that does not come."""
-        thread = self._thread
-        self._machine.network(
-            self._clock(), is_connected=thread.is_connected, is_exchanging=thread.is_exchanging
+        shell = self._thread.shell
+        self.machine.network(
+            self._clock(), is_connected=shell.is_connected, is_exchanging=shell.is_exchanging
         )
 
     def _sort(self, item: ForTrainer) -> None:
@@ -368,23 +349,20 @@ class Session:
             case UserError():
                 raise item
             case LeaseGrant():
-                if self._hooks.on_lease is not None:
-                    self._hooks.on_lease(item)
+                self._hooks.on_lease(item)
             case Waiting():
-                self._machine.stands_still(is_so=bool(item.text))
-                if self._hooks.on_waiting is not None:
-                    words = waiting_words(cleaned(item.text), item.seen_s, time.time())
-                    self._hooks.on_waiting(words)
+                self.machine.stands_still(is_so=bool(item.text))
+                words = waiting_words(cleaned(item.text), item.seen_s, time.time())
+                self._hooks.on_waiting(words)
             case Welcome():
-                if self._hooks.on_welcome is not None:
-                    self._hooks.on_welcome()
+                self._hooks.on_welcome()
             case do.LoadState() | do.ApplyResult() | do.OpSkipped() | do.RunFinished():
-                self._machine.heard(item)
+                self.machine.heard(item)
 
     def advance(self) -> bool:
         """Do all that the machine asks now; True if there was anything."""
         is_any = False
-        while actions := self._machine.advance(self._clock()):
+        while actions := self.machine.advance(self._clock()):
             self._do(actions)
             is_any = True
         return is_any
@@ -417,12 +395,10 @@ class Session:
         self._storage.end_download()
         self._meter.begin_round()
         give_back()
-        if self._hooks.on_state is not None:
-            self._hooks.on_state(image.op)
+        self._hooks.on_state(image.op)
 
     def _ended(self, action: Ended) -> None:
-        if self._hooks.on_round is not None:
-            self._hooks.on_round(action.report)
+        self._hooks.on_round(action.report)
         if action.result is not None:
             self._keep_state(action.result)
         self._give_back()
@@ -454,9 +430,9 @@ class Session:
     # ---- numbers
 
     def _say_training(self) -> None:
-        if self.is_finished or self._machine.holds_back:
+        if self.is_finished or self.machine.holds_back:
             self._tell()
-        elif self._machine.is_alone:
+        elif self.machine.is_alone:
             self._say("training alone")
         else:
             self._say("exchanging" if self.driver.is_waiting else "training")

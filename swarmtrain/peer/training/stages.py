@@ -122,7 +122,7 @@ class StageTraining:
     def should_stop(self) -> bool:
         """True if the run is over, or the round after which the peer was asked to leave."""
         sessions = self.sessions.values()
-        is_stuck = self._stands_still or all(one.is_lonely for one in sessions)
+        is_stuck = self._stands_still or all(one.machine.is_lonely for one in sessions)
         leaves = self._is_asked and (self._is_leaving or is_stuck)
         return self.is_finished or (leaves and all(one.should_stop for one in sessions))
 
@@ -166,9 +166,9 @@ class StageTraining:
     ) -> None:
         session = self.sessions.get(group)
         if session is not None:  # else we were moved away
-            session.hear(item)
+            session.machine.heard(item)
             if not self._is_open:
-                session.hurry()
+                session.machine.hurry()
             self._advance()
 
     def _advance(self) -> None:
@@ -197,7 +197,7 @@ class StageTraining:
 
     def begin(self, pace: Pace) -> None:
         """A round begins, whose steps go by this. The order may come before the ledger's words."""
-        while len(self._thread.turns) < pace.turns and not self.should_stop:
+        while len(self._thread.shell.turns) < pace.turns and not self.should_stop:
             self.work()
         self._pace, self._is_open = pace, True
         self._steps_before = self.trainer.num_steps.copy()
@@ -227,7 +227,7 @@ class StageTraining:
         trainer.step(request)
         for stage, session in self.sessions.items():
             if stage in request.stages:
-                session.stepped_elsewhere()
+                session.machine.stepped_elsewhere()
         if request.stages.last < max(self.sessions):
             return  # the last stage steps with all that was counted here
         (total, count), (total_before, count_before) = trainer.loss, self._loss_before
@@ -240,7 +240,7 @@ class StageTraining:
         """Give each stage's work of a round, after the outcome of the last one's. Work that is not
         taken then, as where a stage has made all its rounds, is never taken."""
         for session in self.sessions.values():
-            session.hurry()
+            session.machine.hurry()
         self._advance()
         while any(one.awaits_outcome for one in self.sessions.values()):
             self.work()

@@ -7,7 +7,6 @@ across rounds (DiLoCo, arXiv 2311.08105, section 2) and never leaves the peer.
 Not here: rounds, anchors and sockets. A hook (`swarmtrain.join`) brings its own loop instead.
 """
 
-import random
 from collections.abc import Callable, Iterator, Sequence
 
 import torch
@@ -18,12 +17,7 @@ from torch.func import functional_call
 from swarmtrain.config.built_in import width_of
 from swarmtrain.config.options import AS_WRITTEN, Ways
 from swarmtrain.config.settings import RunConfig
-from swarmtrain.data.batches import (
-    VALIDATION_WINDOWS,
-    Batch,
-    ByteStream,
-    validation_batches,
-)
+from swarmtrain.data.batches import VALIDATION_WINDOWS, Batch, validation_batches
 from swarmtrain.inner_optimizer import make_optimizer, ramp_steps
 from swarmtrain.models.build import build_model
 from swarmtrain.models.device import device_of
@@ -37,16 +31,7 @@ from swarmtrain.peer.training.probing import Probe
 from swarmtrain_optimizers.schedule import fresh_optimizer_ramp, warmup_cosine
 from swarmtrain_optimizers.strategies.base import Direction, Moved, Values
 
-PieceSource = Callable[[], Sequence[bytes] | None]
-"""Asked before every inner step: the pieces of a new lease, or None to go on with the old ones.
-Must not block."""
-
-
 _LEAST_WINDOWS = 8
-
-
-class NoTrainingText(Exception):
-    """An inner step was asked for before the piece source gave any text."""
 
 
 class BuiltinTrainer:
@@ -54,10 +39,9 @@ class BuiltinTrainer:
 
     Args:
         config: the run file; its model must be a built-in one.
-        take_pieces: source of text, from which windows are drawn.
-        batches: makes batches in its place.
+        batches: makes the batch of each inner step.
         validation: raw validation pieces; empty if this peer does not evaluate.
-        seed: seed of this peer's windows and initial weights; only the first peer's weights count.
+        seed: seed of initial weights; only the first peer's count.
         threads: torch threads, for the whole process.
         ways: the peer's way to compute.
 
@@ -77,18 +61,14 @@ class BuiltinTrainer:
         self,
         config: RunConfig,
         *,
-        take_pieces: PieceSource = lambda: None,
-        batches: Callable[[], Batch] | None = None,
+        batches: Callable[[], Batch],
         validation: Sequence[bytes],
         seed: int,
         threads: int = 1,
         ways: Ways = AS_WRITTEN,
     ) -> None:
         torch.set_num_threads(threads)
-        self._config = config
-        self._take_pieces, self._batches = take_pieces, batches
-        self._rng = random.Random(seed)
-        self._stream: ByteStream | None = None
+        self._config, self._next_batch = config, batches
         self._validation = self._make_validation(validation)
         self._device = device_of(ways.device)
         model = build_model(config, seed, modules=ways.modules)
@@ -153,7 +133,6 @@ class BuiltinTrainer:
             The batch's loss, in nats per token.
 
         Raises:
-            NoTrainingText: as `inner_step`.
             UserError: as `inner_step`.
         """
         if (direction := driver.direction()) is not None:
@@ -170,7 +149,6 @@ class BuiltinTrainer:
             such a difference later, and says so.
 
         Raises:
-            NoTrainingText: the piece source has given nothing yet; nothing changed.
             UserError: SWT-E622, there is not enough memory.
         """
         for group in self._optimizer.param_groups:
@@ -185,9 +163,6 @@ class BuiltinTrainer:
 
         Returns:
             The batch's loss, in nats per token.
-
-        Raises:
-            NoTrainingText: as `inner_step`.
         """
         batch = self._next_batch()
         loss = self._gradients.make(batch)
@@ -201,7 +176,6 @@ class BuiltinTrainer:
         stay as they are.
 
         Raises:
-            NoTrainingText: as `inner_step`.
             UserError: as `inner_step`.
         """
         batch = self._next_batch()
@@ -292,24 +266,6 @@ class BuiltinTrainer:
             return logits_BTV.to(tokens_BT.device)
 
         return predict
-
-    def _next_batch(self) -> Batch:
-        if self._batches is not None:
-            return self._batches()
-        pieces = self._take_pieces()
-        if pieces is not None and self._stream is not None:
-            self._stream.replace_pieces(pieces)
-        elif pieces is not None:
-            self._stream = ByteStream(
-                pieces,
-                batch=self._config.inner.batch,
-                context=self._config.model.context,
-                rng=self._rng,
-                width=width_of(self._config),
-            )
-        if self._stream is None:
-            raise NoTrainingText("no piece of text has arrived yet; wait for the first lease")
-        return self._stream.next_batch()
 
     def _make_validation(self, pieces: Sequence[bytes]) -> tuple[Batch, ...]:
         if not pieces:

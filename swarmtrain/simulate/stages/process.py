@@ -16,6 +16,7 @@ from typing import Any, Protocol, cast
 
 from msgspec.structs import replace
 
+from swarmtrain.config.options import Endpoint, JoinOptions
 from swarmtrain.config.settings import RunConfig
 from swarmtrain.foundation.errors import UserError
 from swarmtrain.foundation.events import Event
@@ -144,7 +145,7 @@ class _Thread(PeerThread):
     def __init__(self, process: "StagedProcess", inbox: Inbox, shell: PeerShell) -> None:
         self.inbox = cast("queue.SimpleQueue[ForTrainer]", inbox)
         self.wishes = shell.wishes
-        self._process, self._shell = process, shell
+        self._process, self.shell = process, shell
 
     def clock(self) -> float:
         """See PeerThread."""
@@ -152,9 +153,7 @@ class _Thread(PeerThread):
 
     def call(self, action: Callable[[PeerShell], None]) -> None:
         """See PeerThread."""
-        shell = self._shell
-        assert shell is not None
-        self._process.later(0.0, partial(action, shell))
+        self._process.later(0.0, partial(action, self.shell))
 
     def close(self) -> None:
         """See PeerThread."""
@@ -198,8 +197,9 @@ class StagedProcess(Process):
         self._inbox = Inbox(self.later, lambda: part_s * rng.uniform(0.5, 1.5))
         brings = replace(own.brings, disk_bytes=_DISK_BYTES)
         self.shell = _Shell(
-            _INVITE, self.storage, keys, f"peer{number}", to_trainer=self._inbox.put, rng=rng,
-            brings=brings, loop=cast(asyncio.AbstractEventLoop, _Timers(self)),
+            JoinOptions(_INVITE, f"peer{number}", Endpoint("", 0), ()), self.storage, keys,
+            to_trainer=self._inbox.put, rng=rng, brings=brings,
+            loop=cast(asyncio.AbstractEventLoop, _Timers(self)),
         )  # fmt: skip
         home = IPv6Address(b"\xfd" + bytes(5) + number.to_bytes(2, "big") + boot)
         address = Address(peer_id, peer_id, str(home), 1)
