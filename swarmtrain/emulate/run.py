@@ -17,7 +17,7 @@ from swarmtrain.config.settings import RunConfig
 from swarmtrain.console.lines import timed
 from swarmtrain.console.view import Picture, Row, View, open_view
 from swarmtrain.emulate import course
-from swarmtrain.emulate.links import OPEN, Links, ModelledLinks, OpenLinks, parse_net
+from swarmtrain.emulate.links import OPEN, Links, ModelledLinks, parse_net
 from swarmtrain.emulate.namespaces import Namespaces, NoNamespaces
 from swarmtrain.emulate.report import Report, in_words, make_report
 from swarmtrain.emulate.routers import parse_routers
@@ -128,7 +128,7 @@ class _Emulation:
     def _links(self) -> Links:
         kind, kinds = self._options.links, parse_routers(self._options.routers)
         if not (self._options.net or kinds):
-            return OpenLinks()
+            return Links()
         net = parse_net(self._options.net) if self._options.net else OPEN
         if kind != "modelled":
             try:
