@@ -289,7 +289,7 @@ class Chaos:
         match event:
             case In():
                 actor.life.peer = event.peer
-                troupe.relays.aim(actor.data, event.port)
+                troupe.relays.call(actor.data.aim, event.port)
             case StateInPlace():
                 actor.life.told.append(event)
                 actor.is_in_place = True

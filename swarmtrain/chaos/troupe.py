@@ -80,7 +80,7 @@ class Troupe:
     def add(self, name: str) -> None:
         """A peer with links of its own; its process is started."""
         data, control = self.relays.add(), self.relays.add()
-        self.relays.aim(control, self.coordinator_port)
+        self.relays.call(control.aim, self.coordinator_port)
         life = Life(name)
         self.actors[name] = Actor(name, data, control, life)
         self.lives.append(life)
@@ -108,7 +108,7 @@ class Troupe:
         self.invite, self.coordinator_port = invite, port
         self.is_coordinator_up = True
         for actor in self.actors.values():
-            self.relays.aim(actor.control, port)
+            self.relays.call(actor.control.aim, port)
             if is_first:
                 self._hand_invite(actor)
 
@@ -148,17 +148,17 @@ class Troupe:
 
     def _disturb(self, actor: Actor, deed: Deed) -> None:
         if deed in (Deed.CUT_DATA, Deed.CUT_ALL):
-            self.relays.cut(actor.data)
+            self.relays.call(actor.data.cut)
         if deed in (Deed.CUT_CONTROL, Deed.CUT_ALL):
-            self.relays.cut(actor.control)
+            self.relays.call(actor.control.cut)
         if deed is Deed.GARBLE:
-            self.relays.garble(actor.data)
+            self.relays.call(actor.data.garble)
         if deed is Deed.MUTE_DATA:
-            self.relays.hold(actor.data, Way.THERE)
+            self.relays.call(actor.data.hold, Way.THERE)
         if deed is Deed.MUTE_UP:
-            self.relays.hold(actor.control, Way.THERE)
+            self.relays.call(actor.control.hold, Way.THERE)
         if deed is Deed.MUTE_DOWN:
-            self.relays.hold(actor.control, Way.BACK)
+            self.relays.call(actor.control.hold, Way.BACK)
 
     def mend(self, step: Step) -> None:
         """Undo it. An ended process is started again, at once or as soon as it has ended."""
@@ -180,5 +180,5 @@ class Troupe:
             else:
                 self.start_again(actor)
         else:
-            self.relays.heal(actor.data)
-            self.relays.heal(actor.control)
+            self.relays.call(actor.data.heal)
+            self.relays.call(actor.control.heal)

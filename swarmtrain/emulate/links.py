@@ -96,12 +96,12 @@ class ModelledLinks(Links):
     def invite(self, name: str, invite: str) -> str:
         """See `Links.invite`: by way of its relay."""
         parsed, relay = Invite.parse(invite), self._control[name]
-        self._relays.aim(relay, parsed.port)
+        self._relays.call(relay.aim, parsed.port)
         return str(dataclasses.replace(parsed, host=LOOPBACK, port=relay.port))
 
     def listens(self, name: str, port: int) -> None:
         """See `Links.listens`."""
-        self._relays.aim(self._data[name], port)
+        self._relays.call(self._data[name].aim, port)
 
     def close(self) -> None:
         """See `Links.close`."""
