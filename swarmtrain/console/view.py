@@ -2,7 +2,7 @@
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Protocol, TextIO
+from typing import TextIO
 
 from rich.console import Console, Group
 from rich.live import Live
@@ -44,11 +44,20 @@ class Picture:
     unit: str = "tokens"
 
 
-class View(Protocol):
-    """A place on which a run shows itself."""
+def open_view(stream: TextIO) -> "View":
+    """A live table where somebody can see it, else plain lines."""
+    return LiveView(Console(file=stream)) if stream.isatty() else View(stream)
+
+
+class View:
+    """A place on which a run shows itself: a line per sentence; pictures are left out."""
+
+    def __init__(self, stream: TextIO) -> None:
+        self._stream = stream
 
     def say(self, text: str) -> None:
         """A sentence, above the table."""
+        show(text, self._stream)
 
     def show(self, picture: Picture) -> None:
         """The newest picture."""
@@ -57,31 +66,7 @@ class View(Protocol):
         """No more pictures; sentences may still come."""
 
 
-def open_view(stream: TextIO) -> View:
-    """A live table where somebody can see it, else plain lines."""
-    if stream.isatty():
-        return LiveView(Console(file=stream))
-    return PlainView(stream)
-
-
-class PlainView:
-    """A line per sentence; pictures are left out."""
-
-    def __init__(self, stream: TextIO) -> None:
-        self._stream = stream
-
-    def say(self, text: str) -> None:
-        """See View."""
-        show(text, self._stream)
-
-    def show(self, picture: Picture) -> None:
-        """See View."""
-
-    def close(self) -> None:
-        """See View."""
-
-
-class LiveView:
+class LiveView(View):
     """Sentences, and the table below them, drawn anew as it changes.
 
     Whatever else the process says on its streams meanwhile comes to stand above the table too.
