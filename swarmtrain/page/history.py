@@ -8,6 +8,8 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from types import MappingProxyType
 
+import msgspec
+
 from swarmtrain.why.news import News
 from swarmtrain.why.peer_history import NO_PARTNER, PeerHistories, PeerHistory
 from swarmtrain_transport.ledger.fold import LedgerView
@@ -62,15 +64,8 @@ class Round:
     high: float | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class Event:
-    """A sentence on a record of the ledger.
-
-    Attributes:
-        index: index of the ledger's record.
-        round: newest round with an outcome then.
-        text: the sentence.
-    """
+class EventRow(msgspec.Struct, frozen=True):
+    """An event; `index` is that of the ledger's record."""
 
     index: int
     round: int
@@ -101,7 +96,7 @@ class History:
     micro_tokens: int = 0
     rounds: list[Round] = field(default_factory=list)
     peers: PeerHistories = field(default_factory=PeerHistories)
-    events: deque[Event] = field(default_factory=lambda: deque(maxlen=EVENTS_MAX))
+    events: deque[EventRow] = field(default_factory=lambda: deque(maxlen=EVENTS_MAX))
     plan: Plan | None = None
     num_read: int = 0
     up: int = 0
@@ -122,7 +117,7 @@ class History:
             self.num_read, body = record.index + 1, self._reader.read(record)
             self._fold(body)
             for text in news.of_body(body):
-                self.events.append(Event(record.index, self._newest, text))
+                self.events.append(EventRow(record.index, self._newest, text))
 
     def begins(self, view: LedgerView, reader: BodyReader, index: int) -> None:
         """Begin with the fold of all records before this index, which are not here."""
