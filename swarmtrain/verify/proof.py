@@ -186,11 +186,11 @@ def of_all_groups(proof: Proof, folded: Folded, find: Callable[[GroupView, Proof
     first = found[FIRST_GROUP]
     if len(found) == 1:
         return first
+    own = {"group", "from_record"}
     groups = tuple(
         GroupProof(
-            number, one.proves, folded.from_records[number], one.ledger_op, one.from_op,
-            one.to_op, one.ops, one.state_root, one.ok, one.problem, one.wrong_sums, one.chain,
-            one.chains,
+            group=number, from_record=folded.from_records[number],
+            **{key: getattr(one, key) for key in GroupProof.__struct_fields__ if key not in own},
         )
         for number, one in found.items()
     )  # fmt: skip
