@@ -6,6 +6,7 @@ from typing import Annotated, TypeVar
 
 import typer
 
+from swarmtrain.cli.situation import Situation
 from swarmtrain.config.options import parse_device
 
 T = TypeVar("T")
@@ -13,9 +14,21 @@ T = TypeVar("T")
 AsJson = Annotated[bool, typer.Option("--json", help="Print one JSON object.")]
 EndsAsJson = Annotated[bool, typer.Option("--json", help="End with one JSON object on stdout.")]
 
+
+def _begin(context: typer.Context, verbose: bool) -> bool:
+    """Set up the log, whatever the option says: no command has to."""
+    context.ensure_object(Situation).begin(verbose=verbose)
+    return verbose
+
+
 Verbose = Annotated[
-    bool, typer.Option("--verbose", "-v", help="Show debugging lines, and tracebacks of faults.")
+    bool,
+    typer.Option(
+        "--verbose", "-v", callback=_begin, help="Show debugging lines, and tracebacks of faults."
+    ),
 ]
+"""A command that takes it has a log from its beginning, and need not look at it."""
+
 StateDir = Annotated[
     Path | None,
     typer.Option("--state-dir", help="Directory for state.", show_default="a directory per run"),

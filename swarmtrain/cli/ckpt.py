@@ -7,7 +7,6 @@ import typer
 
 from swarmtrain.cli.arguments import AsJson, Verbose
 from swarmtrain.cli.log import say
-from swarmtrain.cli.situation import Situation
 from swarmtrain.console.lines import show, show_json
 
 if TYPE_CHECKING:
@@ -37,12 +36,9 @@ def list_checkpoints(given: Given, as_json: AsJson = False) -> None:
 
 
 @ckpt_app.command("verify")
-def verify_checkpoints(
-    context: typer.Context, given: Given, as_json: AsJson = False, verbose: Verbose = False
-) -> None:
+def verify_checkpoints(given: Given, as_json: AsJson = False, verbose: Verbose = False) -> None:
     """Read checkpoints byte by byte, and compare them with their manifests and with the states that
     the ledger beside them attests. Peers may run. `swarmtrain verify` replays the rounds, too."""
-    context.ensure_object(Situation).begin(verbose=verbose)
     found = _found(given, check=True)
     _tell(found, as_json=as_json)
     bad = [one for one in found if one.problem or not one.checked]
@@ -62,7 +58,6 @@ def verify_checkpoints(
 
 @ckpt_app.command("prune")
 def prune_checkpoints(
-    context: typer.Context,
     given: Given,
     keep: Annotated[
         int, typer.Option("--keep", min=1, metavar="N", help="So many of each part stay.")
@@ -75,7 +70,6 @@ def prune_checkpoints(
     Those that stay are read first, byte by byte; damaged ones count for none. How many a peer
     keeps while it runs, checkpoint.keep of the run file says.
     """
-    context.ensure_object(Situation).begin(verbose=verbose)
     from swarmtrain.console.lines import counted
     from swarmtrain.foundation.errors import UserError
     from swarmtrain.trained import kept

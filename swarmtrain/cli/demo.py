@@ -6,7 +6,6 @@ from typing import Annotated
 import typer
 
 from swarmtrain.cli.arguments import EndsAsJson, Verbose, one_of
-from swarmtrain.cli.situation import Situation
 from swarmtrain.config.options import DEMO_PIPELINE_PEERS, DemoOptions
 from swarmtrain_optimizers.strategies.registry import BUILT_IN
 
@@ -15,7 +14,6 @@ STRATEGIES = tuple(facts.name for facts in BUILT_IN.values() if facts.demo)
 
 
 def demo(
-    context: typer.Context,
     peers: Annotated[
         int | None,
         typer.Option(min=1, max=16, help="Peers at the start.", show_default="4; 7 in stages"),
@@ -55,8 +53,6 @@ def demo(
         peers=peers, rounds=rounds, seed=seed, churn=not no_churn, json=as_json,
         state_dir=state_dir, strategy=strategy, pipeline=pipeline,
     )  # fmt: skip
-    situation = context.ensure_object(Situation)
-    situation.begin(verbose=verbose)
     from swarmtrain.demo.run import run_demo
 
     raise typer.Exit(run_demo(options))

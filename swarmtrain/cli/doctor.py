@@ -7,7 +7,6 @@ import typer
 
 from swarmtrain.cli.arguments import AsJson, StateDir, Verbose
 from swarmtrain.cli.join import Listen, given_invite
-from swarmtrain.cli.situation import Situation
 from swarmtrain.config.options import Endpoint, default_endpoint
 from swarmtrain.console.lines import columns, show, show_json, wrapped
 from swarmtrain_transport.credentials.invite import Invite
@@ -17,7 +16,6 @@ if TYPE_CHECKING:
 
 
 def doctor(
-    context: typer.Context,
     invite: Annotated[
         str,
         typer.Argument(
@@ -37,7 +35,6 @@ def doctor(
 ) -> None:  # fmt: skip
     """Look whether this machine is fit to take part, and with an invite whether the run can be
     reached. Nothing is changed. The exit status is 0 if all that is needed is well."""
-    context.ensure_object(Situation).begin(verbose=verbose)
     text = given_invite(invite, invite_file)
     parsed = Invite.parse(text) if text else None
 

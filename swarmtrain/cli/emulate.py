@@ -6,7 +6,6 @@ from typing import Annotated
 import typer
 
 from swarmtrain.cli.arguments import EndsAsJson, Verbose, one_of, read_by
-from swarmtrain.cli.situation import Situation
 from swarmtrain.config.options import EmulateOptions, parse_duration
 from swarmtrain.console.lines import show_json
 from swarmtrain.foundation.error_table import EXIT_BUG, EXIT_DONE
@@ -17,7 +16,6 @@ KINDS = ("auto", "namespaces", "modelled")
 
 
 def emulate(
-    context: typer.Context,
     words: Annotated[
         list[str] | None,
         typer.Argument(
@@ -76,7 +74,6 @@ def emulate(
 
     swarmtrain emulate --peers 4 --net dsl --kill-every 30s -- python train.py
     """
-    context.ensure_object(Situation).begin(verbose=verbose)
     run_file, command = _split(words or [])
     if run_file is not None and (rounds, inner_steps) != (None, None):
         raise misuse(

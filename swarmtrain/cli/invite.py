@@ -47,7 +47,6 @@ def parse_role(text: str) -> str:
 
 @invite_app.command()
 def create(
-    context: typer.Context,
     uses: Annotated[
         int | None,
         typer.Option(
@@ -76,7 +75,7 @@ def create(
 ) -> None:  # fmt: skip
     """Make an invite and print it, this once: only a hash of it is kept."""
     made = obeyed(
-        context, state_dir, verbose=verbose, order="invite-create", uses=uses, hours=expires,
+        state_dir, "invite-create", uses=uses, hours=expires,
         name=name, role=role,
     )  # fmt: skip
     if as_json:
@@ -95,13 +94,12 @@ def create(
 
 @invite_app.command("ls")
 def list_invites(
-    context: typer.Context,
     state_dir: StateDir = None,
     as_json: AsJson = False,
     verbose: Verbose = False,
 ) -> None:
     """List all invites, those that open nothing any more too. Their secrets are not known."""
-    answer = obeyed(context, state_dir, verbose=verbose, order="invite-ls")
+    answer = obeyed(state_dir, "invite-ls")
     if as_json:
         show_json(answer)
         return
@@ -127,7 +125,6 @@ def _row(one: dict[str, Any]) -> list[str]:
 
 @invite_app.command()
 def revoke(
-    context: typer.Context,
     invite: Annotated[str, typer.Argument(help="Its name, or the beginning of its id.")],
     members: Annotated[
         bool, typer.Option("--members", help="Remove also the peers that came with it.")
@@ -138,9 +135,7 @@ def revoke(
 ) -> None:
     """Withdraw an invite: it lets nobody new in. Peers that came with it stay, unless --members
     sends them away too; they need another invite then."""
-    done = obeyed(
-        context, state_dir, verbose=verbose, order="invite-revoke", invite=invite, members=members
-    )
+    done = obeyed(state_dir, "invite-revoke", invite=invite, members=members)
     if as_json:
         show_json(done)
         return

@@ -6,7 +6,6 @@ from typing import Annotated
 import typer
 
 from swarmtrain.cli.arguments import Verbose
-from swarmtrain.cli.situation import Situation
 from swarmtrain.console.lines import show
 
 logs_app = typer.Typer(
@@ -22,7 +21,6 @@ def _logs() -> None:
 
 @logs_app.command()
 def bundle(
-    context: typer.Context,
     given: Annotated[
         list[str] | None,
         typer.Argument(
@@ -41,7 +39,6 @@ def bundle(
 ) -> None:  # fmt: skip
     """Gather versions, settings, status, ledger, numbers and logs of a run in one archive, without
     keys, invites, addresses, names and training text. Nothing is sent."""
-    context.ensure_object(Situation).begin(verbose=verbose)
     from swarmtrain.console.units import human_bytes
     from swarmtrain.doctor import bundle as bundled
 

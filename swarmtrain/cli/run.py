@@ -15,12 +15,11 @@ run_app = typer.Typer(
 def _door(name: str, about: str, done: str, *, closed: bool) -> None:
     @run_app.command(name, help=about)
     def order(
-        context: typer.Context,
         state_dir: StateDir = None,
         as_json: AsJson = False,
         verbose: Verbose = False,
     ) -> None:
-        answer = obeyed(context, state_dir, verbose=verbose, order="door", closed=closed)
+        answer = obeyed(state_dir, "door", closed=closed)
         show_json(answer) if as_json else show(done)
 
 

@@ -24,6 +24,6 @@ class Situation:
     state_dir: Path | None = None
 
     def begin(self, *, verbose: bool) -> None:
-        """Set up the log once the command line is understood."""
+        """Set up the log."""
         self.verbose = self.verbose or verbose
         log.set_up(verbose=self.verbose)
