@@ -1,11 +1,10 @@
 """`swarmtrain demo`: one coordinator and some peers on this machine, training for two minutes."""
 
-from pathlib import Path
 from typing import Annotated
 
 import typer
 
-from swarmtrain.cli.arguments import EndsAsJson, Verbose, one_of
+from swarmtrain.cli.arguments import EndsAsJson, NewDir, Verbose, one_of
 from swarmtrain.config.options import DEMO_PIPELINE_PEERS, DemoOptions
 from swarmtrain_optimizers.strategies.registry import BUILT_IN
 
@@ -35,10 +34,7 @@ def demo(
         bool, typer.Option("--pipeline", help="Cut the model into stages that peers serve.")
     ] = False,
     as_json: EndsAsJson = False,
-    state_dir: Annotated[
-        Path | None,
-        typer.Option(help="Directory for state.", show_default="a new temporary directory"),
-    ] = None,
+    state_dir: NewDir = None,
     verbose: Verbose = False,
 ) -> None:
     """Train one model with peers on this machine.

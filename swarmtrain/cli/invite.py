@@ -4,17 +4,14 @@ from typing import Annotated, Any
 
 import typer
 
-from swarmtrain.cli.arguments import AsJson, StateDir, Verbose, read_by
+from swarmtrain.cli.arguments import AsJson, StateDir, Verbose, group, read_by
 from swarmtrain.cli.log import say
 from swarmtrain.cli.ordering import moment, obeyed
 from swarmtrain.config.options import parse_duration
 from swarmtrain.console.lines import counted, show, show_json
 from swarmtrain.foundation.errors import cleaned, misuse
 
-invite_app = typer.Typer(
-    name="invite", help="Make, list and withdraw invites.", no_args_is_help=True,
-    rich_markup_mode=None,
-)  # fmt: skip
+invite_app = group("invite", "Make, list and withdraw invites.")
 
 _USES_MAX = 1_000_000_000
 _HOURS_MAX = 1_000_000

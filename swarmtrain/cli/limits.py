@@ -6,7 +6,7 @@ from typing import Annotated, Any
 
 import typer
 
-from swarmtrain.cli.arguments import AsJson, StateDir, Verbose, read_by
+from swarmtrain.cli.arguments import AsJson, StateDir, Verbose, group, read_by
 from swarmtrain.config.caps import parse_rate, parse_size
 from swarmtrain.config.options import parse_room
 from swarmtrain.config.owner_limits import (
@@ -23,10 +23,7 @@ from swarmtrain.config.owner_limits import (
 from swarmtrain.console.lines import show, show_json
 from swarmtrain.foundation.errors import misuse
 
-limits_app = typer.Typer(
-    name="limits", help="See and set what a peer may take of this machine.", no_args_is_help=True,
-    rich_markup_mode=None,
-)  # fmt: skip
+limits_app = group("limits", "See and set what a peer may take of this machine.")
 
 Hours = Annotated[
     str | None,

@@ -5,13 +5,10 @@ from typing import Annotated
 
 import typer
 
-from swarmtrain.cli.arguments import Verbose
+from swarmtrain.cli.arguments import Verbose, group
 from swarmtrain.console.lines import show
 
-logs_app = typer.Typer(
-    name="logs", help="What to send with a bug report.", no_args_is_help=True,
-    rich_markup_mode=None,
-)  # fmt: skip
+logs_app = group("logs", "What to send with a bug report.")
 
 
 @logs_app.callback()

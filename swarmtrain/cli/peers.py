@@ -5,15 +5,12 @@ from typing import Annotated, Any
 
 import typer
 
-from swarmtrain.cli.arguments import AsJson, StateDir, Verbose
+from swarmtrain.cli.arguments import AsJson, StateDir, Verbose, group
 from swarmtrain.cli.ordering import Peer, Reason, obeyed
 from swarmtrain.console.lines import fact, show, show_json
 from swarmtrain.console.units import human_bytes
 
-peers_app = typer.Typer(
-    name="peers", help="Show the peers of a run, and send some away.", no_args_is_help=True,
-    rich_markup_mode=None,
-)  # fmt: skip
+peers_app = group("peers", "Show the peers of a run, and send some away.")
 
 _ID_CHARS = 12
 

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from swarmtrain.cli.arguments import AsJson, StateDir, Verbose, read_by
+from swarmtrain.cli.arguments import AsJson, StateDir, Verbose, group, read_by
 from swarmtrain.console.lines import counted, fact, show, show_json
 from swarmtrain.foundation.errors import UserError, misuse, translate
 
@@ -16,10 +16,7 @@ if TYPE_CHECKING:
     from swarmtrain.credit.receipt import Proven
     from swarmtrain_transport.wire.records import Record
 
-receipts_app = typer.Typer(
-    name="receipts", help="Prove to others which rounds have a peer's work.", no_args_is_help=True,
-    rich_markup_mode=None,
-)  # fmt: skip
+receipts_app = group("receipts", "Prove to others which rounds have a peer's work.")
 
 _KEY_CHARS = 64
 

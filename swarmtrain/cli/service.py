@@ -6,15 +6,12 @@ from typing import Annotated
 
 import typer
 
-from swarmtrain.cli.arguments import Verbose
+from swarmtrain.cli.arguments import Verbose, group
 from swarmtrain.cli.join import InviteFile, InviteText, invite_text
 from swarmtrain.console.lines import show
 from swarmtrain_transport.credentials.invite import Invite
 
-service_app = typer.Typer(
-    name="service", help="Let a peer start with your session, and again after a fault.",
-    no_args_is_help=True, rich_markup_mode=None,
-)  # fmt: skip
+service_app = group("service", "Let a peer start with your session, and again after a fault.")
 
 
 @service_app.command(context_settings={"ignore_unknown_options": True, "allow_extra_args": True})
