@@ -1,7 +1,7 @@
 """Display of a run as it goes: sentences, and in a terminal a live table below them."""
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from typing import TextIO
 
 from rich.console import Console, Group
@@ -11,6 +11,7 @@ from rich.text import Text
 from swarmtrain.console.lines import harmless, show, wrapped
 from swarmtrain.console.table import table_of
 from swarmtrain.console.units import human_bytes
+from swarmtrain_transport.coordinator.status import PeerStatus
 
 WIDE = 76
 """Columns of a terminal from which on the table has all of its own."""
@@ -27,6 +28,11 @@ class Row:
     tokens_per_s: float = 0.0
     bytes_up: int = 0
     bytes_down: int = 0
+
+    @classmethod
+    def of(cls, peer: PeerStatus) -> "Row":
+        """The row of a peer as its coordinator knows it."""
+        return cls(*(getattr(peer, field.name) for field in fields(cls)))
 
 
 @dataclass(frozen=True, slots=True)

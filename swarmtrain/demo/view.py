@@ -1,7 +1,7 @@
 """The picture of a demo, made of what is known; `swarmtrain.console.view` shows it."""
 
 import sys
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TextIO
 
 from swarmtrain.console.units import human_bytes
@@ -54,20 +54,14 @@ def make_scene(
     """
     known = {row.name: row for row in old.rows} if old is not None else {}
     for peer in facts.status.peers if facts.status is not None else ():
-        known[peer.name] = Row(
-            peer.name, peer.state, peer.round, peer.loss, peer.tokens_per_s,
-            peer.bytes_up, peer.bytes_down,
-        )  # fmt: skip
+        known[peer.name] = Row.of(peer)
     for name, left in facts.left.items():
-        row = known.get(name, Row(name, "left"))
-        known[name] = Row(
-            name, "left", left.round, row.loss, 0.0, left.bytes_up, left.bytes_down
+        known[name] = replace(
+            known.get(name, Row(name, "left")), state="left", round=left.round, tokens_per_s=0.0,
+            bytes_up=left.bytes_up, bytes_down=left.bytes_down,
         )  # fmt: skip
-    if facts.killed is not None and facts.killed.peer in known:
-        row = known[facts.killed.peer]
-        known[row.name] = Row(
-            row.name, "killed", row.round, row.loss, 0.0, row.bytes_up, row.bytes_down
-        )  # fmt: skip
+    if facts.killed is not None and (row := known.get(facts.killed.peer)) is not None:
+        known[row.name] = replace(row, state="killed", tokens_per_s=0.0)
     names = [*cast.founders]
     if cast.newcomer is not None and facts.killed is not None:
         names.append(cast.newcomer)
