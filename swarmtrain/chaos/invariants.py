@@ -166,7 +166,7 @@ def check_life(life: Life, chain: Chain) -> Iterator[Violation]:
     newest: int | None = None
     for told in life.told:
         if isinstance(told, StateInPlace):
-            if newest is not None and told.round < newest and not _is_rewound(chain, newest):
+            if newest is not None and told.round < newest and newest not in chain.cancelled:
                 story = f"{life.name} went back from round {newest} to {told.round}"
                 yield Violation("once", f"{story} without a REWIND")
         else:
@@ -174,10 +174,6 @@ def check_life(life: Life, chain: Chain) -> Iterator[Violation]:
                 yield Violation("once", f"{life.name} ended round {told.round} after {newest}")
             yield from _check_outcome(life, told, chain)
         newest = told.round
-
-
-def _is_rewound(chain: Chain, op: int) -> bool:
-    return op in chain.cancelled
 
 
 def _check_outcome(life: Life, told: RoundEnded, chain: Chain) -> Iterator[Violation]:

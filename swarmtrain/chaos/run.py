@@ -141,7 +141,8 @@ class Chaos:
 
     def _begin(self, troupe: Troupe) -> None:
         self._enter(troupe)
-        if not self._wait(troupe, _BEGIN_S, lambda: self._all_in_place(troupe)):
+        actors = troupe.actors.values()
+        if not self._wait(troupe, _BEGIN_S, lambda: all(actor.is_in_place for actor in actors)):
             self._violated("L2", f"not everybody held the first state after {_BEGIN_S:.0f} s")
         self._began_s = time.monotonic()
         self._say(f"{len(self._founders)} peers train; seed {self._options.seed}")
@@ -322,9 +323,6 @@ class Chaos:
         said = [line for line in tail(self._place.log(name)) if not line.startswith("{")]
         words = " / ".join(said[-6:])
         self._violated("alive", f"{name} ended by itself with {event.words}: {words}")
-
-    def _all_in_place(self, troupe: Troupe) -> bool:
-        return all(actor.is_in_place for actor in troupe.actors.values())
 
     # ---- small parts
 
