@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from swarmtrain.config.caps import NO_CAPS, Caps, parse_size
+from swarmtrain.config.caps import NO_CAPS, Caps, or_zero, parse_size
 from swarmtrain.foundation.errors import UserError, cleaned, misuse
 from swarmtrain_optimizers.strategies.facts import OpKind
 from swarmtrain_optimizers.strategies.registry import facts_named
@@ -336,9 +336,7 @@ def parse_pause(text: str) -> float:
     return seconds
 
 
-def parse_linger(text: str) -> float:
-    """Read a length of time as `parse_duration` does, or 0 for none."""
-    return 0.0 if text.strip() == "0" else parse_duration(text)
+parse_linger = or_zero(parse_duration)
 
 
 def parse_micro_batch(text: str) -> int:
@@ -368,13 +366,7 @@ def parse_device(text: str) -> str:
     return text
 
 
-def parse_room(text: str) -> int:
-    """``2GB``, or ``0`` for none.
-
-    Raises:
-        UserError: SWT-E610.
-    """
-    return 0 if text.strip() == "0" else parse_size(text)
+parse_room = or_zero(parse_size)
 
 
 def parse_span(text: str) -> range:
