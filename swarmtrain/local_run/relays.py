@@ -256,9 +256,9 @@ class Relays:
         self._relays.append(relay)
         return relay
 
-    def call(self, method: Callable[..., None], *words: int | Way) -> None:
-        """Have a method of one of the relays called, on their own thread."""
-        self._loop.call_soon_threadsafe(method, *words)
+    def call(self, act: Callable[..., None], *words: int | Way) -> None:
+        """Have one of the relays act, on their own thread."""
+        self._loop.call_soon_threadsafe(act, *words)
 
     def close(self) -> None:
         """End all connections and the thread. Closing twice is allowed."""
