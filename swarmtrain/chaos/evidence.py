@@ -29,7 +29,6 @@ class Verdict:
     Attributes:
         bodies: bodies of all records of the coordinator's ledger.
         chain: decisions in them.
-        violations: all of them.
     """
 
     bodies: tuple[AnyBody, ...]
@@ -41,7 +40,6 @@ def judge(place: Place, lives: Sequence[Life]) -> Verdict:
     """Read and prove everything that a stopped run has left.
 
     Args:
-        place: directories of the run.
         lives: all processes of peers that there were, oldest first.
 
     Raises:

@@ -34,7 +34,6 @@ class Life:
     """One process of a peer, and what it said of its state in order.
 
     Attributes:
-        name: the peer.
         peer: key of the peer in hex, "" until it was in.
         told: states that were put in place and rounds that ended.
     """
@@ -53,7 +52,6 @@ class Chain:
         attests: attested state roots per op, in hex.
         ever: all outcomes that an op has had; more than one only after a REWIND.
         cancelled: ops whose outcome a REWIND cancelled at some time.
-        rewinds: number of REWINDs.
     """
 
     outcomes: dict[int, Commit | Skip] = field(default_factory=dict)
@@ -146,13 +144,7 @@ class _Reader:
 
 
 def check_copy(name: str, copy: Sequence[Record], whole: Sequence[Record]) -> Iterator[Violation]:
-    """A peer's ledger is a part of the coordinator's: there is one history.
-
-    Args:
-        name: the peer.
-        copy: records of the peer.
-        whole: records of the coordinator.
-    """
+    """A peer's ledger is a part of the coordinator's: there is one history."""
     if len(copy) > len(whole):
         yield Violation("I1", f"{name} holds {len(copy)} records, the coordinator {len(whole)}")
     for mine in copy:

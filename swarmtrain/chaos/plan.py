@@ -39,7 +39,6 @@ class Step:
 
     Attributes:
         at_s: seconds after all founders hold the first state.
-        deed: kind of deed.
         victim: name of the peer, "" for the coordinator.
         lasts_s: seconds after which it is mended; 0 for what needs no mending.
     """
@@ -108,7 +107,6 @@ def draw_plan(
     Args:
         seed: seed of every choice.
         seconds: time from the first state to the end.
-        founders: peers from the start.
         newcomers: names of peers that may come later, at most two of them do.
         min_contributors: number of peers that are always untouched.
     """

@@ -53,8 +53,6 @@ def run_chaos(options: ChaosOptions, say: Say, kind: "type[Chaos]") -> Outcome:
     """Break a run for a while, mend it, and judge it.
 
     Args:
-        options: options of the command.
-        say: shows people a line.
         kind: `Chaos`, or one with a hostile member.
 
     Raises:
@@ -75,12 +73,9 @@ class Chaos:
     """One chaos, from its first process to its verdict.
 
     Args:
-        options: options of the command.
         place: directories of the run; the run file is written.
-        say: shows people a line.
 
     Attributes:
-        inner_steps: inner steps of a round.
         wait_ready_s: longest wait of the first that is ready.
     """
 

@@ -19,7 +19,6 @@ class Actor:
     """One peer through all its lives.
 
     Attributes:
-        name: shown to others.
         data: relay that the other peers dial.
         control: relay that it dials to reach the coordinator.
         life: newest process of it.
@@ -54,7 +53,6 @@ class Troupe:
 
     Attributes:
         processes: starts and ends them.
-        relays: the links.
         actors: peers by name.
         lives: all processes of peers that there were, oldest first.
         invite: invite of the coordinator, "" before it is ready for the first time.

@@ -14,7 +14,6 @@ class Situation:
     """Facts that the command fills in as it learns them.
 
     Attributes:
-        verbose: show tracebacks and debugging lines.
         at_coordinator: True if a full disk is that of the coordinator.
         state_dir: existing folder for a report of a fault.
     """

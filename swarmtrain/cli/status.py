@@ -106,7 +106,6 @@ def describe(view: Mapping[str, Any], width: int = 0, most: int | None = None) -
     """The answer as lines for people: facts, then a row per peer. Empty facts are left out.
 
     Args:
-        view: answer of the process.
         width: width of the terminal, 0 for none.
         most: number of peers that get a row, None for all.
     """

@@ -40,7 +40,6 @@ class Picture:
     """Current contents of the table and of the lines below it.
 
     Attributes:
-        rows: a row per peer.
         lines: below them, in words.
         unit: unit of what rows count a second.
     """

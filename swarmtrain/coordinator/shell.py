@@ -131,7 +131,6 @@ class Shell:
     Args:
         keep: makes records durable.
         adopt: the same with records of earlier lives, and the new term (`Store.adopt`).
-        roster: the peers that are in.
         clock: monotonic seconds, the machine's `now_s`.
     """
 

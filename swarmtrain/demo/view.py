@@ -16,9 +16,7 @@ class Scene:
     """One picture of the demo.
 
     Attributes:
-        rows: a row per peer.
         committed: rounds with a result.
-        rounds: rounds that shall be committed.
         losses: validation losses so far in the order of the rounds, in nats per byte.
         order0_loss: loss that byte frequencies alone reach.
         bytes_up: bytes that a surviving founder has sent, in the mean.
@@ -45,11 +43,7 @@ def make_scene(
     """The picture of what is known now.
 
     Args:
-        facts: facts of the story.
-        cast: peers that take part.
-        rounds: rounds that shall be committed.
         inner_steps: inner steps of one round.
-        order0_loss: see Scene.
         old: the picture before; a peer that is gone keeps its last numbers.
     """
     known = {row.name: row for row in old.rows} if old is not None else {}

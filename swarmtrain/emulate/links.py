@@ -61,12 +61,7 @@ class Links:
 
 
 class ModelledLinks(Links):
-    """Relays with a rate and a delay.
-
-    Args:
-        net: link of each peer.
-        names: names of the peers.
-    """
+    """Relays with a rate and a delay."""
 
     def __init__(self, net: Net, names: Sequence[str]) -> None:
         self.words = f"{in_words(net)}, modelled by relays"

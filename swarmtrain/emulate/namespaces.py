@@ -49,7 +49,6 @@ class Namespaces(Links):
 
     Args:
         net: link of each peer. The coordinator's has its delay alone.
-        names: names of the peers.
         kinds: kinds of router that peers are behind, dealt out in turn.
 
     Raises:

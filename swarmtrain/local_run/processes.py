@@ -131,11 +131,8 @@ class Processes:
         """`swarmtrain join`; it waits for its invite.
 
         Args:
-            name: shown to others.
-            words: more options.
             freeze_in_round: stop in the middle of this round's exchange, 0 for never.
             advertise: HOST:PORT that the other peers dial, "" for where it listens.
-            host: host on which it listens.
         """
         more = words
         if freeze_in_round:
@@ -161,7 +158,6 @@ class Processes:
         """A program that somebody brings.
 
         Args:
-            name: name of the peer.
             command: command for a shell, run here.
             variables: additions to the environment.
             events: file that it appends its events to, as JSON lines.

@@ -240,9 +240,6 @@ class Relays:
     def add(self, lines: Mapping[Way, Line] = MappingProxyType({})) -> Relay:
         """A new relay that leads nowhere yet.
 
-        Args:
-            lines: see Relay.
-
         Raises:
             OSError: no port is free.
         """

@@ -43,7 +43,6 @@ class Round:
     """One round of the first group that has ended.
 
     Attributes:
-        number: number of the round.
         outcome: MERGED or SKIPPED.
         peers: peers whose work is in the result.
         left_out: peers that were planned for and left out.
@@ -83,7 +82,6 @@ class History:
         rounds_wanted: rounds after which the run is over.
         rounds: ended rounds, the oldest first.
         peers: history of each peer, in whichever group.
-        events: the newest.
         plan: the newest PLAN of the first group.
         num_read: records that were read.
         up, down: bytes that peers have sent and received, as far as that was seen.

@@ -143,8 +143,6 @@ class Tracking:
     """Trackers of one run, on a thread of their own.
 
     Args:
-        directory: state directory.
-        run: name of the run.
         names: trackers beside the file.
 
     Raises:
@@ -165,7 +163,6 @@ class Tracking:
         """Log rounds that have ended. Never waits for a tracker and never raises.
 
         Args:
-            view: the run now.
             rounds: rounds that are new, the oldest first.
             losses: validation losses by round.
         """

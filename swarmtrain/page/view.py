@@ -231,12 +231,7 @@ class Viewed(msgspec.Struct, frozen=True):
 
 
 def beginning(config: RunConfig, value_bytes: float) -> tuple[History, Viewed]:
-    """An empty history of a run, and what its views are made of.
-
-    Args:
-        config: settings of the run.
-        value_bytes: see Viewed.
-    """
+    """An empty history of a run, and what its views are made of."""
     micro = config.micro_tokens
     is_known = micro and config.counted_unit == "tokens"  # of own models the width is not
     hop = 2 * hop_bytes(micro, config.model, config.pipeline.activations) if is_known else 0
@@ -257,11 +252,8 @@ def run_view(
     """The run now.
 
     Args:
-        status: status of the coordinator.
         history: the ledger, read to its end.
-        facts: settings of the run.
         at_s: seconds since 1970.
-        you, can_write, meters: see RunView.
     """
     losses = {int(op): loss for op, loss in status.losses.items()}
     loss_round = max(losses, default=None)

@@ -37,7 +37,6 @@ class BookedRound:
     """One booking.
 
     Attributes:
-        books: books of the round.
         exchanges: number of the op that follows from it, by stage; none where nobody has counted.
         left: peers gone when it was booked, and not when the one before it was.
         moved: peers sent to other stages in that time.
@@ -53,7 +52,6 @@ class BookedRound:
         """The booking of BOOKS.
 
         Args:
-            books: books of the round.
             view: fold of the records before it.
             since: peers that left or moved since the booking before it.
         """

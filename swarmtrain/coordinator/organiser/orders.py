@@ -64,7 +64,6 @@ class Desk:
     """Hears orders and carries them out.
 
     Args:
-        machine: the coordinator's decisions.
         shell: makes them durable and tells the peers.
         store: store of invites and of all else that is no decision.
         settings: settings of invites where an order says nothing.
