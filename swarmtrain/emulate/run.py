@@ -24,7 +24,6 @@ from swarmtrain.emulate.routers import parse_routers
 from swarmtrain.emulate.setting import names_of, run_file_of, variables_of
 from swarmtrain.foundation.errors import Interrupted, UserError
 from swarmtrain.foundation.events import In, Ready
-from swarmtrain.local_run.asking import asking
 from swarmtrain.local_run.place import COORDINATOR, Place
 from swarmtrain.local_run.processes import Kill, Processes, Say, Start, tail
 from swarmtrain.local_run.signals import noted
@@ -110,7 +109,7 @@ class _Emulation:
             self._place, mark=f"emulation-{secrets.token_hex(8)}", where=links.where
         )
         try:
-            with asking(self._place.coordinator, processes):
+            with processes.asking():
                 processes.start_coordinator(links.host(COORDINATOR), run_file=self._run_file)
                 while failure is None and not self._course.is_over and not self._signals:
                     failure = self._go_on(processes, links)
