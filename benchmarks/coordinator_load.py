@@ -39,13 +39,14 @@ import sys
 import tempfile
 import time
 from bisect import bisect_left, insort
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
 import msgpack
-from door import attack, cpu_s, resident_mb
+from door import attack
+from figures import cpu_s, parser_of, resident_mb, rounded
 
 from swarmtrain.config import settings
 from swarmtrain.coordinator.service import serve
@@ -351,7 +352,7 @@ class Peer:
     def hear(self, opcode: int, data: bytes, now_s: float) -> None:
         """A frame came."""
         if opcode == 10:
-            self.crowd.probed(self.probe_s, now_s)
+            self.crowd.probes.append((self.probe_s, now_s - self.probe_s))
             return
         if opcode == 9:
             self._send(data, 10)
@@ -465,7 +466,7 @@ class Peer:
         crowd = self.crowd
         if isinstance(body, Plan):
             parts = crowd.parts_of(body)
-            crowd.heard(body.op, now_s)
+            crowd.plans[body.op].append(now_s)
             if self.identity.peer_id in parts.members:
                 self.told += 1
                 self._report(self.told)
@@ -483,10 +484,10 @@ class Peer:
             if place in self.owned.get(body.op, ()):
                 self._sum(crowd.parts[body.op], place, body.contributors)
         elif isinstance(body, Commit):
-            crowd.committed(body.op)
+            crowd.outcomes[body.op] = "merged"
             self._take_state(body.op)
         elif isinstance(body, Skip):
-            crowd.skipped(body.op, body.reason)
+            crowd.outcomes[body.op] = body.reason
             self._take_state(body.op)
         elif isinstance(body, Attest) and body.op == 0:
             self._take_state(0)
@@ -571,9 +572,9 @@ class Crowd:
         self.probes: list[tuple[float, float]] = []
         self.joined: list[tuple[float, float]] = []
         self.caught_up: list[tuple[float, float]] = []
-        self.plans: dict[int, list[float]] = {}
+        self.plans = defaultdict[int, list[float]](list)
         self.said, self.heard_bytes = Counter[int](), Counter[int]()  # by seconds
-        self._outcomes: dict[int, str] = {}
+        self.outcomes: dict[int, str] = {}
         self._poll, self._watched = select.epoll(), dict[int, Peer]()
         self._timers: list[tuple[float, int, Callable[[], None]]] = []
         self._number = 0
@@ -628,17 +629,9 @@ class Crowd:
             now_s = time.monotonic()
             if now_s >= told_s:
                 told_s = now_s + 1.0
-                print(
-                    json.dumps(
-                        {
-                            "here": self.here,
-                            "op": self.newest,
-                            "planned": max(self.plans, default=0),
-                            **self.counts,
-                        }
-                    ),
-                    flush=True,
-                )
+                planned = max(self.plans, default=0)
+                said = {"here": self.here, "op": self.newest, "planned": planned, **self.counts}
+                print(json.dumps(said), flush=True)
             while self._timers and self._timers[0][0] <= now_s:
                 due_s, _, act = heapq.heappop(self._timers)
                 act()
@@ -672,10 +665,6 @@ class Crowd:
 
     # ---- what it notes
 
-    def probed(self, sent_s: float, now_s: float) -> None:
-        """A pong came back."""
-        self.probes.append((sent_s, now_s - sent_s))
-
     def parts_of(self, plan: Plan) -> Parts:
         """What the members of an op exchange."""
         known = self.parts.get(plan.op)
@@ -687,23 +676,11 @@ class Crowd:
 
     def under_way(self) -> Iterator[Parts]:
         """Ops without an outcome yet."""
-        return (parts for op, parts in self.parts.items() if op not in self._outcomes)
-
-    def heard(self, op: int, now_s: float) -> None:
-        """A peer has read a PLAN."""
-        self.plans.setdefault(op, []).append(now_s)
-
-    def committed(self, op: int) -> None:
-        """An op has its result."""
-        self._outcomes[op] = "merged"
-
-    def skipped(self, op: int, reason: str) -> None:
-        """An op has none."""
-        self._outcomes[op] = reason
+        return (parts for op, parts in self.parts.items() if op not in self.outcomes)
 
     def newest_commit(self, op: int) -> int:
         """The op whose state is in place after this one."""
-        while op and self._outcomes.get(op, "merged") != "merged":
+        while op and self.outcomes.get(op, "merged") != "merged":
             op -= 1
         return op
 
@@ -723,7 +700,7 @@ class Crowd:
                 round(max(at) - min(at), 3)
                 for at in self.plans.values() if begin_s <= min(at) < end_s
             ],
-            "outcomes": {str(op): why for op, why in self._outcomes.items()},
+            "outcomes": {str(op): why for op, why in self.outcomes.items()},
             "messages": in_all(self.said), "num_bytes": in_all(self.heard_bytes),
         }), flush=True)  # fmt: skip
 
@@ -770,11 +747,6 @@ def coordinate(places: int, folder: str, profile: str) -> None:
 
 
 # ---- all together
-
-
-def files_needed(peers: int) -> int:
-    """Descriptors of the coordinator."""
-    return peers + 1024
 
 
 def raise_limits(needed: int) -> None:
@@ -857,7 +829,7 @@ class Run:
         )
         self._num_joiners = int(options.joiners * (options.seconds + 5))
         places = options.peers + self._num_joiners + 100
-        raise_limits(files_needed(places))
+        raise_limits(places + 1024)  # descriptors of the coordinator
         order = {
             "role": "coordinator", "places": places, "folder": folder, "profile": options.profile
         }  # fmt: skip
@@ -988,19 +960,12 @@ def _together(told: list[dict[str, Any]], seconds: float) -> dict[str, Any]:
 
 def show(figures: dict[str, Any], *, as_json: bool) -> None:
     """Print what was measured."""
-    rounded = rounded_of(figures)
+    rows = rounded(figures)
     if as_json:
-        print(json.dumps(rounded))
+        print(json.dumps(rows))
         return
-    for name, value in rounded.items():
+    for name, value in rows.items():
         print(f"{name.replace('_', ' '):<18} {value}")
-
-
-def rounded_of(value: Any) -> Any:
-    """Figures with three places."""
-    if isinstance(value, dict):
-        return {name: rounded_of(one) for name, one in value.items()}
-    return round(value, 3) if isinstance(value, float) else value
 
 
 def _wait_for(crowds: list[Process], peers: int, begins_s: float) -> None:
@@ -1032,9 +997,7 @@ def _at(values: list[float], share: float) -> float:
 
 
 def main() -> int:
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
+    parser = parser_of(__doc__)
     parser.add_argument("--peers", type=int, default=1000)
     parser.add_argument("--seconds", type=float, default=60.0, help="of the measurement")
     parser.add_argument("--settle", type=float, default=SETTLE_S, help="seconds before it")
@@ -1044,7 +1007,6 @@ def main() -> int:
     parser.add_argument("--ramp", type=float, default=RAMP_PER_S, help="peers a second that come")
     parser.add_argument("--profile", default="", metavar="FILE", help="of the coordinator")
     parser.add_argument("--verbose", action="store_true")
-    parser.add_argument("--json", action="store_true", help="print one JSON object")
     parser.add_argument("--order", default="", help=argparse.SUPPRESS)
     options = parser.parse_args()
     if options.order:

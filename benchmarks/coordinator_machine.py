@@ -8,7 +8,6 @@ looked for; another peer comes; `status` is asked. Of an image of the fold it te
 peer, and the time to make and to read it. `coordinator_load.py` has the sockets.
 """
 
-import argparse
 import os
 import random
 import resource
@@ -19,6 +18,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from coordinator_load import LAYOUT, NUM_VALUES, config_of, root_after, show
+from figures import parser_of
 
 from swarmtrain.coordinator.service import run_terms
 from swarmtrain_transport.actions import SendToPeer
@@ -154,11 +154,8 @@ def measure_machine(peers: int, joiners: int = 50) -> dict[str, Any]:
 
 
 def main() -> int:
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
+    parser = parser_of(__doc__)
     parser.add_argument("--peers", type=int, default=1000)
-    parser.add_argument("--json", action="store_true", help="print one JSON object")
     options = parser.parse_args()
     show(measure_machine(options.peers), as_json=options.json)
     return 0

@@ -15,6 +15,7 @@ from collections.abc import Callable
 from typing import Any
 
 import torch
+from figures import parser_of
 from torch import nn
 
 from swarmtrain.models.device import device_of
@@ -70,14 +71,11 @@ def measure(options: argparse.Namespace) -> dict[str, Any]:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
+    parser = parser_of(__doc__)
     parser.add_argument("--device", default="auto")
     parser.add_argument("--values", type=int, default=124_000_000)
     parser.add_argument("--dtype", default="float32", help="of the parameters")
     parser.add_argument("--repeat", type=int, default=5)
-    parser.add_argument("--json", action="store_true", help="print one JSON object")
     options = parser.parse_args()
     torch.set_num_threads(1)
     found = measure(options)

@@ -36,6 +36,8 @@ from pathlib import Path
 from statistics import median
 from typing import TYPE_CHECKING, Any
 
+from figures import cpu_s, parser_of, resident_mb, rounded
+
 if TYPE_CHECKING:
     from swarmtrain_transport.credentials.invite import Invite
 
@@ -63,18 +65,6 @@ PAUSE_S = 0.05
 
 TRUSTING = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
 TRUSTING.check_hostname, TRUSTING.verify_mode = False, ssl.CERT_NONE
-
-
-def cpu_s(pid: int) -> float:
-    """Time of processors that a process has had, in seconds."""
-    user, system = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[11:13]
-    return (int(user) + int(system)) / os.sysconf("SC_CLK_TCK")
-
-
-def resident_mb(pid: int) -> float:
-    """Memory of a process in MB."""
-    pages = int(Path(f"/proc/{pid}/statm").read_text().split()[1])
-    return pages * resource.getpagesize() / 1e6
 
 
 def tls_to(port: int, source: str) -> ssl.SSLSocket:
@@ -552,21 +542,13 @@ def measure_run(kind: str, seconds: float, pairs: int) -> dict[str, Any]:
     }  # fmt: skip
 
 
-def rounded(value: Any) -> Any:
-    """Figures with three places."""
-    if isinstance(value, dict):
-        return {name: rounded(one) for name, one in value.items()}
-    return round(value, 3) if isinstance(value, float) else value
-
-
 def main() -> int:
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser = parser_of(__doc__.splitlines()[0])
     kinds = ["silent", *SOURCES, "heavy", "copies", "preambles", "guesses", "viewers"]
     parser.add_argument("--flood", default="silent", choices=kinds)
     parser.add_argument("--connections", type=int, default=6000, help="of `silent`")
     parser.add_argument("--seconds", type=float, default=20.0, help="of the others, each half")
     parser.add_argument("--pairs", type=int, default=1, help="halves without and with, in turn")
-    parser.add_argument("--json", action="store_true", help="print one JSON object")
     parser.add_argument("--attack", action="store_true", help=argparse.SUPPRESS)
     options = parser.parse_args()
     if options.attack:

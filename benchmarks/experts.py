@@ -11,7 +11,6 @@ Between experts nothing is exchanged: tests/e2e/test_experts_in_run.py runs them
 The bar was written down before the first run. Exit status 1 where it is missed.
 """
 
-import argparse
 import json
 import random
 import sys
@@ -21,6 +20,7 @@ from statistics import mean
 import msgspec
 import torch
 import torch.nn.functional as F
+from figures import parser_of
 from torch import nn
 
 from swarmtrain.config.settings import (
@@ -120,12 +120,9 @@ def compared(seed: int, steps: int) -> dict[str, object]:
 
 
 def main() -> int:
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
+    parser = parser_of(__doc__)
     parser.add_argument("--steps", type=int, default=600)
     parser.add_argument("--seeds", type=int, default=3)
-    parser.add_argument("--json", action="store_true", help="print one JSON object")
     options = parser.parse_args()
     torch.set_num_threads(1)
     runs = [compared(seed, options.steps) for seed in range(options.seeds)]

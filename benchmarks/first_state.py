@@ -26,6 +26,8 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+from figures import parser_of
+
 from swarmtrain.config.options import Endpoint
 
 HOSTILE = "mallory"
@@ -200,10 +202,9 @@ def hostile(kind: str, folder: str) -> int:
 
 
 def main() -> int:
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser = parser_of(__doc__.splitlines()[0])
     parser.add_argument("--kind", default="hoard", choices=("hoard", "unreachable"))
     parser.add_argument("--peers", type=int, default=4, help="honest ones")
-    parser.add_argument("--json", action="store_true", help="print one JSON object")
     parser.add_argument("--hostile", metavar="FOLDER", help=argparse.SUPPRESS)
     options = parser.parse_args()
     if options.hostile:

@@ -7,7 +7,6 @@ the model: there the hook counts, looks into its inbox and tells the network sid
 whatever the model is. Steps in which a round ends do not count.
 """
 
-import argparse
 import json
 import statistics
 import subprocess
@@ -17,6 +16,7 @@ import time
 from pathlib import Path
 
 import torch
+from figures import parser_of
 from torch import nn
 
 import swarmtrain
@@ -81,11 +81,8 @@ def _train(invite: str, folder: Path, steps: int) -> list[float]:
 
 
 def main() -> int:
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
+    parser = parser_of(__doc__)
     parser.add_argument("--steps", type=int, default=1000, help="inner steps of a round")
-    parser.add_argument("--json", action="store_true", help="print one JSON object")
     options = parser.parse_args()
     with tempfile.TemporaryDirectory(prefix="swarmtrain-hook-") as folder:
         found = sorted(measure(Path(folder), options.steps))

@@ -16,12 +16,11 @@ gets. It is the mean of three ops after a first one, for the peer that was sent 
 samples are drawn anew for each, so that all weights and slices differ from those before.
 """
 
-import argparse
 import hashlib
 import json
 import multiprocessing
+import os
 import random
-import resource
 import sys
 import tempfile
 import time
@@ -31,6 +30,8 @@ from dataclasses import dataclass, field, replace
 from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Any
+
+from figures import parser_of, resident_mb
 
 from swarmtrain.coordinator.disk.store import Store
 from swarmtrain.peer.disk.storage import PeerStorage
@@ -67,12 +68,6 @@ _LOOK_S = 0.1
 
 _NEWCOMER, _WITNESS = 1 << 16, (1 << 16) + 1
 """Numbers beyond those of the peers that exchange."""
-
-
-def resident_mb() -> float:
-    """Memory of this process in MB."""
-    pages = int(Path("/proc/self/statm").read_text().split()[1])
-    return pages * resource.getpagesize() / 1e6
 
 
 def identity_of(number: int) -> Identity:
@@ -121,7 +116,7 @@ def follow(number: int, directory: Path, wire: Connection) -> None:
             said += [m.encode(a.message) for a in actions if isinstance(a, do.SendControl)]
         said += [m.encode(a.message) for a in machine.tick(now_s) if isinstance(a, do.SendControl)]
         wire.send((said, machine.ledger.head_index))
-    wire.send(resident_mb())
+    wire.send(resident_mb(os.getpid()))
     storage.close()
 
 
@@ -385,7 +380,7 @@ def measure(num_peers: int, rounds: int, directory: Path) -> dict[str, float]:
     run.relay(joiner, until_head=True)
     joiner_s, joiner_bytes = time.perf_counter() - began_s, joiner.num_bytes
     run.relay(joiner)
-    memory_mb = resident_mb()
+    memory_mb = resident_mb(os.getpid())
     joiner.end()
     kept = PeerStorage(joiner.directory).ledger.num_records
     if kept != len(run.machine.writer.ledger):
@@ -431,11 +426,10 @@ def measure_op(num_peers: int, ops: int = 3) -> dict[str, float]:
 
 def main() -> int:
     """Measure and print."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=_Plain)
+    parser = parser_of(__doc__)
     parser.add_argument("--peers", type=int, default=limits.CELL_PEERS_MAX)
     parser.add_argument("--rounds", type=int, default=2000)
     parser.add_argument("--op", action="store_true", help="bytes of one op that a peer is sent")
-    parser.add_argument("--json", action="store_true", help="one JSON object on stdout")
     options = parser.parse_args()
     with tempfile.TemporaryDirectory() as place:
         if options.op:
@@ -450,10 +444,6 @@ def main() -> int:
         for name, value in told.items():
             print(f"{name:20} {value}")
     return 0
-
-
-class _Plain(argparse.RawDescriptionHelpFormatter):
-    """Show the docstring as it is."""
 
 
 if __name__ == "__main__":

@@ -45,7 +45,7 @@ from typing import Any
 ROOT = Path(__file__).resolve().parents[1]
 sys.path[:0] = [str(ROOT / one) for one in (".", "transport", "optimizers")]
 
-from benchmarks.door import resident_mb  # noqa: E402  the paths come first
+from benchmarks.figures import resident_mb  # noqa: E402  the paths come first
 from swarmtrain.config.caps import NO_CAPS  # noqa: E402
 from swarmtrain.foundation.file_descriptors import raise_limit  # noqa: E402
 from swarmtrain.peer.network.bandwidth import Bandwidth  # noqa: E402

@@ -25,6 +25,8 @@ from pathlib import Path
 from typing import Any
 from unittest.mock import patch
 
+from figures import parser_of, resident
+
 BAR_VECTORS = 4.5
 
 LOOK_S = 0.003
@@ -118,12 +120,6 @@ class Meter:
             return found
 
         setattr(owner, name, timed)
-
-
-def resident() -> int:
-    """Bytes of this process in memory, without pages of files."""
-    _, _, rest = Path("/proc/self/status").read_text().partition("RssAnon:")
-    return 1024 * int(rest.split()[0])
 
 
 def watch(meter: Meter) -> None:
@@ -290,9 +286,7 @@ def _ended(process: subprocess.Popen[bytes], deadline_s: float, log: Path) -> No
 
 
 def main() -> int:
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
+    parser = parser_of(__doc__)
     parser.add_argument("--kind", choices=("hook", "command"), default="hook")
     parser.add_argument("--strategy", default="diloco")
     parser.add_argument("--codec", default="int8")
@@ -302,7 +296,6 @@ def main() -> int:
     parser.add_argument("--dtype", default="float32", help="of a hook's parameters")
     parser.add_argument("--more", default="", help="lines for the run file")
     parser.add_argument("--timeout", type=float, default=600.0)
-    parser.add_argument("--json", action="store_true", help="print one JSON object")
     for hidden in ("--name", "--invite"):
         parser.add_argument(hidden, default="", help=argparse.SUPPRESS)
     parser.add_argument("--folder", type=Path, help=argparse.SUPPRESS)

@@ -7,7 +7,6 @@ is given is made, and a result, int8 of the same values, is taken over. By the p
 the one thread, medians, of as many ops as move all values once; `streaming` has five fragments.
 """
 
-import argparse
 import json
 import statistics
 import tempfile
@@ -16,6 +15,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from figures import parser_of
 
 from swarmtrain.config import file as config_file
 from swarmtrain.models.build import build_model
@@ -97,12 +97,9 @@ def measure(strategy: str, rounds: int, run_file: Path) -> dict[str, float]:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
+    parser = parser_of(__doc__)
     parser.add_argument("--strategies", default="diloco,eager,streaming")
     parser.add_argument("--rounds", type=int, default=8, help="rounds after one that warms up")
-    parser.add_argument("--json", action="store_true", help="print one JSON object")
     options = parser.parse_args()
     torch.set_num_threads(1)
     rows: dict[str, Any] = {}

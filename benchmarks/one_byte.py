@@ -30,6 +30,8 @@ from pathlib import Path
 from typing import Any
 from unittest.mock import patch
 
+from figures import parser_of, resident
+
 BAR_SHARE = 1 / 3
 """Share of what AdamW's adapters take off the loss that one_byte takes off at least."""
 
@@ -379,12 +381,6 @@ class Peak:
         self._phase, self._most = phase, 0
 
 
-def resident() -> int:
-    """Bytes of this process in memory, without pages of files."""
-    _, _, rest = Path("/proc/self/status").read_text().partition("RssAnon:")
-    return 1024 * int(rest.split()[0])
-
-
 def memory(options: argparse.Namespace) -> int:
     """Peaks of inference and of two peers, the second of which downloads the state."""
     with tempfile.TemporaryDirectory(prefix="swarmtrain-one-byte-") as name:
@@ -519,9 +515,7 @@ def peer(options: argparse.Namespace, place: Path, invite: str, name: str) -> in
 
 
 def main() -> int:
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
+    parser = parser_of(__doc__)
     parser.add_argument("what", choices=("start", "learn", "memory"))
     parser.add_argument("--folder", type=Path, help="of start, learn: the model and its texts")
     parser.add_argument("--steps", type=int, default=2000, help="of start")
@@ -531,7 +525,6 @@ def main() -> int:
     parser.add_argument("--peers", type=int, default=2)
     parser.add_argument("--layers", type=int, help="of memory; the others take the demo's 4")
     parser.add_argument("--width", type=int, help="of memory; the others take the demo's 128")
-    parser.add_argument("--json", action="store_true", help="print one JSON object")
     parser.add_argument("--inference", type=Path, help=argparse.SUPPRESS)
     parser.add_argument("--peer", nargs=3, help=argparse.SUPPRESS)
     options = parser.parse_args()

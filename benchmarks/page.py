@@ -9,13 +9,13 @@ the page's own time, and its script holds at most 100 MB after a minute; ten vie
 beyond a bar.
 """
 
-import argparse
 import asyncio
-import json
 import sys
 import time
 from pathlib import Path
 from statistics import median
+
+from figures import parser_of, told
 
 ROOT = Path(__file__).resolve().parents[1]
 sys.path[:0] = [str(ROOT / one) for one in (".", "transport", "optimizers")]
@@ -81,20 +81,16 @@ async def watched_by(viewers: int, rounds: int, seconds: float) -> dict[str, obj
 
 
 def main() -> int:
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
+    parser = parser_of(__doc__)
     parser.add_argument("--rounds", type=int, default=10_000)
     parser.add_argument("--viewers", type=int, default=0)
     parser.add_argument("--seconds", type=float, default=60.0)
-    parser.add_argument("--json", action="store_true", help="print one JSON object")
     options = parser.parse_args()
     if options.viewers:
         figures = asyncio.run(watched_by(options.viewers, options.rounds, options.seconds))
     else:
         figures = asyncio.run(measure(options.rounds, options.seconds))
-    print(json.dumps(figures) if options.json else figures)
-    return 0 if figures["holds"] else 1
+    return told(figures, as_json=options.json)
 
 
 if __name__ == "__main__":

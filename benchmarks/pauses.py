@@ -9,75 +9,27 @@ beyond a bar.
 """
 
 import argparse
-import json
 import random
-import subprocess
 import sys
 import tempfile
 import time
 from pathlib import Path
 from typing import Any
 
+from figures import parser_of, told
+from takeover import PEERS, RUN, joined, started, waited
+
 from swarmtrain import status
-from swarmtrain.foundation.errors import UserError
-
-PEERS = ("ann", "bob", "cat")
-RUN = """
-[run]
-name = "pauses"
-rounds = 100000
-[model]
-layers = 1
-width = 32
-heads = 2
-context = 32
-[inner]
-batch = 4
-[outer]
-inner_steps = 20
-[exchange]
-start_peers = 3
-wait_ready_s = 120.0
-"""
-
-
-def started(*words: object, out: Path) -> subprocess.Popen[bytes]:
-    with out.open("wb") as file:
-        return subprocess.Popen(
-            [sys.executable, "-m", "swarmtrain", *map(str, words)], stdout=file,
-            stderr=subprocess.DEVNULL, stdin=subprocess.DEVNULL,
-        )  # fmt: skip
-
-
-def waited(found: Any, seconds: float = 120.0) -> Any:
-    end_s = time.monotonic() + seconds
-    while time.monotonic() < end_s:
-        try:
-            if value := found():
-                return value
-        except (OSError, UserError, ValueError, IndexError):
-            pass
-        time.sleep(0.1)
-    raise SystemExit("the run did not come so far in time")
 
 
 def measure(options: argparse.Namespace, folder: Path) -> dict[str, Any]:
     (folder / "run.toml").write_text(RUN)
     home = folder / "coordinator"
-    up = started(
-        "up", folder / "run.toml", "--listen", "127.0.0.1:0", "--state-dir", home,
-        out=folder / "up.out",
-    )  # fmt: skip
-    processes = [up]
+    up = ("up", folder / "run.toml", "--listen", "127.0.0.1:0", "--state-dir", home)
+    processes = [started(*up, log=folder / "up")]
     try:
         (folder / "invite").write_text(waited(lambda: (folder / "up.out").read_text().strip()))
-        for name in PEERS:
-            processes.append(
-                started(
-                    "join", "--invite-file", folder / "invite", "--name", name, "--state-dir",
-                    folder / name, out=folder / f"{name}.out",
-                )
-            )  # fmt: skip
+        processes += joined(folder)
         waited(lambda: status.ask(home)["committed"] >= 3)
         rng, begun = random.Random(options.seed), status.ask(home)["round"]
         resting: dict[str, float] = {}
@@ -123,17 +75,13 @@ def _settled(home: Path) -> Any:
 
 
 def main() -> int:
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
+    parser = parser_of(__doc__)
     parser.add_argument("--pauses", type=int, default=200)
     parser.add_argument("--seed", type=int, default=0)
-    parser.add_argument("--json", action="store_true", help="print one JSON object")
     options = parser.parse_args()
     with tempfile.TemporaryDirectory(prefix="swarmtrain-pauses-") as folder:
         figures = measure(options, Path(folder))
-    print(json.dumps(figures) if options.json else figures)
-    return 0 if figures["holds"] else 1
+    return told(figures, as_json=options.json)
 
 
 if __name__ == "__main__":

@@ -7,7 +7,6 @@ A process that only relays, as `swarmtrain relay` does, between pairs of sockets
 relay's processor time by second, as cores. Exit status 1 beyond the bars.
 """
 
-import argparse
 import asyncio
 import json
 import multiprocessing
@@ -20,6 +19,7 @@ import time
 from typing import Any
 
 import psutil
+from figures import parser_of
 
 from swarmtrain_transport.links.doorway import Doorway
 from swarmtrain_transport.links.relay import Relay
@@ -119,13 +119,10 @@ def measure(pairs: int, mbit_each: float, seconds: float) -> dict[str, float]:
 
 
 def main() -> int:
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
+    parser = parser_of(__doc__)
     parser.add_argument("--peers", type=int, default=8, help="pairs of connections")
     parser.add_argument("--rate", type=float, default=100.0, help="Mbit/s")
     parser.add_argument("--seconds", type=float, default=10.0)
-    parser.add_argument("--json", action="store_true", help="print one JSON object")
     options = parser.parse_args()
     one = measure(options.peers, options.rate / options.peers, options.seconds)
     each = measure(options.peers, options.rate, options.seconds)

@@ -11,7 +11,6 @@ beyond a bar.
 
 import argparse
 import contextlib
-import json
 import random
 import subprocess
 import sys
@@ -23,6 +22,8 @@ from typing import Any
 
 ROOT = Path(__file__).resolve().parents[1]
 sys.path[:0] = [str(ROOT / one) for one in (".", "transport", "optimizers")]
+
+from benchmarks.figures import parser_of, told  # noqa: E402  the paths come first
 
 LONGER_MS, RECORDS_PER_OP = 10.0, 6
 
@@ -123,18 +124,14 @@ def measure(options: argparse.Namespace, folder: Path) -> dict[str, Any]:
 
 
 def main() -> int:
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
+    parser = parser_of(__doc__)
     parser.add_argument("--records", type=int, default=600)
     parser.add_argument("--kills", type=int, default=0)
     parser.add_argument("--seed", type=int, default=0)
-    parser.add_argument("--json", action="store_true", help="print one JSON object")
     options = parser.parse_args()
     with tempfile.TemporaryDirectory(prefix="swarmtrain-stores-") as folder:
         figures = measure(options, Path(folder))
-    print(json.dumps(figures) if options.json else figures)
-    return 0 if figures["holds"] else 1
+    return told(figures, as_json=options.json)
 
 
 if __name__ == "__main__":

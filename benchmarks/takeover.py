@@ -17,7 +17,6 @@ percentile. Exit status 1 beyond a bar.
 
 import argparse
 import contextlib
-import json
 import os
 import random
 import re
@@ -31,6 +30,8 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from statistics import median, quantiles
 from typing import Any
+
+from figures import parser_of, told
 
 ROOT = Path(__file__).resolve().parents[1]
 sys.path[:0] = [str(ROOT / one) for one in (".", "transport", "optimizers")]
@@ -75,8 +76,7 @@ class Coordinators:
             words += ["--store", self._url, "--key-file", str(self._folder / "key")]
         port = self._ports.setdefault(name, _free_port())
         words += ["--listen", f"127.0.0.1:{port}", "--json-events"]
-        with (self._folder / f"{name}.out").open("ab") as out:
-            return _process(*words, out=out, err=self._folder / f"{name}.err")
+        return started(*words, log=self._folder / name)
 
     @property
     def leader(self) -> str:
@@ -101,13 +101,22 @@ class Coordinators:
         self.running[name] = self._start(name)
 
 
-def _process(*words: object, out: Any, err: Path) -> subprocess.Popen[bytes]:
+def started(*words: object, log: Path) -> subprocess.Popen[bytes]:
+    """A command of swarmtrain whose output is added to two files, log with .out and .err."""
     env = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path[:3])}
-    with err.open("ab") as errors:
+    with log.with_suffix(".out").open("ab") as out, log.with_suffix(".err").open("ab") as errors:
         return subprocess.Popen(
             [sys.executable, "-m", "swarmtrain", *map(str, words)], stdout=out, stderr=errors,
             stdin=subprocess.DEVNULL, env=env,
         )  # fmt: skip
+
+
+def joined(folder: Path) -> list[subprocess.Popen[bytes]]:
+    """All peers, started with the invite of the folder."""
+    words = ("join", "--invite-file", folder / "invite", "--name")
+    return [
+        started(*words, name, "--state-dir", folder / name, log=folder / name) for name in PEERS
+    ]
 
 
 def _free_port() -> int:
@@ -133,20 +142,16 @@ def measure(options: argparse.Namespace, folder: Path) -> dict[str, Any]:
     with contextlib.ExitStack() as stack:
         server = None
         if options.store == "postgres":
-            from tests.coordinator.postgres_rig import server as started
+            from tests.coordinator.postgres_rig import server as opened
 
-            server = stack.enter_context(started(is_safe=True))
+            server = stack.enter_context(opened(is_safe=True))
         (folder / "run.toml").write_text(RUN)
         (folder / "key").write_text(random.Random(options.seed).randbytes(32).hex())
         all_of = Coordinators(folder, server.url() if server is not None else "")
         peers: list[subprocess.Popen[bytes]] = []
         try:
             (folder / "invite").write_text(waited(all_of.invite))
-            for name in PEERS:
-                words = ("join", "--invite-file", folder / "invite", "--name", name, "--state-dir")
-                with (folder / f"{name}.out").open("wb") as out:
-                    one = _process(*words, folder / name, out=out, err=folder / f"{name}.err")
-                    peers.append(one)
+            peers += joined(folder)
             gaps = list(_faults(options, folder, all_of, server))
             rounds, roots = _committed(folder), waited(lambda: _roots(folder))
             for name in PEERS:
@@ -295,19 +300,15 @@ def _checked(options: argparse.Namespace, folder: Path, url: str) -> dict[str, A
 
 
 def main() -> int:
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
+    parser = parser_of(__doc__)
     parser.add_argument("--store", choices=("sqlite", "postgres"), default="sqlite")
     parser.add_argument("--fault", choices=("kill", "sleep", "database"), default="kill")
     parser.add_argument("--kills", type=int, default=200)
     parser.add_argument("--seed", type=int, default=0)
-    parser.add_argument("--json", action="store_true", help="print one JSON object")
     options = parser.parse_args()
     with tempfile.TemporaryDirectory(prefix="swarmtrain-takeover-") as folder:
         figures = measure(options, Path(folder))
-    print(json.dumps(figures) if options.json else figures)
-    return 0 if figures["holds"] else 1
+    return told(figures, as_json=options.json)
 
 
 if __name__ == "__main__":

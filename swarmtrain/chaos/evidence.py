@@ -1,7 +1,8 @@
 """Evidence in the directories of a stopped run, and the judgement over all of it. Loads torch."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import partial
 
 from swarmtrain.chaos.invariants import (
     Chain,
@@ -28,7 +29,6 @@ class Verdict:
     Attributes:
         bodies: bodies of all records of the coordinator's ledger.
         chain: decisions in them.
-        violations: all of them.
     """
 
     bodies: tuple[AnyBody, ...]
@@ -40,7 +40,6 @@ def judge(place: Place, lives: Sequence[Life]) -> Verdict:
     """Read and prove everything that a stopped run has left.
 
     Args:
-        place: directories of the run.
         lives: all processes of peers that there were, oldest first.
 
     Raises:
@@ -49,33 +48,22 @@ def judge(place: Place, lives: Sequence[Life]) -> Verdict:
     whole = read_records(place.coordinator)
     bodies = tuple(bodies_of(whole))
     chain, found = read_chain(bodies)
-    found += _unproved("the coordinator", _coordinators(place))
+    found += _unproved("the coordinator", partial(prove_coordinator, place.coordinator))
     for name in dict.fromkeys(life.name for life in lives if life.told):
         directory = place.peer(name)
         copy = ledger_file.read(directory / ledger_file.FILE_NAME).records
         found += check_copy(name, copy, whole)
-        found += _unproved(name, _peers(place, name))
+        found += _unproved(name, partial(prove_peer, directory))
     for life in lives:
         found += check_life(life, chain)
     found += check_roots(lives, chain)
     return Verdict(bodies, chain, tuple(found))
 
 
-def _coordinators(place: Place) -> Proof | str:
+def _unproved(whose: str, prove: Callable[[], Proof]) -> list[Violation]:
     try:
-        return prove_coordinator(place.coordinator)
-    except UserError as error:
-        return error.what
-
-
-def _peers(place: Place, name: str) -> Proof | str:
-    try:
-        return prove_peer(place.peer(name))
+        proof = prove()
     except (UserError, OSError) as error:
-        return error.what if isinstance(error, UserError) else str(error)
-
-
-def _unproved(whose: str, proof: Proof | str) -> list[Violation]:
-    if isinstance(proof, str):
-        return [Violation("verify", f"{whose}: {proof}")]
+        problem = error.what if isinstance(error, UserError) else str(error)
+        return [Violation("verify", f"{whose}: {problem}")]
     return [] if proof.ok else [Violation("verify", f"{whose}: {proof.problem}")]

@@ -34,7 +34,6 @@ class Life:
     """One process of a peer, and what it said of its state in order.
 
     Attributes:
-        name: the peer.
         peer: key of the peer in hex, "" until it was in.
         told: states that were put in place and rounds that ended.
     """
@@ -53,7 +52,6 @@ class Chain:
         attests: attested state roots per op, in hex.
         ever: all outcomes that an op has had; more than one only after a REWIND.
         cancelled: ops whose outcome a REWIND cancelled at some time.
-        rewinds: number of REWINDs.
     """
 
     outcomes: dict[int, Commit | Skip] = field(default_factory=dict)
@@ -146,13 +144,7 @@ class _Reader:
 
 
 def check_copy(name: str, copy: Sequence[Record], whole: Sequence[Record]) -> Iterator[Violation]:
-    """A peer's ledger is a part of the coordinator's: there is one history.
-
-    Args:
-        name: the peer.
-        copy: records of the peer.
-        whole: records of the coordinator.
-    """
+    """A peer's ledger is a part of the coordinator's: there is one history."""
     if len(copy) > len(whole):
         yield Violation("I1", f"{name} holds {len(copy)} records, the coordinator {len(whole)}")
     for mine in copy:
@@ -166,7 +158,7 @@ def check_life(life: Life, chain: Chain) -> Iterator[Violation]:
     newest: int | None = None
     for told in life.told:
         if isinstance(told, StateInPlace):
-            if newest is not None and told.round < newest and not _is_rewound(chain, newest):
+            if newest is not None and told.round < newest and newest not in chain.cancelled:
                 story = f"{life.name} went back from round {newest} to {told.round}"
                 yield Violation("once", f"{story} without a REWIND")
         else:
@@ -174,10 +166,6 @@ def check_life(life: Life, chain: Chain) -> Iterator[Violation]:
                 yield Violation("once", f"{life.name} ended round {told.round} after {newest}")
             yield from _check_outcome(life, told, chain)
         newest = told.round
-
-
-def _is_rewound(chain: Chain, op: int) -> bool:
-    return op in chain.cancelled
 
 
 def _check_outcome(life: Life, told: RoundEnded, chain: Chain) -> Iterator[Violation]:

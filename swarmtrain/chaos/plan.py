@@ -39,7 +39,6 @@ class Step:
 
     Attributes:
         at_s: seconds after all founders hold the first state.
-        deed: kind of deed.
         victim: name of the peer, "" for the coordinator.
         lasts_s: seconds after which it is mended; 0 for what needs no mending.
     """
@@ -108,31 +107,27 @@ def draw_plan(
     Args:
         seed: seed of every choice.
         seconds: time from the first state to the end.
-        founders: peers from the start.
         newcomers: names of peers that may come later, at most two of them do.
         min_contributors: number of peers that are always untouched.
     """
-    return tuple(_Draw(seed, seconds, founders, newcomers, min_contributors).steps())
+    draw = _Draw(
+        random.Random(seed), calm_from_s(seconds), seconds >= _LONG_FROM_S,
+        list(newcomers[:_NEWCOMERS_MAX]), min_contributors, dict.fromkeys(founders, 0.0),
+    )  # fmt: skip
+    return tuple(draw.steps())
 
 
+@dataclass(slots=True)
 class _Draw:
-    """One plan in the making."""
+    """One plan in the making; peers are free again at these times."""
 
-    def __init__(
-        self,
-        seed: int,
-        seconds: float,
-        founders: tuple[str, ...],
-        newcomers: tuple[str, ...],
-        min_contributors: int,
-    ) -> None:
-        self._rng = random.Random(seed)
-        self._calm_s = calm_from_s(seconds)
-        self._has_long = seconds >= _LONG_FROM_S
-        self._newcomers = list(newcomers[:_NEWCOMERS_MAX])
-        self._min = min_contributors
-        self._free_s = dict.fromkeys(founders, 0.0)
-        self._coordinator_free_s = 0.0
+    _rng: random.Random
+    _calm_s: float
+    _has_long: bool
+    _newcomers: list[str]
+    _min: int
+    _free_s: dict[str, float]
+    _coordinator_free_s: float = 0.0
 
     def steps(self) -> list[Step]:
         """The plan."""

@@ -29,7 +29,6 @@ class Outcome(msgspec.Struct, frozen=True, kw_only=True):
         state_roots: roots of the honest peers alive at the end, after the newest round that all
             have ended.
         equal: True if these are there and the same.
-        violations: violations of the rules.
         state_dir: run.toml, coordinator/, peers/NAME/ and logs/; "" if it was removed.
     """
 

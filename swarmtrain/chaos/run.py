@@ -53,8 +53,6 @@ def run_chaos(options: ChaosOptions, say: Say, kind: "type[Chaos]") -> Outcome:
     """Break a run for a while, mend it, and judge it.
 
     Args:
-        options: options of the command.
-        say: shows people a line.
         kind: `Chaos`, or one with a hostile member.
 
     Raises:
@@ -75,12 +73,9 @@ class Chaos:
     """One chaos, from its first process to its verdict.
 
     Args:
-        options: options of the command.
         place: directories of the run; the run file is written.
-        say: shows people a line.
 
     Attributes:
-        inner_steps: inner steps of a round.
         wait_ready_s: longest wait of the first that is ready.
     """
 
@@ -141,7 +136,8 @@ class Chaos:
 
     def _begin(self, troupe: Troupe) -> None:
         self._enter(troupe)
-        if not self._wait(troupe, _BEGIN_S, lambda: self._all_in_place(troupe)):
+        actors = troupe.actors.values()
+        if not self._wait(troupe, _BEGIN_S, lambda: all(actor.is_in_place for actor in actors)):
             self._violated("L2", f"not everybody held the first state after {_BEGIN_S:.0f} s")
         self._began_s = time.monotonic()
         self._say(f"{len(self._founders)} peers train; seed {self._options.seed}")
@@ -289,7 +285,7 @@ class Chaos:
         match event:
             case In():
                 actor.life.peer = event.peer
-                troupe.relays.aim(actor.data, event.port)
+                troupe.relays.call(actor.data.aim, event.port)
             case StateInPlace():
                 actor.life.told.append(event)
                 actor.is_in_place = True
@@ -322,9 +318,6 @@ class Chaos:
         said = [line for line in tail(self._place.log(name)) if not line.startswith("{")]
         words = " / ".join(said[-6:])
         self._violated("alive", f"{name} ended by itself with {event.words}: {words}")
-
-    def _all_in_place(self, troupe: Troupe) -> bool:
-        return all(actor.is_in_place for actor in troupe.actors.values())
 
     # ---- small parts
 

@@ -22,10 +22,7 @@ def write_run_file(
     """Write the run file and read it back as everybody will read it.
 
     Args:
-        place: directories of the run, for which the file is written.
-        seed: seed of the run.
         peers: founders.
-        inner_steps: inner steps of a round.
         wait_ready_s: longest wait of the first that is ready.
     """
     text = _RUN_FILE.format(

@@ -19,7 +19,6 @@ class Actor:
     """One peer through all its lives.
 
     Attributes:
-        name: shown to others.
         data: relay that the other peers dial.
         control: relay that it dials to reach the coordinator.
         life: newest process of it.
@@ -54,7 +53,6 @@ class Troupe:
 
     Attributes:
         processes: starts and ends them.
-        relays: the links.
         actors: peers by name.
         lives: all processes of peers that there were, oldest first.
         invite: invite of the coordinator, "" before it is ready for the first time.
@@ -80,7 +78,7 @@ class Troupe:
     def add(self, name: str) -> None:
         """A peer with links of its own; its process is started."""
         data, control = self.relays.add(), self.relays.add()
-        self.relays.aim(control, self.coordinator_port)
+        self.relays.call(control.aim, self.coordinator_port)
         life = Life(name)
         self.actors[name] = Actor(name, data, control, life)
         self.lives.append(life)
@@ -108,7 +106,7 @@ class Troupe:
         self.invite, self.coordinator_port = invite, port
         self.is_coordinator_up = True
         for actor in self.actors.values():
-            self.relays.aim(actor.control, port)
+            self.relays.call(actor.control.aim, port)
             if is_first:
                 self._hand_invite(actor)
 
@@ -148,17 +146,17 @@ class Troupe:
 
     def _disturb(self, actor: Actor, deed: Deed) -> None:
         if deed in (Deed.CUT_DATA, Deed.CUT_ALL):
-            self.relays.cut(actor.data)
+            self.relays.call(actor.data.cut)
         if deed in (Deed.CUT_CONTROL, Deed.CUT_ALL):
-            self.relays.cut(actor.control)
+            self.relays.call(actor.control.cut)
         if deed is Deed.GARBLE:
-            self.relays.garble(actor.data)
+            self.relays.call(actor.data.garble)
         if deed is Deed.MUTE_DATA:
-            self.relays.hold(actor.data, Way.THERE)
+            self.relays.call(actor.data.hold, Way.THERE)
         if deed is Deed.MUTE_UP:
-            self.relays.hold(actor.control, Way.THERE)
+            self.relays.call(actor.control.hold, Way.THERE)
         if deed is Deed.MUTE_DOWN:
-            self.relays.hold(actor.control, Way.BACK)
+            self.relays.call(actor.control.hold, Way.BACK)
 
     def mend(self, step: Step) -> None:
         """Undo it. An ended process is started again, at once or as soon as it has ended."""
@@ -180,5 +178,5 @@ class Troupe:
             else:
                 self.start_again(actor)
         else:
-            self.relays.heal(actor.data)
-            self.relays.heal(actor.control)
+            self.relays.call(actor.data.heal)
+            self.relays.call(actor.control.heal)

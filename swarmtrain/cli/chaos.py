@@ -7,7 +7,6 @@ import typer
 
 from swarmtrain.cli.arguments import EndsAsJson, Verbose, read_by
 from swarmtrain.cli.log import say
-from swarmtrain.cli.situation import Situation
 from swarmtrain.config.options import ChaosOptions, parse_duration
 from swarmtrain.console.lines import show, show_json
 from swarmtrain.foundation.error_table import EXIT_DONE
@@ -17,7 +16,6 @@ EXIT_VIOLATED = 1
 
 
 def chaos(
-    context: typer.Context,
     for_: Annotated[
         float,
         typer.Option(
@@ -54,7 +52,6 @@ def chaos(
         seconds=for_, seed=seed, peers=peers, state_dir=state_dir,
         hostile=_offences(hostile),
     )  # fmt: skip
-    context.ensure_object(Situation).begin(verbose=verbose)
 
     from swarmtrain.chaos.run import Chaos, run_chaos
     from swarmtrain.chaos.siege.run import Siege

@@ -5,9 +5,8 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from swarmtrain.cli.arguments import AsJson, Verbose
+from swarmtrain.cli.arguments import AsJson, OfRun, Verbose, group
 from swarmtrain.cli.log import say
-from swarmtrain.cli.situation import Situation
 from swarmtrain.console.lines import show, show_json
 
 if TYPE_CHECKING:
@@ -15,34 +14,20 @@ if TYPE_CHECKING:
 
     from swarmtrain.trained.kept import Kept
 
-ckpt_app = typer.Typer(
-    name="ckpt", help="List, check and remove checkpoints of peers.", no_args_is_help=True,
-    rich_markup_mode=None,
-)  # fmt: skip
-
-Given = Annotated[
-    list[str],
-    typer.Argument(
-        metavar="RUN|STATE_DIR...",
-        help="A run's name, or state directories of its peers, or a folder of them.",
-    ),
-]
+ckpt_app = group("ckpt", "List, check and remove checkpoints of peers.")
 
 
 @ckpt_app.command("ls")
-def list_checkpoints(given: Given, as_json: AsJson = False) -> None:
+def list_checkpoints(given: OfRun, as_json: AsJson = False) -> None:
     """List checkpoints: part of the model, round, state, size, age, and if the ledger beside them
     attests that state. Files are not read; `ckpt verify` does that. Peers may run."""
     _tell(_found(given, check=False), as_json=as_json)
 
 
 @ckpt_app.command("verify")
-def verify_checkpoints(
-    context: typer.Context, given: Given, as_json: AsJson = False, verbose: Verbose = False
-) -> None:
+def verify_checkpoints(given: OfRun, as_json: AsJson = False, verbose: Verbose = False) -> None:
     """Read checkpoints byte by byte, and compare them with their manifests and with the states that
     the ledger beside them attests. Peers may run. `swarmtrain verify` replays the rounds, too."""
-    context.ensure_object(Situation).begin(verbose=verbose)
     found = _found(given, check=True)
     _tell(found, as_json=as_json)
     bad = [one for one in found if one.problem or not one.checked]
@@ -62,8 +47,7 @@ def verify_checkpoints(
 
 @ckpt_app.command("prune")
 def prune_checkpoints(
-    context: typer.Context,
-    given: Given,
+    given: OfRun,
     keep: Annotated[
         int, typer.Option("--keep", min=1, metavar="N", help="So many of each part stay.")
     ],
@@ -75,7 +59,6 @@ def prune_checkpoints(
     Those that stay are read first, byte by byte; damaged ones count for none. How many a peer
     keeps while it runs, checkpoint.keep of the run file says.
     """
-    context.ensure_object(Situation).begin(verbose=verbose)
     from swarmtrain.console.lines import counted
     from swarmtrain.foundation.errors import UserError
     from swarmtrain.trained import kept

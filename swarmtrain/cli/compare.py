@@ -11,7 +11,6 @@ import typer
 
 from swarmtrain.cli.arguments import EndsAsJson, Verbose
 from swarmtrain.cli.log import say
-from swarmtrain.cli.situation import Situation
 from swarmtrain.compare.plan import Attack, Pace, Plan
 from swarmtrain.console.lines import show, show_json
 from swarmtrain.foundation.error_table import EXIT_DONE
@@ -105,7 +104,6 @@ TRIES = 3
 
 
 def compare(
-    context: typer.Context,
     strategies: Strategies = "",
     codec: Codec = "",
     peers: Peers = 4,
@@ -141,7 +139,6 @@ def compare(
     All replicas of a run live in one process, with the coordinator and peers that a run has.
     Time is modelled: steps of a fixed length, and links as --net names them.
     """
-    context.ensure_object(Situation).begin(verbose=verbose)
     from swarmtrain.compare import frontier as frontiers
     from swarmtrain.compare import request
 

@@ -1,12 +1,10 @@
 """`swarmtrain demo`: one coordinator and some peers on this machine, training for two minutes."""
 
-from pathlib import Path
 from typing import Annotated
 
 import typer
 
-from swarmtrain.cli.arguments import EndsAsJson, Verbose, one_of
-from swarmtrain.cli.situation import Situation
+from swarmtrain.cli.arguments import EndsAsJson, NewDir, Verbose, one_of
 from swarmtrain.config.options import DEMO_PIPELINE_PEERS, DemoOptions
 from swarmtrain_optimizers.strategies.registry import BUILT_IN
 
@@ -15,7 +13,6 @@ STRATEGIES = tuple(facts.name for facts in BUILT_IN.values() if facts.demo)
 
 
 def demo(
-    context: typer.Context,
     peers: Annotated[
         int | None,
         typer.Option(min=1, max=16, help="Peers at the start.", show_default="4; 7 in stages"),
@@ -37,10 +34,7 @@ def demo(
         bool, typer.Option("--pipeline", help="Cut the model into stages that peers serve.")
     ] = False,
     as_json: EndsAsJson = False,
-    state_dir: Annotated[
-        Path | None,
-        typer.Option(help="Directory for state.", show_default="a new temporary directory"),
-    ] = None,
+    state_dir: NewDir = None,
     verbose: Verbose = False,
 ) -> None:
     """Train one model with peers on this machine.
@@ -55,8 +49,6 @@ def demo(
         peers=peers, rounds=rounds, seed=seed, churn=not no_churn, json=as_json,
         state_dir=state_dir, strategy=strategy, pipeline=pipeline,
     )  # fmt: skip
-    situation = context.ensure_object(Situation)
-    situation.begin(verbose=verbose)
     from swarmtrain.demo.run import run_demo
 
     raise typer.Exit(run_demo(options))

@@ -1,13 +1,11 @@
 """`swarmtrain doctor`: is this machine fit for a run, and what is to be done if it is not?"""
 
-from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from swarmtrain.cli.arguments import AsJson, StateDir, Verbose
-from swarmtrain.cli.join import Listen, given_invite
-from swarmtrain.cli.situation import Situation
+from swarmtrain.cli.join import InviteFile, Listen, given_invite
 from swarmtrain.config.options import Endpoint, default_endpoint
 from swarmtrain.console.lines import columns, show, show_json, wrapped
 from swarmtrain_transport.credentials.invite import Invite
@@ -17,7 +15,6 @@ if TYPE_CHECKING:
 
 
 def doctor(
-    context: typer.Context,
     invite: Annotated[
         str,
         typer.Argument(
@@ -27,17 +24,12 @@ def doctor(
     ] = "",
     listen: Listen = None,
     state_dir: StateDir = None,
-    invite_file: Annotated[
-        Path | None,
-        typer.Option(help="Read the invite from this file; - is standard input.", metavar="FILE",
-                     show_default=False),
-    ] = None,
+    invite_file: InviteFile = None,
     as_json: AsJson = False,
     verbose: Verbose = False,
 ) -> None:  # fmt: skip
     """Look whether this machine is fit to take part, and with an invite whether the run can be
     reached. Nothing is changed. The exit status is 0 if all that is needed is well."""
-    context.ensure_object(Situation).begin(verbose=verbose)
     text = given_invite(invite, invite_file)
     parsed = Invite.parse(text) if text else None
 

@@ -5,8 +5,7 @@ from typing import Annotated
 
 import typer
 
-from swarmtrain.cli.arguments import EndsAsJson, Verbose, one_of, read_by
-from swarmtrain.cli.situation import Situation
+from swarmtrain.cli.arguments import EndsAsJson, NewDir, Verbose, one_of, read_by
 from swarmtrain.config.options import EmulateOptions, parse_duration
 from swarmtrain.console.lines import show_json
 from swarmtrain.foundation.error_table import EXIT_BUG, EXIT_DONE
@@ -17,7 +16,6 @@ KINDS = ("auto", "namespaces", "modelled")
 
 
 def emulate(
-    context: typer.Context,
     words: Annotated[
         list[str] | None,
         typer.Argument(
@@ -66,17 +64,13 @@ def emulate(
     ] = 0.0,
     seed: Annotated[int, typer.Option(min=0, help="Seed of the run and of the deaths.")] = 0,
     as_json: EndsAsJson = False,
-    state_dir: Annotated[
-        Path | None,
-        typer.Option(help="Directory for state.", show_default="a new temporary directory"),
-    ] = None,
+    state_dir: NewDir = None,
     verbose: Verbose = False,
 ) -> None:  # fmt: skip
     """Run copies of a training script as peers on this machine.
 
     swarmtrain emulate --peers 4 --net dsl --kill-every 30s -- python train.py
     """
-    context.ensure_object(Situation).begin(verbose=verbose)
     run_file, command = _split(words or [])
     if run_file is not None and (rounds, inner_steps) != (None, None):
         raise misuse(

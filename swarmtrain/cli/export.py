@@ -5,7 +5,7 @@ from typing import Annotated
 
 import typer
 
-from swarmtrain.cli.arguments import AsJson, one_of
+from swarmtrain.cli.arguments import AsJson, OfRun, one_of
 from swarmtrain.cli.log import say
 from swarmtrain.console.lines import show, show_json
 
@@ -13,13 +13,7 @@ FORMS = ("safetensors", "hf")
 
 
 def export(
-    given: Annotated[
-        list[str],
-        typer.Argument(
-            metavar="RUN|STATE_DIR...",
-            help="A run's name, or state directories of its peers, or a folder of them.",
-        ),
-    ],
+    given: OfRun,
     to: Annotated[Path, typer.Option("--to", metavar="DIR", help="New folder for the model.")],
     form: Annotated[
         str,

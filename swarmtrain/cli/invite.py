@@ -4,17 +4,14 @@ from typing import Annotated, Any
 
 import typer
 
-from swarmtrain.cli.arguments import AsJson, StateDir, Verbose, read_by
+from swarmtrain.cli.arguments import AsJson, StateDir, Verbose, group, read_by
 from swarmtrain.cli.log import say
 from swarmtrain.cli.ordering import moment, obeyed
 from swarmtrain.config.options import parse_duration
 from swarmtrain.console.lines import counted, show, show_json
 from swarmtrain.foundation.errors import cleaned, misuse
 
-invite_app = typer.Typer(
-    name="invite", help="Make, list and withdraw invites.", no_args_is_help=True,
-    rich_markup_mode=None,
-)  # fmt: skip
+invite_app = group("invite", "Make, list and withdraw invites.")
 
 _USES_MAX = 1_000_000_000
 _HOURS_MAX = 1_000_000
@@ -47,7 +44,6 @@ def parse_role(text: str) -> str:
 
 @invite_app.command()
 def create(
-    context: typer.Context,
     uses: Annotated[
         int | None,
         typer.Option(
@@ -76,7 +72,7 @@ def create(
 ) -> None:  # fmt: skip
     """Make an invite and print it, this once: only a hash of it is kept."""
     made = obeyed(
-        context, state_dir, verbose=verbose, order="invite-create", uses=uses, hours=expires,
+        state_dir, "invite-create", uses=uses, hours=expires,
         name=name, role=role,
     )  # fmt: skip
     if as_json:
@@ -95,13 +91,12 @@ def create(
 
 @invite_app.command("ls")
 def list_invites(
-    context: typer.Context,
     state_dir: StateDir = None,
     as_json: AsJson = False,
     verbose: Verbose = False,
 ) -> None:
     """List all invites, those that open nothing any more too. Their secrets are not known."""
-    answer = obeyed(context, state_dir, verbose=verbose, order="invite-ls")
+    answer = obeyed(state_dir, "invite-ls")
     if as_json:
         show_json(answer)
         return
@@ -127,7 +122,6 @@ def _row(one: dict[str, Any]) -> list[str]:
 
 @invite_app.command()
 def revoke(
-    context: typer.Context,
     invite: Annotated[str, typer.Argument(help="Its name, or the beginning of its id.")],
     members: Annotated[
         bool, typer.Option("--members", help="Remove also the peers that came with it.")
@@ -138,9 +132,7 @@ def revoke(
 ) -> None:
     """Withdraw an invite: it lets nobody new in. Peers that came with it stay, unless --members
     sends them away too; they need another invite then."""
-    done = obeyed(
-        context, state_dir, verbose=verbose, order="invite-revoke", invite=invite, members=members
-    )
+    done = obeyed(state_dir, "invite-revoke", invite=invite, members=members)
     if as_json:
         show_json(done)
         return

@@ -187,7 +187,6 @@ def join(
     from swarmtrain.foundation import dirs
 
     situation = context.ensure_object(Situation)
-    situation.begin(verbose=verbose)
     own_text = _own_text(data)
     limits = {"hours": hours, "duty": duty, "battery": battery, "up": up, "down": down,
               "daily": daily, "memory": memory, "disk": keep}  # fmt: skip

@@ -6,8 +6,7 @@ from typing import Annotated, Any
 
 import typer
 
-from swarmtrain.cli.arguments import AsJson, StateDir, Verbose, read_by
-from swarmtrain.cli.situation import Situation
+from swarmtrain.cli.arguments import AsJson, StateDir, Verbose, group, read_by
 from swarmtrain.config.caps import parse_rate, parse_size
 from swarmtrain.config.options import parse_room
 from swarmtrain.config.owner_limits import (
@@ -24,10 +23,7 @@ from swarmtrain.config.owner_limits import (
 from swarmtrain.console.lines import show, show_json
 from swarmtrain.foundation.errors import misuse
 
-limits_app = typer.Typer(
-    name="limits", help="See and set what a peer may take of this machine.", no_args_is_help=True,
-    rich_markup_mode=None,
-)  # fmt: skip
+limits_app = group("limits", "See and set what a peer may take of this machine.")
 
 Hours = Annotated[
     str | None,
@@ -85,7 +81,6 @@ Keep = Annotated[
 
 @limits_app.command("set")
 def set_limits(
-    context: typer.Context,
     hours: Hours = None,
     duty: Duty = None,
     battery: Battery = None,
@@ -118,7 +113,6 @@ def set_limits(
     """Set limits of a peer; those that are not named stay. A peer that runs takes them within
     seconds, memory and disk at its next start, and keeps them when it comes again. An empty
     rate or size is no limit."""
-    context.ensure_object(Situation).begin(verbose=verbose)
     directory = _directory(state_dir)
     before = read(directory)
     limits = changed(
@@ -133,13 +127,11 @@ def set_limits(
 
 @limits_app.command("show")
 def show_limits(
-    context: typer.Context,
     state_dir: StateDir = None,
     as_json: AsJson = False,
     verbose: Verbose = False,
 ) -> None:
     """Show the limits of a peer."""
-    context.ensure_object(Situation).begin(verbose=verbose)
     limits = read(_directory(state_dir))
     if as_json:
         show_json(asdict(limits))

@@ -5,14 +5,10 @@ from typing import Annotated
 
 import typer
 
-from swarmtrain.cli.arguments import Verbose
-from swarmtrain.cli.situation import Situation
+from swarmtrain.cli.arguments import Verbose, group
 from swarmtrain.console.lines import show
 
-logs_app = typer.Typer(
-    name="logs", help="What to send with a bug report.", no_args_is_help=True,
-    rich_markup_mode=None,
-)  # fmt: skip
+logs_app = group("logs", "What to send with a bug report.")
 
 
 @logs_app.callback()
@@ -22,7 +18,6 @@ def _logs() -> None:
 
 @logs_app.command()
 def bundle(
-    context: typer.Context,
     given: Annotated[
         list[str] | None,
         typer.Argument(
@@ -41,7 +36,6 @@ def bundle(
 ) -> None:  # fmt: skip
     """Gather versions, settings, status, ledger, numbers and logs of a run in one archive, without
     keys, invites, addresses, names and training text. Nothing is sent."""
-    context.ensure_object(Situation).begin(verbose=verbose)
     from swarmtrain.console.units import human_bytes
     from swarmtrain.doctor import bundle as bundled
 

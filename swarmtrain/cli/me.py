@@ -7,7 +7,6 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from swarmtrain.cli.arguments import AsJson, Verbose
-from swarmtrain.cli.situation import Situation
 from swarmtrain.console.lines import show, show_json
 
 if TYPE_CHECKING:
@@ -18,7 +17,6 @@ _FIELDS = ("run", "run_key", "peer", "name", *_FROM_LEDGER, *_OWN_WORD, "unit", 
 
 
 def me(
-    context: typer.Context,
     card: Annotated[
         Path | None,
         typer.Option(metavar="FILE.svg", help="Draw the totals as a card to show to others."),
@@ -30,7 +28,6 @@ def me(
 
     It is kept when a run's state directory is gone. Nobody is asked and nothing is sent.
     """
-    context.ensure_object(Situation).begin(verbose=verbose)
     from swarmtrain.credit.lifetime import kept_in, total_words
     from swarmtrain.foundation import dirs
 

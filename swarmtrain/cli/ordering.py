@@ -6,17 +6,13 @@ from typing import Annotated, Any
 
 import typer
 
-from swarmtrain.cli.situation import Situation
-
 Peer = Annotated[str, typer.Argument(metavar="PEER", help="Its name, or the beginning of its id.")]
 Reason = Annotated[
     str, typer.Option(help="Shown to the peer, and kept on this machine alone.", show_default="")
 ]
 
 
-def obeyed(
-    context: typer.Context, state_dir: Path | None, *, verbose: bool, order: str, **more: object
-) -> dict[str, Any]:
+def obeyed(state_dir: Path | None, order: str, **more: object) -> dict[str, Any]:
     """The coordinator's answer. Without a directory the one that began last on this machine is
     meant.
 
@@ -24,7 +20,6 @@ def obeyed(
         order: the order's name in `coordinator.organiser.order_forms`.
         more: fields of the order; None for those that are left to the coordinator.
     """
-    context.ensure_object(Situation).begin(verbose=verbose)
     from swarmtrain import status
     from swarmtrain.coordinator.disk.store import MARKS
 

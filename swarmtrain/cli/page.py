@@ -7,14 +7,12 @@ import typer
 
 from swarmtrain.cli.arguments import StateDir, Verbose
 from swarmtrain.cli.log import say
-from swarmtrain.cli.situation import Situation
 from swarmtrain.cli.stopping import run_until_stopped
 from swarmtrain.console.lines import show
 from swarmtrain.foundation.errors import misuse
 
 
 def page(
-    context: typer.Context,
     port: Annotated[
         int, typer.Option(min=0, max=65535, help="Port on this machine alone; 0 for any.")
     ] = 8401,
@@ -28,7 +26,6 @@ def page(
     Without --state-dir the newest one on this machine is shown. A coordinator prints the address of
     its own page when it starts.
     """
-    context.ensure_object(Situation).begin(verbose=verbose)
     from swarmtrain.status import newest_state_dir
     from swarmtrain.trained.local_page import serve
     from swarmtrain.verify.coordinator_state import is_coordinators

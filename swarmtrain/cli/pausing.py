@@ -6,13 +6,11 @@ from typing import Annotated, Any
 import typer
 
 from swarmtrain.cli.arguments import StateDir, Verbose, read_by
-from swarmtrain.cli.situation import Situation
 from swarmtrain.config.options import parse_pause
 from swarmtrain.console.lines import show
 
 
 def pause(
-    context: typer.Context,
     seconds: Annotated[
         float | None,
         typer.Option(
@@ -26,35 +24,32 @@ def pause(
     """Let the peer on this machine rest when its round has ended. Nothing is lost: it stays in the
     run, nobody waits for it, and it goes on where the run is then."""
     said = {} if seconds is None else {"seconds": seconds}
-    answer = _told(context, state_dir, verbose=verbose, order="pause", **said)
+    answer = _told(state_dir, "pause", **said)
     show(f"The peer rests when its round has ended: {answer['paused']}.")
 
 
-def resume(context: typer.Context, state_dir: StateDir = None, verbose: Verbose = False) -> None:
+def resume(state_dir: StateDir = None, verbose: Verbose = False) -> None:
     """End a pause: the peer trains on from where the run is."""
-    answer = _told(context, state_dir, verbose=verbose, order="resume")
+    answer = _told(state_dir, "resume")
     rests = answer["paused"]
     show(f"The pause is over, but it still rests: {rests}." if rests else "The peer trains on.")
 
 
-def finish(context: typer.Context, state_dir: StateDir = None, verbose: Verbose = False) -> None:
+def finish(state_dir: StateDir = None, verbose: Verbose = False) -> None:
     """Let the peer finish its round, and leave. `swarmtrain join` brings it back."""
-    _told(context, state_dir, verbose=verbose, order="finish")
+    _told(state_dir, "finish")
     show("The peer leaves when its round has ended.")
 
 
-def leave(context: typer.Context, state_dir: StateDir = None, verbose: Verbose = False) -> None:
+def leave(state_dir: StateDir = None, verbose: Verbose = False) -> None:
     """Let the peer leave before its next step. What it has trained on since the last round is not
     given; its state is kept. `swarmtrain join` brings it back."""
-    _told(context, state_dir, verbose=verbose, order="leave")
+    _told(state_dir, "leave")
     show("The peer leaves.")
 
 
-def _told(
-    context: typer.Context, state_dir: Path | None, *, verbose: bool, order: str, **more: object
-) -> dict[str, Any]:
+def _told(state_dir: Path | None, order: str, **more: object) -> dict[str, Any]:
     """The peer's answer. Without a directory the one that began last on this machine is meant."""
-    context.ensure_object(Situation).begin(verbose=verbose)
     from swarmtrain import status
     from swarmtrain.peer.disk.ledger_file import FILE_NAME
 

@@ -1,12 +1,9 @@
 """`swarmtrain peer ...`: the long forms, for those who look for the noun."""
 
-import typer
-
+from swarmtrain.cli.arguments import group
 from swarmtrain.cli.join import join
 
-peer_app = typer.Typer(
-    name="peer", help="Commands of one peer.", no_args_is_help=True, rich_markup_mode=None
-)
+peer_app = group("peer", "Commands of one peer.")
 
 
 @peer_app.callback()

@@ -5,15 +5,12 @@ from typing import Annotated, Any
 
 import typer
 
-from swarmtrain.cli.arguments import AsJson, StateDir, Verbose
+from swarmtrain.cli.arguments import AsJson, StateDir, Verbose, group
 from swarmtrain.cli.ordering import Peer, Reason, obeyed
 from swarmtrain.console.lines import fact, show, show_json
 from swarmtrain.console.units import human_bytes
 
-peers_app = typer.Typer(
-    name="peers", help="Show the peers of a run, and send some away.", no_args_is_help=True,
-    rich_markup_mode=None,
-)  # fmt: skip
+peers_app = group("peers", "Show the peers of a run, and send some away.")
 
 _ID_CHARS = 12
 
@@ -23,7 +20,6 @@ PAGE = 100
 
 @peers_app.command("ls")
 def list_peers(
-    context: typer.Context,
     everybody: Annotated[bool, typer.Option("--all", help="Also those who have left.")] = False,
     page: Annotated[int, typer.Option(min=0, help=f"Page of {PAGE} peers, 0 for all of them.")] = 1,
     state_dir: StateDir = None,
@@ -31,7 +27,7 @@ def list_peers(
     verbose: Verbose = False,
 ) -> None:
     """List who is in, and who is banned, by pages; --json has all."""
-    answer = obeyed(context, state_dir, verbose=verbose, order="peers-ls", everybody=everybody)
+    answer = obeyed(state_dir, "peers-ls", everybody=everybody)
     if as_json:
         show_json(answer)
         return
@@ -69,14 +65,13 @@ def _round(peer: dict[str, Any], which: str) -> str:
 
 @peers_app.command("show")
 def show_peer(
-    context: typer.Context,
     peer: Peer,
     state_dir: StateDir = None,
     as_json: AsJson = False,
     verbose: Verbose = False,
 ) -> None:
     """Show all that is known of one peer."""
-    answer = obeyed(context, state_dir, verbose=verbose, order="peers-show", peer=peer)
+    answer = obeyed(state_dir, "peers-show", peer=peer)
     show_json(answer) if as_json else show("\n".join(sheet(answer)))
 
 
@@ -123,16 +118,13 @@ def _tell(done: dict[str, Any], changed: str, unchanged: str, *, as_json: bool) 
 def _sending_away(name: str, about: str, changed: str, unchanged: str) -> None:
     @peers_app.command(name, help=about)
     def order(
-        context: typer.Context,
         peer: Peer,
         reason: Reason = "",
         state_dir: StateDir = None,
         as_json: AsJson = False,
         verbose: Verbose = False,
     ) -> None:
-        done = obeyed(
-            context, state_dir, verbose=verbose, order=f"peers-{name}", peer=peer, reason=reason
-        )
+        done = obeyed(state_dir, f"peers-{name}", peer=peer, reason=reason)
         _tell(done, changed, unchanged, as_json=as_json)
 
 
@@ -154,12 +146,11 @@ _sending_away(
 
 @peers_app.command()
 def unban(
-    context: typer.Context,
     peer: Peer,
     state_dir: StateDir = None,
     as_json: AsJson = False,
     verbose: Verbose = False,
 ) -> None:
     """Lift a ban: the peer may join again."""
-    done = obeyed(context, state_dir, verbose=verbose, order="peers-unban", peer=peer)
+    done = obeyed(state_dir, "peers-unban", peer=peer)
     _tell(done, "may join again.", "was not banned.", as_json=as_json)

@@ -6,8 +6,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from swarmtrain.cli.arguments import AsJson, StateDir, Verbose, read_by
-from swarmtrain.cli.situation import Situation
+from swarmtrain.cli.arguments import AsJson, StateDir, Verbose, group, read_by
 from swarmtrain.console.lines import counted, fact, show, show_json
 from swarmtrain.foundation.errors import UserError, misuse, translate
 
@@ -17,10 +16,7 @@ if TYPE_CHECKING:
     from swarmtrain.credit.receipt import Proven
     from swarmtrain_transport.wire.records import Record
 
-receipts_app = typer.Typer(
-    name="receipts", help="Prove to others which rounds have a peer's work.", no_args_is_help=True,
-    rich_markup_mode=None,
-)  # fmt: skip
+receipts_app = group("receipts", "Prove to others which rounds have a peer's work.")
 
 _KEY_CHARS = 64
 
@@ -45,7 +41,6 @@ def parse_key(text: str) -> str:
 
 @receipts_app.command()
 def save(
-    context: typer.Context,
     folder: Annotated[Path, typer.Argument(help="Folder for the receipts, a file per round.")],
     state_dir: StateDir = None,
     as_json: AsJson = False,
@@ -53,7 +48,6 @@ def save(
 ) -> None:
     """Make a receipt of each round with this peer's work, from its copy of the ledger. Nobody is
     asked; the peer may run. Receipts that are there already are made again."""
-    context.ensure_object(Situation).begin(verbose=verbose)
     from swarmtrain.credit.receipt import BYTES_MAX, SUFFIX, made, run_key_of
     from swarmtrain.foundation import atomic_file, dirs, regular_file
     from swarmtrain.peer.disk import group_storage, identity_file, ledger_file
@@ -100,7 +94,6 @@ def save(
 
 @receipts_app.command()
 def verify(
-    context: typer.Context,
     path: Annotated[Path, typer.Argument(help="A receipt, or a folder of receipts.")],
     run_key: Annotated[
         str | None,
@@ -125,7 +118,6 @@ def verify(
     The file alone proves that whoever has the run key signed it; that this is a certain run's key
     you know from `swarmtrain verify DIR`, or by --ledger.
     """
-    context.ensure_object(Situation).begin(verbose=verbose)
     import msgspec
 
     from swarmtrain.credit.receipt import judged, run_key_of

@@ -8,7 +8,6 @@ import typer
 from swarmtrain.cli.arguments import Verbose, read_by
 from swarmtrain.cli.join import Advertise, InviteFile, InviteText, Listen, invite_text
 from swarmtrain.cli.log import say
-from swarmtrain.cli.situation import Situation
 from swarmtrain.config.caps import parse_rate, parse_size
 from swarmtrain.config.options import check_name, default_endpoint
 from swarmtrain_transport.credentials.invite import Invite
@@ -18,7 +17,6 @@ RATE = 6_250_000
 
 
 def relay(
-    context: typer.Context,
     invite: InviteText = "",
     rate: Annotated[
         int,
@@ -47,7 +45,6 @@ def relay(
     What passes is encrypted from peer to peer. Needs a port that others reach, no torch, and keeps
     nothing.
     """
-    context.ensure_object(Situation).begin(verbose=verbose)
     parsed = Invite.parse(invite_text(invite, invite_file))
     from swarmtrain.cli.stopping import run_until_stopped
     from swarmtrain.peer.network.relaying import RelayProcess

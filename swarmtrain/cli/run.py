@@ -1,26 +1,20 @@
 """`swarmtrain run ...`: whether a run takes newcomers."""
 
-import typer
-
-from swarmtrain.cli.arguments import AsJson, StateDir, Verbose
+from swarmtrain.cli.arguments import AsJson, StateDir, Verbose, group
 from swarmtrain.cli.ordering import obeyed
 from swarmtrain.console.lines import show, show_json
 
-run_app = typer.Typer(
-    name="run", help="Close a run to newcomers, or open it.", no_args_is_help=True,
-    rich_markup_mode=None,
-)  # fmt: skip
+run_app = group("run", "Close a run to newcomers, or open it.")
 
 
 def _door(name: str, about: str, done: str, *, closed: bool) -> None:
     @run_app.command(name, help=about)
     def order(
-        context: typer.Context,
         state_dir: StateDir = None,
         as_json: AsJson = False,
         verbose: Verbose = False,
     ) -> None:
-        answer = obeyed(context, state_dir, verbose=verbose, order="door", closed=closed)
+        answer = obeyed(state_dir, "door", closed=closed)
         show_json(answer) if as_json else show(done)
 
 

@@ -6,16 +6,12 @@ from typing import Annotated
 
 import typer
 
-from swarmtrain.cli.arguments import Verbose
+from swarmtrain.cli.arguments import Verbose, group
 from swarmtrain.cli.join import InviteFile, InviteText, invite_text
-from swarmtrain.cli.situation import Situation
 from swarmtrain.console.lines import show
 from swarmtrain_transport.credentials.invite import Invite
 
-service_app = typer.Typer(
-    name="service", help="Let a peer start with your session, and again after a fault.",
-    no_args_is_help=True, rich_markup_mode=None,
-)  # fmt: skip
+service_app = group("service", "Let a peer start with your session, and again after a fault.")
 
 
 @service_app.command(context_settings={"ignore_unknown_options": True, "allow_extra_args": True})
@@ -30,7 +26,6 @@ def install(
 ) -> None:  # fmt: skip
     """Install a service that runs `swarmtrain join` with this invite; further options are those of
     `join`. It leaves after its round when your session ends. Nothing needs an administrator."""
-    context.ensure_object(Situation).begin(verbose=verbose)
     from swarmtrain.foundation import atomic_file, dirs
     from swarmtrain.service import Installed, Service, launchd_agent, scheduled_task, systemd_unit
 
@@ -59,18 +54,16 @@ def install(
 
 
 @service_app.command()
-def remove(context: typer.Context, verbose: Verbose = False) -> None:
+def remove(verbose: Verbose = False) -> None:
     """Stop the service, which leaves after its round, and forget it. The peer's state stays."""
-    context.ensure_object(Situation).begin(verbose=verbose)
     from swarmtrain.service import Installed
 
     show("The service is removed." if Installed().remove() else "There is no service.")
 
 
 @service_app.command()
-def status(context: typer.Context, verbose: Verbose = False) -> None:
+def status(verbose: Verbose = False) -> None:
     """Show what the system says of the service."""
-    context.ensure_object(Situation).begin(verbose=verbose)
     from swarmtrain.service import Installed
 
     show(Installed().status() or "There is no service.")

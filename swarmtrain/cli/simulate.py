@@ -9,7 +9,6 @@ import typer
 
 from swarmtrain.cli.arguments import EndsAsJson, Verbose, read_by
 from swarmtrain.cli.log import say
-from swarmtrain.cli.situation import Situation
 from swarmtrain.config.options import parse_duration
 from swarmtrain.console.lines import counted, show, show_json
 from swarmtrain.foundation.error_table import EXIT_DONE
@@ -27,7 +26,6 @@ class Kind(StrEnum):
 
 
 def simulate(
-    context: typer.Context,
     seeds: Annotated[int, typer.Option(min=1, help="How many worlds.")] = 100,
     peers: Annotated[int, typer.Option(min=1, max=512, help="Peers of each at its start.")] = 4,
     cells: Annotated[
@@ -103,7 +101,6 @@ def simulate(
 
     The exit status is 1 if anything was violated.
     """
-    context.ensure_object(Situation).begin(verbose=verbose)
     if trace and seed is None:
         raise typer.BadParameter("a trace is of one world: name it with --seed")
     if kind is Kind.PAIR and peers < 2:

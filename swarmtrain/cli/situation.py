@@ -14,7 +14,6 @@ class Situation:
     """Facts that the command fills in as it learns them.
 
     Attributes:
-        verbose: show tracebacks and debugging lines.
         at_coordinator: True if a full disk is that of the coordinator.
         state_dir: existing folder for a report of a fault.
     """
@@ -24,6 +23,6 @@ class Situation:
     state_dir: Path | None = None
 
     def begin(self, *, verbose: bool) -> None:
-        """Set up the log once the command line is understood."""
+        """Set up the log."""
         self.verbose = self.verbose or verbose
         log.set_up(verbose=self.verbose)

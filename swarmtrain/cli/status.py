@@ -9,7 +9,6 @@ from typing import Annotated, Any
 import typer
 
 from swarmtrain.cli.arguments import AsJson, StateDir, Verbose
-from swarmtrain.cli.situation import Situation
 from swarmtrain.console.lines import columns, fact, show, show_json, wrapped
 from swarmtrain.console.units import human_bytes, human_seconds
 
@@ -68,7 +67,6 @@ _PHASES = {
 
 
 def status(
-    context: typer.Context,
     everybody: Annotated[
         bool, typer.Option("--all", help="A row for each peer, however many there are.")
     ] = False,
@@ -81,7 +79,6 @@ def status(
     Without --state-dir the newest one on this machine is asked. Of hundreds of peers it shows those
     that are not as most are.
     """
-    context.ensure_object(Situation).begin(verbose=verbose)
     from swarmtrain.status import NotRunning, ask, newest_state_dir, no_sense
 
     directory = state_dir or newest_state_dir()
@@ -109,7 +106,6 @@ def describe(view: Mapping[str, Any], width: int = 0, most: int | None = None) -
     """The answer as lines for people: facts, then a row per peer. Empty facts are left out.
 
     Args:
-        view: answer of the process.
         width: width of the terminal, 0 for none.
         most: number of peers that get a row, None for all.
     """

@@ -154,7 +154,6 @@ def up(
     )  # fmt: skip
     situation = context.ensure_object(Situation)
     situation.at_coordinator = True
-    situation.begin(verbose=verbose)
     _serve(options, situation)
 
 

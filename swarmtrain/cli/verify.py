@@ -6,7 +6,6 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from swarmtrain.cli.arguments import AsJson, Verbose
-from swarmtrain.cli.situation import Situation
 from swarmtrain.console.lines import fact, show, show_json
 
 if TYPE_CHECKING:
@@ -14,7 +13,6 @@ if TYPE_CHECKING:
 
 
 def verify(
-    context: typer.Context,
     state_dir: Annotated[Path, typer.Argument(help="Directory of a stopped peer or coordinator.")],
     as_json: AsJson = False,
     verbose: Verbose = False,
@@ -25,8 +23,6 @@ def verify(
     attests; where rounds go by pairs, checks its exchanges, and proves no more. A coordinator's:
     checks the chain of decisions; it proves no more.
     """
-    situation: Situation = context.ensure_object(Situation)
-    situation.begin(verbose=verbose)
 
     from swarmtrain.foundation.errors import UserError
     from swarmtrain.verify.coordinator_state import is_coordinators, prove_coordinator

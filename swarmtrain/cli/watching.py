@@ -66,13 +66,7 @@ def _tell(machine: Rendezvous, news: News, view: View, stream: TextIO) -> None:
 
 def picture_of(status: CoordinatorStatus) -> Picture:
     """The table of the peers that are in, and how far the run is."""
-    rows = tuple(
-        Row(
-            peer.name, peer.state, peer.round, peer.loss, peer.tokens_per_s, peer.bytes_up,
-            peer.bytes_down,
-        )
-        for peer in status.peers
-    )  # fmt: skip
+    rows = tuple(map(Row.of, status.peers))
     lines = [f"round {status.round} of {status.rounds}"]
     if status.losses:
         first, last = (status.losses[end(status.losses, key=int)] for end in (min, max))

@@ -6,7 +6,6 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from swarmtrain.cli.arguments import AsJson, StateDir, Verbose
-from swarmtrain.cli.situation import Situation
 from swarmtrain.console.lines import show, show_json
 
 if TYPE_CHECKING:
@@ -14,7 +13,6 @@ if TYPE_CHECKING:
 
 
 def why(
-    context: typer.Context,
     number: Annotated[int, typer.Argument(metavar="ROUND", help="The round's number.", min=0)],
     state_dir: StateDir = None,
     as_json: AsJson = False,
@@ -29,7 +27,6 @@ def why(
 
     Without --state-dir the newest one on this machine is read.
     """
-    context.ensure_object(Situation).begin(verbose=verbose)
     from swarmtrain.foundation.errors import UserError
     from swarmtrain.status import newest_state_dir, no_directory
 

@@ -5,7 +5,9 @@ costs eight times as much. An amount of data is in bytes everywhere, so there 20
 """
 
 import re
+from collections.abc import Callable
 from dataclasses import dataclass
+from typing import TypeVar
 
 from swarmtrain.console.units import human_bytes
 from swarmtrain.foundation.errors import cleaned, misuse
@@ -17,6 +19,8 @@ _RATE_BYTES = {
 _SIZE_BYTES = {"kb": 10**3, "mb": 10**6, "gb": 10**9, "tb": 10**12}
 _BYTE_PREFIX = {"k": "k", "m": "M", "g": "G"}
 _NUMBER = r"([0-9]{1,9}(?:\.[0-9]{1,6})?)\s*"
+
+N = TypeVar("N", int, float)
 
 RATE_MIN = 8_000
 """Bytes per second. Under it a chunk of 256 KiB takes longer than a peer may be silent."""
@@ -87,13 +91,12 @@ def parse_rate(text: str) -> int:
     return rate
 
 
-def parse_relay(text: str) -> int:
-    """A rate as `parse_rate` reads it, and ``0`` for not at all.
+def or_zero(parse: Callable[[str], N]) -> Callable[[str], N]:
+    """Parser that takes ``0`` for none, and all else as another one does."""
+    return lambda text: 0 if text.strip() == "0" else parse(text)
 
-    Raises:
-        UserError: SWT-E610.
-    """
-    return 0 if text.strip() == "0" else parse_rate(text)
+
+parse_relay = or_zero(parse_rate)
 
 
 def parse_size(text: str) -> int:

@@ -35,7 +35,6 @@ def sized(model: ModelSection, given: Any) -> ModelSection:
     """Put the numbers of a size where the file does not say them; the size's name is then gone.
 
     Args:
-        model: [model] of the run file.
         given: keys of [model] that the file has.
     """
     if model.size not in SIZES or model.kind != "transformer":

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from swarmtrain.config.caps import NO_CAPS, Caps, parse_size
+from swarmtrain.config.caps import NO_CAPS, Caps, or_zero, parse_size
 from swarmtrain.foundation.errors import UserError, cleaned, misuse
 from swarmtrain_optimizers.strategies.facts import OpKind
 from swarmtrain_optimizers.strategies.registry import facts_named
@@ -50,20 +50,16 @@ class UpOptions:
     """`swarmtrain up`.
 
     Attributes:
-        run_file: path of the run file.
-        listen: address of the control port.
         public_host: the name that invites carry, or "" for the listening host.
         public_port: the port that invites carry, 0 for the one found.
         maps: ask the router to forward a port to the control port; None to ask its owner.
         state_dir: folder of log, keys and certificate, or None for the run's default.
-        json_events: print events as JSON lines on stdout.
         new_run: set an earlier run of the state directory aside.
         takes_changed_text: go on with a text that is not the one the run began with.
         rounds: rounds after which a run that has begun shall end; 0 for what is known.
         begins_with: places of the weights that a new run begins with; none for fresh ones.
         linger_s: seconds for which a finished run waits for a member that went without a word.
         relay_bytes_per_s: rate at which bytes are passed on between peers, 0 for not at all.
-        trackers: trackers of experiments that hear of each round.
         store: address of the database that coordinators share, "" for the state directory.
         key_file: file whose bytes seal the run's keys there, None to ask for a passphrase.
     """
@@ -121,22 +117,18 @@ class JoinOptions:
     """`swarmtrain join`.
 
     Attributes:
-        invite: the parsed invite.
         name: name shown to others, or "" for one drawn from the peer's key.
         listen: address of the data lane.
         state_dirs: folders of identity, ledger and checkpoints: the first that no process
             uses; none need exist yet.
         advertise: address that the other peers dial, None for the listening one.
-        threads: torch threads for training.
         caps: limits that the link's owner sets.
         freeze_in_round: rehearsal of a death: in this round report how many chunks are sent,
             then stop in the middle of the exchange. 0 for never.
-        json_events: print events as JSON lines on stdout.
         waits: wait for a coordinator that is not up yet.
         span: stages that the peer asks for, None for any.
         limits: limits of the owner that change, by their names in `owner_limits.Limits`.
         pass_s: rehearsal of a slow machine: a pass through a stage takes so long; 0 for none.
-        ways: the peer's way to compute.
         data: text of this peer's own, "" for none: an absolute path, or "hf:NAME".
         maps: ask the router to forward a port to the data lane.
     """
@@ -165,12 +157,10 @@ class DemoOptions:
 
     Attributes:
         peers: peers at the start.
-        rounds: rounds to commit.
         seed: seed of the model and of the order of the data.
         churn: kill one peer in round 3 and let one in in round 4.
         json: end with one JSON object as the last line of stdout.
         state_dir: folder of everything, or None for a new temporary directory.
-        strategy: `outer.strategy` of the run.
         pipeline: cut the model into stages, which peers of two speeds serve.
     """
 
@@ -250,8 +240,6 @@ class EmulateOptions:
         peers: copies of the program.
         command: the program and its words; empty for the built-in peers.
         run_file: run file, or None for one made of the next two.
-        rounds: rounds to commit.
-        inner_steps: inner steps of each peer between two exchanges.
         net: link of each peer as its owner names it, "" for open ones.
         links: "namespaces", "modelled", or "auto" for the first of these that can be had.
         routers: kinds of router that peers are behind, dealt out in turn; "" for none.
@@ -336,9 +324,7 @@ def parse_pause(text: str) -> float:
     return seconds
 
 
-def parse_linger(text: str) -> float:
-    """Read a length of time as `parse_duration` does, or 0 for none."""
-    return 0.0 if text.strip() == "0" else parse_duration(text)
+parse_linger = or_zero(parse_duration)
 
 
 def parse_micro_batch(text: str) -> int:
@@ -368,13 +354,7 @@ def parse_device(text: str) -> str:
     return text
 
 
-def parse_room(text: str) -> int:
-    """``2GB``, or ``0`` for none.
-
-    Raises:
-        UserError: SWT-E610.
-    """
-    return 0 if text.strip() == "0" else parse_size(text)
+parse_room = or_zero(parse_size)
 
 
 def parse_span(text: str) -> range:

@@ -121,7 +121,6 @@ def opens_at(hours: str, now: datetime) -> datetime:
     """The next moment, now or later, at which the hours let the peer train.
 
     Args:
-        hours: as of Limits.
         now: local time.
     """
     spans = [*_spans(hours)]

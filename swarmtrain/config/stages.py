@@ -32,7 +32,6 @@ class Cost:
     Attributes:
         flops: cost of one forward pass over the same tokens for all blocks. A backward pass and its
             recomputation takes three times as many, of every block.
-        num_values: number of parameters.
     """
 
     flops: float

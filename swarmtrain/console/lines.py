@@ -33,9 +33,7 @@ def show(text: str, stream: TextIO | None = None, *, end: str = "\n") -> None:
     """Write text for people, without what their terminal would obey or cannot show.
 
     Args:
-        text: one line or more.
         stream: to write to; None for standard output.
-        end: written after it.
     """
     stream = sys.stdout if stream is None else stream
     encoding = getattr(stream, "encoding", None) or "utf-8"
@@ -82,7 +80,6 @@ def wrapped(text: str, width: int) -> str:
     stay whole, so that a path or an invite can be copied; a quoted line, after "| ", stays.
 
     Args:
-        text: one line or more.
         width: width of the terminal; less than COLUMNS_MIN for none.
     """
     if width < COLUMNS_MIN:

@@ -19,12 +19,7 @@ KINDS_MAX = 1024
 
 
 class Repeats:
-    """Rate limiter for the lines of one logger.
-
-    Args:
-        logger: writes.
-        clock: seconds.
-    """
+    """Rate limiter for the lines of one logger."""
 
     def __init__(self, logger: logging.Logger, clock: Callable[[], float]) -> None:
         self._logger = logger

@@ -25,7 +25,6 @@ def table_of(
     """Make a table without lines, its columns two spaces apart.
 
     Args:
-        titles: titles of the columns.
         rows: a cell per column; nothing in them is markup.
         right: titles of columns that are aligned to the right.
         cut: the column that is cut first where there is no room; the others keep their titles.

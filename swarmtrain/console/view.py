@@ -1,8 +1,8 @@
 """Display of a run as it goes: sentences, and in a terminal a live table below them."""
 
 from collections.abc import Callable
-from dataclasses import dataclass
-from typing import Protocol, TextIO
+from dataclasses import dataclass, fields
+from typing import TextIO
 
 from rich.console import Console, Group
 from rich.live import Live
@@ -11,6 +11,7 @@ from rich.text import Text
 from swarmtrain.console.lines import harmless, show, wrapped
 from swarmtrain.console.table import table_of
 from swarmtrain.console.units import human_bytes
+from swarmtrain_transport.coordinator.status import PeerStatus
 
 WIDE = 76
 """Columns of a terminal from which on the table has all of its own."""
@@ -28,13 +29,17 @@ class Row:
     bytes_up: int = 0
     bytes_down: int = 0
 
+    @classmethod
+    def of(cls, peer: PeerStatus) -> "Row":
+        """The row of a peer as its coordinator knows it."""
+        return cls(*(getattr(peer, field.name) for field in fields(cls)))
+
 
 @dataclass(frozen=True, slots=True)
 class Picture:
     """Current contents of the table and of the lines below it.
 
     Attributes:
-        rows: a row per peer.
         lines: below them, in words.
         unit: unit of what rows count a second.
     """
@@ -44,11 +49,20 @@ class Picture:
     unit: str = "tokens"
 
 
-class View(Protocol):
-    """A place on which a run shows itself."""
+def open_view(stream: TextIO) -> "View":
+    """A live table where somebody can see it, else plain lines."""
+    return LiveView(Console(file=stream)) if stream.isatty() else View(stream)
+
+
+class View:
+    """A place on which a run shows itself: a line per sentence; pictures are left out."""
+
+    def __init__(self, stream: TextIO) -> None:
+        self._stream = stream
 
     def say(self, text: str) -> None:
         """A sentence, above the table."""
+        show(text, self._stream)
 
     def show(self, picture: Picture) -> None:
         """The newest picture."""
@@ -57,31 +71,7 @@ class View(Protocol):
         """No more pictures; sentences may still come."""
 
 
-def open_view(stream: TextIO) -> View:
-    """A live table where somebody can see it, else plain lines."""
-    if stream.isatty():
-        return LiveView(Console(file=stream))
-    return PlainView(stream)
-
-
-class PlainView:
-    """A line per sentence; pictures are left out."""
-
-    def __init__(self, stream: TextIO) -> None:
-        self._stream = stream
-
-    def say(self, text: str) -> None:
-        """See View."""
-        show(text, self._stream)
-
-    def show(self, picture: Picture) -> None:
-        """See View."""
-
-    def close(self) -> None:
-        """See View."""
-
-
-class LiveView:
+class LiveView(View):
     """Sentences, and the table below them, drawn anew as it changes.
 
     Whatever else the process says on its streams meanwhile comes to stand above the table too.

@@ -140,7 +140,7 @@ class CoordinatorApp:
         self._budgets, self._viewing = Budgets(), Budgets()
         self._page = page
         if page is not None:
-            page.opened_by(_show, self._charge_viewer)
+            page.opened_by(_show, partial(self._charge, self._viewing))
         self._dialler = Dialler(shell.now_s)
         self._dialling = set[asyncio.Task[None]]()
         self._checkup = Checkup(door, shell.now_s, lambda *who: shell.machine.near(*who))
@@ -174,8 +174,8 @@ class CoordinatorApp:
         line = line_of(request.transport)
         if line is not None and line.member is not None:
             line.heard()
-            charge = self._charge_viewer if line.is_viewer else self._charge
-            await charge(line.member, REQUEST_COST)
+            books = self._viewing if line.is_viewer else self._budgets
+            await self._charge(books, line.member, REQUEST_COST)
             return await handler(request)
         try:
             answer = await handler(request)
@@ -186,16 +186,11 @@ class CoordinatorApp:
             answer.force_close()
         return answer
 
-    async def _charge(self, peer: PeerId, num_bytes: int) -> None:
-        """Have a member wait that reads much."""
+    async def _charge(self, books: Budgets, reader: bytes, num_bytes: int) -> None:
+        """Have a member wait that reads much, or a viewer: as there may be many, viewers have books
+        of their own."""
         now_s = self._shell.now_s()
-        await asyncio.sleep(self._budgets.of(peer, now_s).answer(num_bytes, now_s))
-
-    async def _charge_viewer(self, viewer: bytes, num_bytes: int) -> None:
-        """Have a viewer wait that reads much. As there may be many, they have books of their
-        own."""
-        now_s = self._shell.now_s()
-        await asyncio.sleep(self._viewing.of(viewer, now_s).answer(num_bytes, now_s))
+        await asyncio.sleep(books.of(reader, now_s).answer(num_bytes, now_s))
 
     # ---- health
 
@@ -224,7 +219,7 @@ class CoordinatorApp:
         packed = self._texts.packed_piece(piece_hash)
         if packed is None:
             return web.Response(status=404, text="no such piece\n")
-        await self._charge(peer, len(packed))
+        await self._charge(self._budgets, peer, len(packed))
         return web.Response(body=packed, content_type="application/octet-stream")
 
     # ---- control

@@ -53,7 +53,6 @@ class CorpusService:
         piece_samples: training windows in one piece, 0 if it is not known what a sample is.
         example_bytes: bytes of one window and its last target; shorter pieces are not leased.
         tokenizer: the file that makes tokens of text, which members get by its hash; or empty.
-        initial: the weights that the run begins with, if it begins with any.
         uses: number of uses of each piece before this life.
         keep: hears how often pieces were used, before anybody else does.
         parted: in a run of experts the router's file, and the expert of each piece.

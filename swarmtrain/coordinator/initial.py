@@ -180,7 +180,6 @@ def open_initial(place: Path, config: RunConfig) -> Initial:
 
     Args:
         place: the file, or the folder of it.
-        config: run file of the run that is to begin with them.
 
     Raises:
         UserError: SWT-E454, there is no such file, or it is none; E451, it does not fit the model.

@@ -16,7 +16,6 @@ class Lead:
     """A store that is open, and its lock held, for one life of the coordinator.
 
     Attributes:
-        keys: place of the run's keys.
         others: addresses of coordinators that were seen lately.
         found_at: hears by which address peers find this one.
         replayed: the log, as it was read while another coordinator led; None to read it now.

@@ -17,8 +17,6 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from aiohttp import web
-
 from swarmtrain.config import file as config_file
 from swarmtrain.config.asked import planned_by
 from swarmtrain.config.built_in import width_of
@@ -31,7 +29,6 @@ from swarmtrain.coordinator.corpus_service import CorpusService, Parted, Text
 from swarmtrain.coordinator.disk.certificate import RunKeys
 from swarmtrain.coordinator.disk.run_directory import (
     LOG,
-    Adoption,
     Tell,
     adoption,
     check_same_run,
@@ -145,7 +142,8 @@ async def serve(
         now = clock(), wall_clock()
         keys, machine = _resumed(lead, config, groups, *now, rounds, means)
         machine.linger_s = linger_s
-        shell = _shell(machine, store, clock, adoption(store, config, keys, tell))
+        adopt = adoption(store, config, keys, tell)
+        shell = Shell(machine, store.append, adopt, roster=machine.view.roster.keys, clock=clock)
         door = _door(store, keys, config, machine, shell, wall_clock)
         if places.tokenizer:
             _keep(state_dir / TOKENIZER_FILE, places.tokenizer)
@@ -169,7 +167,9 @@ async def serve(
             shell, door, texts, keys.cert_sha256, machine.note, page if is_shown else None
         )
         runner = app.runner()
-        porch = await _porch(runner, keys)
+        await runner.setup()
+        assert runner.server is not None
+        porch = Porch(runner.server, keys.server_context())
         meetings = MeetingPlace(shell, relay_bytes_per_s)
         porch.greet, porch.ended = meetings.greet, ended
         status = _status(state_dir, machine, desk, page)
@@ -269,12 +269,6 @@ async def _until_over(
     return machine.status(shell.now_s()).result
 
 
-async def _porch(runner: web.AppRunner, keys: RunKeys) -> Porch:
-    await runner.setup()
-    assert runner.server is not None
-    return Porch(runner.server, keys.server_context())
-
-
 def _make_room(peers_max: int, tell: Tell) -> None:
     """Allow a connection for each peer of the run, and say so where the system does not."""
     files, needed = descriptors.raise_limit(), peers_max + FILES_BESIDE
@@ -292,7 +286,15 @@ async def _listen(porch: Porch, host: str, port: int) -> None:
     try:
         await porch.open(host, port)
     except OSError as exc:
-        raise _cannot_listen(host, port, exc) from exc
+        if exc.errno == errno.EADDRINUSE:
+            raise port_in_use(host, port) from exc
+        raise UserError(
+            "SWT-E202",
+            f"Cannot listen on {host} port {port}: {exc.strerror or exc}.",
+            "The address is not one of this machine, or the system does not allow it.",
+            "Use 127.0.0.1 for this machine alone or 0.0.0.0 for all its networks, and a port"
+            " above 1023.",
+        ) from exc
 
 
 def _invites(
@@ -389,10 +391,6 @@ def _page(
         clock,
         wall_clock,
     )
-
-
-def _shell(machine: Rendezvous, store: Store, clock: Callable[[], float], adopt: Adoption) -> Shell:
-    return Shell(machine, store.append, adopt, roster=machine.view.roster.keys, clock=clock)
 
 
 def _door(
@@ -598,21 +596,6 @@ def _texts(
         tokenizer=tokenizer, initial=initial, uses=store.text_uses(), keep=store.keep_uses,
         parted=parted, group_of=lambda peer: (*machine.view.groups_of(peer), 0)[0],
     )  # fmt: skip
-
-
-# ---- the errors
-
-
-def _cannot_listen(host: str, port: int, error: OSError) -> UserError:
-    if error.errno == errno.EADDRINUSE:
-        return port_in_use(host, port)
-    return UserError(
-        "SWT-E202",
-        f"Cannot listen on {host} port {port}: {error.strerror or error}.",
-        "The address is not one of this machine, or the system does not allow it.",
-        "Use 127.0.0.1 for this machine alone or 0.0.0.0 for all its networks, and a port"
-        " above 1023.",
-    )
 
 
 def _status(state_dir: Path, machine: Rendezvous, desk: Desk, page: Page) -> StatusServer:

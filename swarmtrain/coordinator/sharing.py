@@ -99,7 +99,6 @@ class Shared:
 
     Attributes:
         state_dir: exists; answers `swarmtrain status`.
-        url: the database's address.
         secret: seals the run's keys.
         address: host and port by which peers find this one, None while only its life can tell.
         tell: hears what the organiser must know, in sentences.
@@ -287,10 +286,6 @@ class Shared:
 
 def check_nobody_leads(url: str, run: str) -> None:
     """Find out before anything is changed if another run may begin in the place of this one.
-
-    Args:
-        url: the database's address.
-        run: name of the run.
 
     Raises:
         StoreLocked: SWT-E404, a coordinator leads it.

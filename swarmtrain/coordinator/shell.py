@@ -13,16 +13,15 @@ next start goes on from what is on the disk.
 import asyncio
 import logging
 from collections.abc import Callable, Collection
-from typing import Protocol
-
-import msgspec
 
 from swarmtrain.coordinator.disk.store_errors import StoreLost
 from swarmtrain.foundation.errors import cleaned
 from swarmtrain_transport.actions import Adopt, Append, CoordinatorAction, SendToPeer
+from swarmtrain_transport.coordinator.rendezvous import Rendezvous
+from swarmtrain_transport.coordinator.status import CoordinatorStatus
 from swarmtrain_transport.errors import RemoteFault
 from swarmtrain_transport.links.link import PeerId
-from swarmtrain_transport.links.ways import Side, Way
+from swarmtrain_transport.links.ways import Side
 from swarmtrain_transport.wire.messages import (
     RELAY,
     CoordinatorMessage,
@@ -37,7 +36,6 @@ from swarmtrain_transport.wire.messages import (
     encode,
 )
 from swarmtrain_transport.wire.records import Record
-from swarmtrain_transport.wire.text_place import TextPlace
 
 logger = logging.getLogger(__name__)
 
@@ -61,74 +59,6 @@ Keep = Callable[[*tuple[Record, ...]], None]
 
 Addresses = tuple[tuple[str, int], ...]
 """Hosts and ports."""
-
-
-class Machine(Protocol):
-    """The coordinator's decisions, as `coordinator.rendezvous.Rendezvous` makes them."""
-
-    @property
-    def next_wakeup_s(self) -> float | None:
-        """Time at which to call `tick` next, None for never."""
-
-    @property
-    def is_finished(self) -> bool:
-        """True if the run's last op is committed."""
-
-    def start(self, now_s: float) -> tuple[CoordinatorAction, ...]:
-        """Begin, or go on after a restart."""
-
-    def connected(
-        self, peer: PeerId, hello: Hello, now_s: float, *, invite_id: str, remote: str
-    ) -> tuple[CoordinatorAction, ...]:
-        """The door let the peer in, for the first time or again, from this address."""
-
-    def received(
-        self, peer: PeerId, message: PeerMessage, now_s: float
-    ) -> tuple[CoordinatorAction, ...]:
-        """A message of a connected peer. RemoteFault: the peer broke the protocol."""
-
-    def disconnected(self, peer: PeerId, now_s: float) -> tuple[CoordinatorAction, ...]:
-        """The peer's connection went away."""
-
-    def dialled(
-        self, peer: PeerId, *, is_open: bool, now_s: float
-    ) -> tuple[CoordinatorAction, ...]:
-        """A connection to the address that a peer tells was tried."""
-
-    def takes(self, token: bytes, side: Side) -> Way | None:
-        """Say what a connection that begins with this token is for."""
-
-    def mirrored(
-        self, token: bytes, side: Side, host: str, port: int, now_s: float
-    ) -> tuple[CoordinatorAction, ...]:
-        """A side of a meeting came to our own port, from this address."""
-
-    def near(self, peer: PeerId, remote: str) -> list[tuple[str, str, int]]:
-        """Name and address of each other member that a peer, at this address, could dial."""
-
-    def carried(self, num_bytes: int) -> None:
-        """Bytes were passed on between two peers from here."""
-
-    def tick(self, now_s: float) -> tuple[CoordinatorAction, ...]:
-        """Time has passed."""
-
-    def reads(self, place: TextPlace | None) -> None:
-        """The run is at this place of the text that is leased."""
-
-    def is_elsewhere(self, peer: PeerId, boot: bytes, now_s: float) -> bool:
-        """True if another process than that of this boot was heard of the peer just now."""
-
-    def is_member(self, peer: PeerId) -> bool:
-        """Return True if this key was ever let in."""
-
-    def awaits_history(self, peer: PeerId) -> bool:
-        """Return True if the peer was asked for records that were lost here."""
-
-    def status(self, now_s: float) -> msgspec.Struct:
-        """The run as `swarmtrain status` shows it."""
-
-    def outlook(self, now_s: float) -> msgspec.Struct:
-        """The run without its peers, but for those of whom something is to be told."""
 
 
 class Outlet:
@@ -201,13 +131,12 @@ class Shell:
     Args:
         keep: makes records durable.
         adopt: the same with records of earlier lives, and the new term (`Store.adopt`).
-        roster: the peers that are in.
         clock: monotonic seconds, the machine's `now_s`.
     """
 
     def __init__(
         self,
-        machine: Machine,
+        machine: Rendezvous,
         keep: Keep,
         adopt: Callable[[tuple[Record, ...], int], None],
         *,
@@ -336,11 +265,7 @@ class Shell:
         waiting = (outlet for one, outlet in self._guests.items() if one != peer)
         return len(roster) + sum(by_invite or outlet.was_in for outlet in waiting)
 
-    def status(self) -> msgspec.Struct:
-        """The run as people see it, now."""
-        return self.machine.status(self._clock())
-
-    def outlook(self) -> msgspec.Struct:
+    def outlook(self) -> CoordinatorStatus:
         """The run without its peers, now."""
         return self.machine.outlook(self._clock())
 

@@ -7,8 +7,8 @@ from pathlib import Path
 
 from swarmtrain.config.settings import LEASED_TEXT, OWN_TEXT, RunConfig
 from swarmtrain.coordinator.corpus_service import Text
+from swarmtrain.coordinator.disk.register import Register
 from swarmtrain.coordinator.disk.run_directory import Tell
-from swarmtrain.coordinator.disk.text_register import TextRegister
 from swarmtrain.data.corpus import CorpusMissing, build_corpus
 from swarmtrain.data.places import Places
 from swarmtrain.data.stored import open_text
@@ -36,14 +36,12 @@ def text_of(config: RunConfig, places: Places, folder: Path, tell: Tell) -> Text
         ) from exc
 
 
-def is_another(store: TextRegister, text: Text) -> bool:
+def is_another(store: Register, text: Text) -> bool:
     """Return True if the run began with another text; False where it has begun with none."""
     return store.text_manifest() not in (None, bytes.fromhex(text.manifest_hash))
 
 
-def check_same_text(
-    store: TextRegister, text: Text | None, takes_changed: bool, tell: Tell
-) -> None:
+def check_same_text(store: Register, text: Text | None, takes_changed: bool, tell: Tell) -> None:
     """The text must be the one that the run began with, unless its organiser says otherwise.
 
     Raises:

@@ -34,7 +34,6 @@ class Report(msgspec.Struct, frozen=True):
 
     Attributes:
         peers: number of peers at the start.
-        rounds: number of committed rounds.
         val_loss_first: loss of the first weights in nats per byte, None if nobody measured it.
         val_loss_last: loss of the newest weights that were measured.
         val_loss_order0: loss on the same text if bytes are guessed by their frequencies alone.
@@ -104,14 +103,7 @@ def make_report(
     """All findings, in the order of the report's fields.
 
     Args:
-        facts: facts of the story at its end.
-        cast: peers that took part.
         inner_steps: inner steps of one round.
-        order0_loss: see Report.
-        seconds: see Report.
-        model_path: see Report.
-        state_dir: see Report.
-        is_paired: True if rounds go by pairs.
     """
     rounds = len(facts.committed)
     num_values = facts.status.num_values if facts.status is not None else 0
@@ -178,12 +170,7 @@ def no_progress(report: Report) -> str:
 
 
 def in_words(report: Report, written: str) -> Iterator[str]:
-    """The report as lines for people.
-
-    Args:
-        report: the numbers.
-        written: text that the model wrote.
-    """
+    """The report as lines for people."""
     yield from heading(report)
     yield fact("bytes sent", _bytes(report))
     yield fact("rounds", f"{report.rounds} in {report.seconds:.0f} s{_coming_and_going(report)}")

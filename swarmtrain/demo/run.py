@@ -26,7 +26,6 @@ from swarmtrain.demo.stages.story import StagesStory
 from swarmtrain.demo.view import Scene, make_scene, picture_of, stream_for
 from swarmtrain.foundation.error_table import EXIT_BUG, EXIT_DONE
 from swarmtrain.foundation.errors import Interrupted, UserError
-from swarmtrain.local_run.asking import asking
 from swarmtrain.local_run.place import COORDINATOR, Place
 from swarmtrain.local_run.processes import Kill, Processes, Say, Start, tail
 from swarmtrain.local_run.signals import noted
@@ -90,7 +89,7 @@ class _Demo:
         failure: story.Fail | None = None
         processes = Processes(self._place)
         try:
-            with noted() as self._signals, asking(self._place.coordinator, processes):
+            with noted() as self._signals, processes.asking():
                 self._start(processes)
                 while failure is None and not self._story.is_over:
                     failure = self._go_on(processes)

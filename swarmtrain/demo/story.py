@@ -102,13 +102,7 @@ class Facts:
 class Story:
     """The course of a demo.
 
-    Args:
-        cast: peers that take part.
-        rounds: rounds to commit.
-        now_s: the time.
-
     Attributes:
-        facts: facts known so far.
         is_over: everybody has left as they should.
     """
 

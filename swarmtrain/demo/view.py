@@ -1,7 +1,7 @@
 """The picture of a demo, made of what is known; `swarmtrain.console.view` shows it."""
 
 import sys
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TextIO
 
 from swarmtrain.console.units import human_bytes
@@ -16,9 +16,7 @@ class Scene:
     """One picture of the demo.
 
     Attributes:
-        rows: a row per peer.
         committed: rounds with a result.
-        rounds: rounds that shall be committed.
         losses: validation losses so far in the order of the rounds, in nats per byte.
         order0_loss: loss that byte frequencies alone reach.
         bytes_up: bytes that a surviving founder has sent, in the mean.
@@ -45,29 +43,19 @@ def make_scene(
     """The picture of what is known now.
 
     Args:
-        facts: facts of the story.
-        cast: peers that take part.
-        rounds: rounds that shall be committed.
         inner_steps: inner steps of one round.
-        order0_loss: see Scene.
         old: the picture before; a peer that is gone keeps its last numbers.
     """
     known = {row.name: row for row in old.rows} if old is not None else {}
     for peer in facts.status.peers if facts.status is not None else ():
-        known[peer.name] = Row(
-            peer.name, peer.state, peer.round, peer.loss, peer.tokens_per_s,
-            peer.bytes_up, peer.bytes_down,
-        )  # fmt: skip
+        known[peer.name] = Row.of(peer)
     for name, left in facts.left.items():
-        row = known.get(name, Row(name, "left"))
-        known[name] = Row(
-            name, "left", left.round, row.loss, 0.0, left.bytes_up, left.bytes_down
+        known[name] = replace(
+            known.get(name, Row(name, "left")), state="left", round=left.round, tokens_per_s=0.0,
+            bytes_up=left.bytes_up, bytes_down=left.bytes_down,
         )  # fmt: skip
-    if facts.killed is not None and facts.killed.peer in known:
-        row = known[facts.killed.peer]
-        known[row.name] = Row(
-            row.name, "killed", row.round, row.loss, 0.0, row.bytes_up, row.bytes_down
-        )  # fmt: skip
+    if facts.killed is not None and (row := known.get(facts.killed.peer)) is not None:
+        known[row.name] = replace(row, state="killed", tokens_per_s=0.0)
     names = [*cast.founders]
     if cast.newcomer is not None and facts.killed is not None:
         names.append(cast.newcomer)

@@ -18,8 +18,6 @@ def write_lines(model_path: Path, section: ModelSection, seed: int) -> str:
 
     Args:
         model_path: a safetensors file with the weights by parameter name.
-        section: sizes of the model.
-        seed: seed of the draws.
     """
     torch.set_num_threads(1)  # a few hundred tiny steps: more threads would only wait
     model = build_model(section, seed=0)

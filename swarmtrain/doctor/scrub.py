@@ -51,9 +51,7 @@ class Scrubber:
     Args:
         home: the user's home folder; "" for none.
         people: names of this user and machine.
-        peers: names of peers.
         secrets: secrets that are known; each of their lines goes.
-        places: state directories.
     """
 
     def __init__(

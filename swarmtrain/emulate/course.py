@@ -46,7 +46,6 @@ class PeerFacts:
         loss_first: first training loss that it told.
         loss_last: newest training loss that it told.
         tells_loss: True if its newest life has told a loss itself.
-        kills: number of times that it was killed.
         is_running: True while its process is there.
         is_in_place: True while it holds the run's state.
         has_joined: True if it was in the run, in whatever life.
@@ -95,13 +94,10 @@ class Course:
     """The course of an emulation.
 
     Args:
-        names: names of the peers.
         seed: seed of the draw of whom to kill.
         kill_every_s: 0 to kill nobody.
-        now_s: the time.
 
     Attributes:
-        peers: facts of each peer.
         status: the coordinator's newest answer.
         result: result of the run, once it is finished.
         is_over: every program has ended.

@@ -8,7 +8,6 @@ a relay sees who is dialled and not who dials.
 import dataclasses
 import re
 from collections.abc import Sequence
-from typing import Protocol
 
 from swarmtrain.compare.plan import NETS, Net
 from swarmtrain.config.caps import RATE_MIN
@@ -24,29 +23,35 @@ OPEN = Net(0.0, 0.0, 0.0)
 """A link without limits."""
 
 
-class Links(Protocol):
-    """The links of one emulation.
+class Links:
+    """The links of one emulation: nothing between the peers but this machine's loopback, if no
+    other kind says otherwise.
 
     Attributes:
         words: description for people.
     """
 
-    words: str
+    words = "without limits"
 
     def where(self, name: str) -> Sequence[str]:
         """Words of a command that runs another one at this peer's end."""
+        return ()
 
     def host(self, name: str) -> str:
         """Address at which this process listens."""
+        return LOOPBACK
 
     def caps(self) -> tuple[str, str]:
         """Caps of a peer, up and down, as `swarmtrain.join` takes them; "" for none."""
+        return "", ""
 
     def advertised(self, name: str) -> str:
         """HOST:PORT that other peers dial, "" for where the peer listens."""
+        return ""
 
     def invite(self, name: str, invite: str) -> str:
         """The invite as this peer gets it."""
+        return invite
 
     def listens(self, name: str, port: int) -> None:
         """A peer's data lane listens at this port now."""
@@ -55,45 +60,8 @@ class Links(Protocol):
         """Remove what was made. Closing twice is allowed."""
 
 
-class OpenLinks:
-    """Nothing between the peers but this machine's loopback."""
-
-    words = "without limits"
-
-    def where(self, name: str) -> Sequence[str]:
-        """See `Links.where`."""
-        return ()
-
-    def host(self, name: str) -> str:
-        """See `Links.host`."""
-        return LOOPBACK
-
-    def caps(self) -> tuple[str, str]:
-        """See `Links.caps`."""
-        return "", ""
-
-    def advertised(self, name: str) -> str:
-        """See `Links.advertised`."""
-        return ""
-
-    def invite(self, name: str, invite: str) -> str:
-        """See `Links.invite`."""
-        return invite
-
-    def listens(self, name: str, port: int) -> None:
-        """See `Links.listens`."""
-
-    def close(self) -> None:
-        """See `Links.close`."""
-
-
-class ModelledLinks(OpenLinks):
-    """Relays with a rate and a delay.
-
-    Args:
-        net: link of each peer.
-        names: names of the peers.
-    """
+class ModelledLinks(Links):
+    """Relays with a rate and a delay."""
 
     def __init__(self, net: Net, names: Sequence[str]) -> None:
         self.words = f"{in_words(net)}, modelled by relays"
@@ -123,12 +91,12 @@ class ModelledLinks(OpenLinks):
     def invite(self, name: str, invite: str) -> str:
         """See `Links.invite`: by way of its relay."""
         parsed, relay = Invite.parse(invite), self._control[name]
-        self._relays.aim(relay, parsed.port)
+        self._relays.call(relay.aim, parsed.port)
         return str(dataclasses.replace(parsed, host=LOOPBACK, port=relay.port))
 
     def listens(self, name: str, port: int) -> None:
         """See `Links.listens`."""
-        self._relays.aim(self._data[name], port)
+        self._relays.call(self._data[name].aim, port)
 
     def close(self) -> None:
         """See `Links.close`."""
@@ -160,6 +128,6 @@ def parse_net(text: str) -> Net:
 def in_words(net: Net) -> str:
     """Tell a link's figures."""
     if net == OPEN:
-        return OpenLinks.words
+        return Links.words
     up, down = (rate / 125_000 for rate in (net.up_bytes_s, net.down_bytes_s))
     return f"{up:g} Mbit/s up, {down:g} down, {net.round_trip_s * 1000:g} ms there and back"

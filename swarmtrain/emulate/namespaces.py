@@ -15,7 +15,7 @@ from pathlib import Path
 
 from swarmtrain.compare.plan import Net
 from swarmtrain.emulate import routers
-from swarmtrain.emulate.links import OpenLinks, in_words
+from swarmtrain.emulate.links import Links, in_words
 from swarmtrain.foundation.errors import UserError
 from swarmtrain.local_run.place import COORDINATOR
 
@@ -44,12 +44,11 @@ class NoNamespaces(Exception):
         )
 
 
-class Namespaces(OpenLinks):
+class Namespaces(Links):
     """Namespaces with shaped links, until they are closed.
 
     Args:
         net: link of each peer. The coordinator's has its delay alone.
-        names: names of the peers.
         kinds: kinds of router that peers are behind, dealt out in turn.
 
     Raises:

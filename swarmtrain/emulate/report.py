@@ -14,14 +14,12 @@ class PeerReport(msgspec.Struct, frozen=True):
     """One peer at the end.
 
     Attributes:
-        peer: name of the peer.
         round: newest round whose outcome it had.
         roots: state root then, in hex; of a model in stages by stage.
         loss_first: first training loss that it told, None if it told none.
         loss_last: last training loss that it told.
         bytes_up: all protocol bytes of both lanes, of all its lives.
         bytes_down: all that came, likewise.
-        kills: number of times that it was killed.
     """
 
     peer: str
@@ -38,14 +36,12 @@ class Report(msgspec.Struct, frozen=True):
     """The last line of `swarmtrain emulate --json`.
 
     Attributes:
-        peers: each peer.
         rounds: number of committed rounds.
         is_finished: True if the run's last round is among them.
         equal: True if peers of the same round hold the same bits; None where each has its own.
         kills: number of kills of all peers.
         loss_first: mean of the peers' first training losses, None if none was told.
         loss_last: mean of the last ones.
-        links: description of the links.
         seconds: time from the start to the end of the last process.
         state_dir: holds run.toml, coordinator/, peers/NAME/ and logs/.
     """
@@ -68,11 +64,7 @@ def make_report(
     """Report on an emulation that has ended.
 
     Args:
-        course: the emulation's course, at its end.
         is_paired: True if rounds go by pairs, so that each peer has a state of its own.
-        links: see Report.
-        seconds: see Report.
-        state_dir: see Report.
     """
     peers = tuple(
         PeerReport(

@@ -17,14 +17,13 @@ from swarmtrain.config.settings import RunConfig
 from swarmtrain.console.lines import timed
 from swarmtrain.console.view import Picture, Row, View, open_view
 from swarmtrain.emulate import course
-from swarmtrain.emulate.links import OPEN, Links, ModelledLinks, OpenLinks, parse_net
+from swarmtrain.emulate.links import OPEN, Links, ModelledLinks, parse_net
 from swarmtrain.emulate.namespaces import Namespaces, NoNamespaces
 from swarmtrain.emulate.report import Report, in_words, make_report
 from swarmtrain.emulate.routers import parse_routers
 from swarmtrain.emulate.setting import names_of, run_file_of, variables_of
 from swarmtrain.foundation.errors import Interrupted, UserError
 from swarmtrain.foundation.events import In, Ready
-from swarmtrain.local_run.asking import asking
 from swarmtrain.local_run.place import COORDINATOR, Place
 from swarmtrain.local_run.processes import Kill, Processes, Say, Start, tail
 from swarmtrain.local_run.signals import noted
@@ -110,7 +109,7 @@ class _Emulation:
             self._place, mark=f"emulation-{secrets.token_hex(8)}", where=links.where
         )
         try:
-            with asking(self._place.coordinator, processes):
+            with processes.asking():
                 processes.start_coordinator(links.host(COORDINATOR), run_file=self._run_file)
                 while failure is None and not self._course.is_over and not self._signals:
                     failure = self._go_on(processes, links)
@@ -128,7 +127,7 @@ class _Emulation:
     def _links(self) -> Links:
         kind, kinds = self._options.links, parse_routers(self._options.routers)
         if not (self._options.net or kinds):
-            return OpenLinks()
+            return Links()
         net = parse_net(self._options.net) if self._options.net else OPEN
         if kind != "modelled":
             try:

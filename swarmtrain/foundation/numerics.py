@@ -73,7 +73,6 @@ def probe_values(label: str, num_values: int, *, lowest_exponent: int) -> Tensor
 
     Args:
         label: name of one of the inputs; another label gives other values.
-        num_values: number of values.
         lowest_exponent: exponent of the first block's smallest values; it rises by one a block and
             starts again after sixteen, so that blocks fall on both sides of a window's edge.
 

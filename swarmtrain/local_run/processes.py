@@ -17,16 +17,18 @@ import sys
 import threading
 import time
 from collections import deque
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import IO
 
 from swarmtrain.foundation import dirs
+from swarmtrain.foundation.errors import UserError
 from swarmtrain.foundation.events import Event, parse
 from swarmtrain.local_run import marks
 from swarmtrain.local_run.place import COORDINATOR, Place
+from swarmtrain.status import ask_coordinator
 from swarmtrain_transport.coordinator.status import CoordinatorStatus
 
 
@@ -71,6 +73,9 @@ LOOPBACK = "127.0.0.1"
 
 _LOOK_S = 0.05
 """Pause between two looks at a process that shall end."""
+
+_ASK_S = 0.7
+"""Pause between two questions to the coordinator."""
 
 _KILLED_S = 10.0
 """SIGKILL is not answered at once by a process that waits for a disk."""
@@ -131,11 +136,8 @@ class Processes:
         """`swarmtrain join`; it waits for its invite.
 
         Args:
-            name: shown to others.
-            words: more options.
             freeze_in_round: stop in the middle of this round's exchange, 0 for never.
             advertise: HOST:PORT that the other peers dial, "" for where it listens.
-            host: host on which it listens.
         """
         more = words
         if freeze_in_round:
@@ -161,7 +163,6 @@ class Processes:
         """A program that somebody brings.
 
         Args:
-            name: name of the peer.
             command: command for a shell, run here.
             variables: additions to the environment.
             events: file that it appends its events to, as JSON lines.
@@ -226,6 +227,24 @@ class Processes:
         with contextlib.suppress(BrokenPipeError):
             stream.write(line + b"\n")
             stream.flush()
+
+    @contextlib.contextmanager
+    def asking(self) -> Iterator[None]:
+        """Ask the coordinator for its status, on a thread of its own; answers are news of it."""
+        over = threading.Event()
+
+        def keep_asking() -> None:
+            while not over.wait(_ASK_S):
+                with contextlib.suppress(UserError):  # not up yet, or no more
+                    self.news.put((COORDINATOR, ask_coordinator(self._place.coordinator)))
+
+        thread = threading.Thread(target=keep_asking, name="ask-status", daemon=True)
+        thread.start()
+        try:
+            yield
+        finally:
+            over.set()
+            thread.join()
 
     # ---- ending
 

@@ -8,7 +8,7 @@ a thread of its own, so that the caller's own waiting delays nobody.
 import asyncio
 import socket
 import threading
-from collections.abc import Coroutine, Mapping
+from collections.abc import Callable, Coroutine, Mapping
 from enum import StrEnum
 from types import MappingProxyType
 from typing import TypeVar
@@ -240,9 +240,6 @@ class Relays:
     def add(self, lines: Mapping[Way, Line] = MappingProxyType({})) -> Relay:
         """A new relay that leads nowhere yet.
 
-        Args:
-            lines: see Relay.
-
         Raises:
             OSError: no port is free.
         """
@@ -256,25 +253,9 @@ class Relays:
         self._relays.append(relay)
         return relay
 
-    def aim(self, relay: Relay, port: int) -> None:
-        """See Relay."""
-        self._loop.call_soon_threadsafe(relay.aim, port)
-
-    def cut(self, relay: Relay) -> None:
-        """See Relay."""
-        self._loop.call_soon_threadsafe(relay.cut)
-
-    def hold(self, relay: Relay, *ways: Way) -> None:
-        """See Relay."""
-        self._loop.call_soon_threadsafe(relay.hold, *ways)
-
-    def garble(self, relay: Relay) -> None:
-        """See Relay."""
-        self._loop.call_soon_threadsafe(relay.garble)
-
-    def heal(self, relay: Relay) -> None:
-        """See Relay."""
-        self._loop.call_soon_threadsafe(relay.heal)
+    def call(self, act: Callable[..., None], *words: int | Way) -> None:
+        """Have one of the relays act, on their own thread."""
+        self._loop.call_soon_threadsafe(act, *words)
 
     def close(self) -> None:
         """End all connections and the thread. Closing twice is allowed."""

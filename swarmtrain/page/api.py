@@ -4,7 +4,8 @@ from typing import Any
 
 import msgspec
 
-from swarmtrain.page.view import EventRow, PeerRow, RoundColumns, RunView
+from swarmtrain.page.history import EventRow
+from swarmtrain.page.view import PeerRow, RoundColumns, RunView
 
 
 class Told(msgspec.Struct):

@@ -8,6 +8,8 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from types import MappingProxyType
 
+import msgspec
+
 from swarmtrain.why.news import News
 from swarmtrain.why.peer_history import NO_PARTNER, PeerHistories, PeerHistory
 from swarmtrain_transport.ledger.fold import LedgerView
@@ -41,7 +43,6 @@ class Round:
     """One round of the first group that has ended.
 
     Attributes:
-        number: number of the round.
         outcome: MERGED or SKIPPED.
         peers: peers whose work is in the result.
         left_out: peers that were planned for and left out.
@@ -62,15 +63,8 @@ class Round:
     high: float | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class Event:
-    """A sentence on a record of the ledger.
-
-    Attributes:
-        index: index of the ledger's record.
-        round: newest round with an outcome then.
-        text: the sentence.
-    """
+class EventRow(msgspec.Struct, frozen=True):
+    """An event; `index` is that of the ledger's record."""
 
     index: int
     round: int
@@ -88,7 +82,6 @@ class History:
         rounds_wanted: rounds after which the run is over.
         rounds: ended rounds, the oldest first.
         peers: history of each peer, in whichever group.
-        events: the newest.
         plan: the newest PLAN of the first group.
         num_read: records that were read.
         up, down: bytes that peers have sent and received, as far as that was seen.
@@ -101,7 +94,7 @@ class History:
     micro_tokens: int = 0
     rounds: list[Round] = field(default_factory=list)
     peers: PeerHistories = field(default_factory=PeerHistories)
-    events: deque[Event] = field(default_factory=lambda: deque(maxlen=EVENTS_MAX))
+    events: deque[EventRow] = field(default_factory=lambda: deque(maxlen=EVENTS_MAX))
     plan: Plan | None = None
     num_read: int = 0
     up: int = 0
@@ -122,7 +115,7 @@ class History:
             self.num_read, body = record.index + 1, self._reader.read(record)
             self._fold(body)
             for text in news.of_body(body):
-                self.events.append(Event(record.index, self._newest, text))
+                self.events.append(EventRow(record.index, self._newest, text))
 
     def begins(self, view: LedgerView, reader: BodyReader, index: int) -> None:
         """Begin with the fold of all records before this index, which are not here."""

@@ -146,10 +146,8 @@ class Page:
     """Serves one run.
 
     Args:
-        source: the run.
         history: an empty one.
         facts: settings of the run that views need.
-        guard: judge of viewers.
         clock, wall_clock: monotonic seconds, and seconds since 1970.
         own: facts of the peer whose page it is, in words.
         meters: bytes of that peer beside its limits.

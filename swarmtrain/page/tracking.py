@@ -11,7 +11,6 @@ import queue
 import threading
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from pathlib import Path
-from typing import Protocol
 
 from swarmtrain.foundation.errors import UserError
 from swarmtrain.page.history import Round
@@ -28,113 +27,73 @@ _CLOSE_S = 5.0
 
 Values = Mapping[str, float]
 
-
-class Tracker(Protocol):
-    """A tracker of experiments."""
-
-    def log(self, values: Values, tokens: int) -> None:
-        """Take the values after so many tokens."""
-
-    def close(self) -> None:
-        """Keep what is not kept yet."""
+Tracker = tuple[Callable[[Values, int], None], Callable[[], None]]
+"""Takes the values after so many tokens; and keeps, at the end, what is not kept yet."""
 
 
-class JsonLines:
+def json_lines(directory: Path, run: str) -> Tracker:
     """A line for each round, in a file of the state directory."""
+    path = directory / FILE_NAME
 
-    def __init__(self, directory: Path, run: str) -> None:
-        self._path = directory / FILE_NAME
-
-    def log(self, values: Values, tokens: int) -> None:
-        """Append a line."""
-        if self._path.exists() and self._path.stat().st_size >= FILE_BYTES_MAX:
-            self._path.replace(self._path.with_name("metrics.1.jsonl"))
-        with self._path.open("a", encoding="utf-8") as file:
+    def log(values: Values, tokens: int) -> None:
+        if path.exists() and path.stat().st_size >= FILE_BYTES_MAX:
+            path.replace(path.with_name("metrics.1.jsonl"))
+        with path.open("a", encoding="utf-8") as file:
             file.write(json.dumps({"tokens": tokens, **values}) + "\n")
 
-    def close(self) -> None:
-        """Nothing is open."""
+    return log, lambda: None
 
 
-class TensorBoard:
+def tensorboard(directory: Path, run: str) -> Tracker:
     """Event files of TensorBoard, by tensorboardX, which needs no torch."""
+    from tensorboardX import SummaryWriter
 
-    def __init__(self, directory: Path, run: str) -> None:
-        from tensorboardX import SummaryWriter
+    writer = SummaryWriter(str(directory / "tensorboard"))
 
-        self._writer = SummaryWriter(str(directory / "tensorboard"))
-
-    def log(self, values: Values, tokens: int) -> None:
-        """Add a point to each curve."""
+    def log(values: Values, tokens: int) -> None:
         for name, value in values.items():
-            self._writer.add_scalar(name, value, tokens)
-        self._writer.flush()
+            writer.add_scalar(name, value, tokens)
+        writer.flush()
 
-    def close(self) -> None:
-        """Close the files."""
-        self._writer.close()
+    return log, writer.close
 
 
-class WandB:
+def wandb(directory: Path, run: str) -> Tracker:
     """Weights & Biases, offline: `wandb sync` sends it when its owner wants."""
+    import wandb
 
-    def __init__(self, directory: Path, run: str) -> None:
-        import wandb
-
-        self._run = wandb.init(
-            project="swarmtrain", name=run, dir=str(directory), mode="offline", reinit=True
-        )
-
-    def log(self, values: Values, tokens: int) -> None:
-        """Log a step."""
-        self._run.log({**values, "tokens": tokens})
-
-    def close(self) -> None:
-        """End the run."""
-        self._run.finish()
+    its = wandb.init(
+        project="swarmtrain", name=run, dir=str(directory), mode="offline", reinit=True
+    )
+    return lambda values, tokens: its.log({**values, "tokens": tokens}), its.finish
 
 
-class MLflow:
+def mlflow(directory: Path, run: str) -> Tracker:
     """MLflow, into a folder of the state directory."""
+    from mlflow.tracking import MlflowClient
 
-    def __init__(self, directory: Path, run: str) -> None:
-        from mlflow.tracking import MlflowClient
+    client = MlflowClient(f"sqlite:///{directory / 'mlflow.db'}")
+    found = client.get_experiment_by_name("swarmtrain")
+    experiment = found.experiment_id if found else client.create_experiment("swarmtrain")
+    its = client.create_run(experiment, run_name=run).info.run_id
 
-        self._client = MlflowClient(f"sqlite:///{directory / 'mlflow.db'}")
-        found = self._client.get_experiment_by_name("swarmtrain")
-        experiment = found.experiment_id if found else self._client.create_experiment("swarmtrain")
-        self._run = self._client.create_run(experiment, run_name=run).info.run_id
-
-    def log(self, values: Values, tokens: int) -> None:
-        """Log metrics."""
+    def log(values: Values, tokens: int) -> None:
         for name, value in values.items():
-            self._client.log_metric(self._run, name, value, step=tokens)
+            client.log_metric(its, name, value, step=tokens)
 
-    def close(self) -> None:
-        """End the run."""
-        self._client.set_terminated(self._run)
+    return log, lambda: client.set_terminated(its)
 
 
-class Trackio:
+def trackio(directory: Path, run: str) -> Tracker:
     """trackio, on this machine."""
+    import trackio
 
-    def __init__(self, directory: Path, run: str) -> None:
-        import trackio
-
-        self._trackio = trackio
-        trackio.init(project="swarmtrain", name=run)
-
-    def log(self, values: Values, tokens: int) -> None:
-        """Log a step."""
-        self._trackio.log(dict(values), step=tokens)
-
-    def close(self) -> None:
-        """End the run."""
-        self._trackio.finish()
+    trackio.init(project="swarmtrain", name=run)
+    return lambda values, tokens: trackio.log(dict(values), step=tokens), trackio.finish
 
 
 TRACKERS: Mapping[str, Callable[[Path, str], Tracker]] = {
-    "tensorboard": TensorBoard, "wandb": WandB, "mlflow": MLflow, "trackio": Trackio,
+    "tensorboard": tensorboard, "wandb": wandb, "mlflow": mlflow, "trackio": trackio,
 }  # fmt: skip
 _PACKAGES = {"tensorboard": "tensorboardX"}
 
@@ -143,8 +102,6 @@ class Tracking:
     """Trackers of one run, on a thread of their own.
 
     Args:
-        directory: state directory.
-        run: name of the run.
         names: trackers beside the file.
 
     Raises:
@@ -152,7 +109,7 @@ class Tracking:
     """
 
     def __init__(self, directory: Path, run: str, names: tuple[str, ...] = ()) -> None:
-        self._making: dict[str, Callable[[Path, str], Tracker]] = {FILE_NAME: JsonLines}
+        self._making: dict[str, Callable[[Path, str], Tracker]] = {FILE_NAME: json_lines}
         for name in names:
             _check_installed(name)
             self._making[name] = TRACKERS[name]
@@ -165,7 +122,6 @@ class Tracking:
         """Log rounds that have ended. Never waits for a tracker and never raises.
 
         Args:
-            view: the run now.
             rounds: rounds that are new, the oldest first.
             losses: validation losses by round.
         """
@@ -191,12 +147,12 @@ class Tracking:
         while (item := self._queue.get()) is not None:
             for name in list(trackers):
                 with _left_alone(name):
-                    trackers[name].log(*item)
+                    trackers[name][0](*item)
                     continue
                 del trackers[name]
-        for name, tracker in trackers.items():
+        for name, (_, close) in trackers.items():
             with _left_alone(name):
-                tracker.close()
+                close()
 
 
 @contextlib.contextmanager

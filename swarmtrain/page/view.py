@@ -12,7 +12,7 @@ import msgspec
 
 from swarmtrain.config.settings import RunConfig
 from swarmtrain.config.stages import hop_bytes
-from swarmtrain.page.history import History, Round
+from swarmtrain.page.history import EventRow, History, Round
 from swarmtrain_transport.coordinator.status import (
     CoordinatorStatus,
     PeerStatus,
@@ -85,14 +85,6 @@ class ContributionRow(msgspec.Struct, frozen=True):
     tokens: int | None
     left_out: int
     streak: int
-
-
-class EventRow(msgspec.Struct, frozen=True):
-    """An event; `index` is that of the ledger's record."""
-
-    index: int
-    round: int
-    text: str
 
 
 class Corner(msgspec.Struct, frozen=True):
@@ -239,12 +231,7 @@ class Viewed(msgspec.Struct, frozen=True):
 
 
 def beginning(config: RunConfig, value_bytes: float) -> tuple[History, Viewed]:
-    """An empty history of a run, and what its views are made of.
-
-    Args:
-        config: settings of the run.
-        value_bytes: see Viewed.
-    """
+    """An empty history of a run, and what its views are made of."""
     micro = config.micro_tokens
     is_known = micro and config.counted_unit == "tokens"  # of own models the width is not
     hop = 2 * hop_bytes(micro, config.model, config.pipeline.activations) if is_known else 0
@@ -265,11 +252,8 @@ def run_view(
     """The run now.
 
     Args:
-        status: status of the coordinator.
         history: the ledger, read to its end.
-        facts: settings of the run.
         at_s: seconds since 1970.
-        you, can_write, meters: see RunView.
     """
     losses = {int(op): loss for op, loss in status.losses.items()}
     loss_round = max(losses, default=None)
@@ -327,8 +311,7 @@ def round_columns(
 def event_rows(history: History, after: int = -1, count: int = EVENTS_MAX) -> list[EventRow]:
     """The newest events behind record `after`, at most so many, the oldest first."""
     found = [one for one in history.events if one.index > after]
-    kept = found[-max(0, min(count, EVENTS_MAX)) :] if count > 0 else []
-    return [EventRow(one.index, one.round, one.text) for one in kept]
+    return found[-max(0, min(count, EVENTS_MAX)) :] if count > 0 else []
 
 
 def _state(status: CoordinatorStatus, newest: Round | None) -> str:

@@ -51,7 +51,6 @@ class Machine:
     Attributes:
         flops_per_s: float32 operations a second that training gets out of it.
         memory_bytes: memory that its owner gives.
-        words: description for people.
     """
 
     flops_per_s: float
@@ -111,8 +110,6 @@ class Seats:
     """Peers of one kind that serve the same span.
 
     Attributes:
-        peer: their kind.
-        count: number of peers.
         span: first and last stage.
         memory_bytes: memory that one of them takes.
         hop_bytes: bytes that one sends for a micro-batch, and receives.
@@ -134,7 +131,6 @@ class More:
     """Gain by one more peer.
 
     Attributes:
-        peer: kind of the peer.
         span: first and last stage that it would serve.
         tokens_s: tokens a second of the run with it.
     """
@@ -149,7 +145,6 @@ class Forecast:
     """A run that has not begun.
 
     Attributes:
-        stages: stages of the model.
         tokens_per_micro_batch: the unit that goes through the stages; in a model of one piece a
             peer's batch.
         seats: peers by the stages that they serve.

@@ -32,10 +32,8 @@ class Exchange:
     """Cost of one exchange of a model.
 
     Attributes:
-        peers: number of peers.
         mbit_s: rate of each one's link, up and down.
         num_bytes: bytes that each sends, and as many that it receives.
-        seconds: duration of the exchange.
     """
 
     peers: int
@@ -51,7 +49,6 @@ class Cost:
     Attributes:
         size: name of the size in a run file.
         tokens: size of its vocabulary.
-        parameters: number of the model's parameters.
         memory_bytes: memory of a peer in all, an example at a time, float32 and AdamW.
         exchanges: costs by the number of peers, then by their links.
     """

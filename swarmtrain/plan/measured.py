@@ -41,7 +41,6 @@ class Work:
     """Work of one peer at one span.
 
     Attributes:
-        name: name for people.
         span: first and last stage.
         micro_batches_s: micro-batches counted in a second of the rounds that it was in.
         busy: part of that time in which its passes ran, by its own word; 0 if it says nothing.

@@ -34,7 +34,6 @@ def prove_pairs(
     """The proof, filled in.
 
     Args:
-        directory: state directory of a peer.
         view: the fold of its ledger; it remembers the last few hundred rounds.
         me: owner of the directory.
         roots: roots of the checkpoints, by op; each was found to be that of its state.

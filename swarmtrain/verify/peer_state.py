@@ -122,7 +122,6 @@ def records_in(directory: Path, *, may_grow: bool = False) -> tuple[list[Record]
     """The records of a state directory, and the SNAPSHOT before them where older ones are not here.
 
     Args:
-        directory: directory of a peer.
         may_grow: the peer may run, so the newest record may not be whole yet.
 
     Raises:
@@ -154,11 +153,9 @@ def check_checkpoint(
     that the ledger attests of that round, if it attests any.
 
     Args:
-        folder: the checkpoint.
         peers: state directory that it lies in.
         run: record 0 of the ledger there.
         view: the fold of that ledger, of the checkpoint's group.
-        config: the run file.
 
     Raises:
         Unproved: they do not.

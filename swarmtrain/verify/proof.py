@@ -23,7 +23,6 @@ class WrongSum(msgspec.Struct, frozen=True):
     """A proof that an audit has left.
 
     Attributes:
-        file: name of the file.
         op: the round that it is about.
         owner: convicted peer in hex; "" if nobody.
         problem: reason why it convicts nobody, "" if it does.
@@ -46,7 +45,6 @@ class GroupProof(msgspec.Struct, frozen=True):
     """Facts proved of one group; those not named here are as in `Proof`.
 
     Attributes:
-        group: number of the group.
         from_record: the record that its decisions are proved from: what began it, or the SNAPSHOT
             that the proof trusts.
     """
@@ -77,7 +75,6 @@ class Proof(msgspec.Struct, frozen=True):
         state_root: root of that state in hex, "" if none was reached.
         ok: True if the proof holds.
         problem: the objection, "" if it holds.
-        run: name of the run.
         run_key: the run's public key in hex, by which every record was found signed.
         records: number of records that were checked.
         ledger_op: newest op that the ledger has an outcome of; a peer may be behind it.
@@ -127,8 +124,6 @@ class Folded(NamedTuple):
     """The meaning of a chain of records.
 
     Attributes:
-        view: fold of the records.
-        records: number of records.
         from_records: per group the first of its records that was checked.
     """
 
@@ -141,7 +136,6 @@ def fold(records: Iterable[Record], begins: Beginning | None = None) -> Folded:
     """The meaning of a chain, every link of which is checked.
 
     Args:
-        records: the chain.
         begins: the SNAPSHOT before its first record, None if that is record 0.
 
     Raises:
@@ -186,11 +180,11 @@ def of_all_groups(proof: Proof, folded: Folded, find: Callable[[GroupView, Proof
     first = found[FIRST_GROUP]
     if len(found) == 1:
         return first
+    own = {"group", "from_record"}
     groups = tuple(
         GroupProof(
-            number, one.proves, folded.from_records[number], one.ledger_op, one.from_op,
-            one.to_op, one.ops, one.state_root, one.ok, one.problem, one.wrong_sums, one.chain,
-            one.chains,
+            group=number, from_record=folded.from_records[number],
+            **{key: getattr(one, key) for key in GroupProof.__struct_fields__ if key not in own},
         )
         for number, one in found.items()
     )  # fmt: skip

@@ -11,11 +11,10 @@ from typing import Any
 from swarmtrain.console.lines import counted
 from swarmtrain.pipeline.costs import span_words
 from swarmtrain.why import words
+from swarmtrain.why.words import Names
 from swarmtrain_transport.ledger.fold import LedgerView
 from swarmtrain_transport.ledger.turns import UNITS
 from swarmtrain_transport.wire.records import Books, BooksOfMember, Gone, Move
-
-Names = Mapping[bytes, str]
 
 _REASONS = {
     "closed": "not back when the round was closed",
@@ -38,7 +37,6 @@ class BookedRound:
     """One booking.
 
     Attributes:
-        books: books of the round.
         exchanges: number of the op that follows from it, by stage; none where nobody has counted.
         left: peers gone when it was booked, and not when the one before it was.
         moved: peers sent to other stages in that time.
@@ -54,7 +52,6 @@ class BookedRound:
         """The booking of BOOKS.
 
         Args:
-            books: books of the round.
             view: fold of the records before it.
             since: peers that left or moved since the booking before it.
         """
@@ -165,35 +162,18 @@ def fields(booked: BookedRound, names: Names) -> dict[str, Any]:
     """Return the facts of a booking for programs."""
     books = booked.books
     return {
-        "made": books.made,
-        "whole": books.whole,
-        "counted": list(books.counted),
-        "redone": books.redone,
-        "voided": books.voided,
-        "lost": books.lost,
+        **_of(books, "made", "whole", "counted", "redone", "voided", "lost"),
         "members": [
             {
-                "peer": one.peer.hex(),
-                "name": names.get(one.peer, ""),
+                **_named(one.peer, names),
                 "stages": [one.first, one.first + len(one.counted) - 1],
-                "made": one.made,
-                "counted": list(one.counted),
-                "doubted": one.doubted,
-                "has_told": one.has_told,
-                "compared": one.compared,
-                "odd": one.odd,
+                **_of(one, "made", "counted", "doubted", "has_told", "compared", "odd"),
                 "suspect": one.suspect.hex(),
             }
             for one in books.members
         ],
         "lost_above": [
-            {
-                "peer": one.above.hex(),
-                "name": names.get(one.above, ""),
-                "stage": one.stage,
-                "reason": one.reason,
-                "count": one.count,
-            }
+            {**_named(one.above, names), **_of(one, "stage", "reason", "count")}
             for one in books.breaks
         ],
         "left": [gone.peer.hex() for gone in booked.left],
@@ -201,3 +181,12 @@ def fields(booked: BookedRound, names: Names) -> dict[str, Any]:
         "turned": len(books.turn.planes) if books.turn is not None else 0,
         "exchanges": {str(stage): op for stage, op in booked.exchanges.items()},
     }
+
+
+def _of(one: Any, *fields: str) -> dict[str, Any]:
+    found = {field: getattr(one, field) for field in fields}
+    return {key: list(value) if isinstance(value, tuple) else value for key, value in found.items()}
+
+
+def _named(peer: bytes, names: Names) -> dict[str, str]:
+    return {"peer": peer.hex(), "name": names.get(peer, "")}

@@ -165,7 +165,6 @@ class _Exchanges:
 
     Args:
         view: fold of the records so far.
-        names: names of the peers.
         wanted: number of the op, by group.
     """
 
@@ -181,7 +180,6 @@ class _Exchanges:
         """A round of stages is booked; the ops that follow are of that round.
 
         Args:
-            round: round of the stages.
             is_it: True for the round that is told.
         """
         for stage, number in round.exchanges.items():
@@ -260,8 +258,6 @@ def _told(
     """Yield one record's sentences.
 
     Args:
-        body: body of the record.
-        names: names of the peers.
         standing: standing of the peers before the record.
         op: the record's op before it; None before PLAN and after the outcome.
     """

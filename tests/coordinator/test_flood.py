@@ -11,7 +11,7 @@ import pytest
 
 from swarmtrain.coordinator.app import REQUEST_COST
 from swarmtrain.coordinator.door import budget, listener
-from swarmtrain.coordinator.door.budget import FEW, Rate
+from swarmtrain.coordinator.door.budget import FEW, Budgets, Rate
 from swarmtrain.foundation.control_lane import PEER_HEADER, SIGNATURE_HEADER, piece_payload
 from swarmtrain.status import ask
 from swarmtrain_transport import limits
@@ -341,11 +341,11 @@ def test_requests_that_fail_are_counted_too(
     assert not any(waits[:9]) and min(waits[12:]) > 0
 
 
-def charged(rig: Rig, waits: list[float]) -> Callable[[bytes, int], Awaitable[None]]:
+def charged(rig: Rig, waits: list[float]) -> Callable[[Budgets, bytes, int], Awaitable[None]]:
     """As the application does, without the waiting."""
 
-    async def charge(peer: bytes, num_bytes: int) -> None:
+    async def charge(books: Budgets, peer: bytes, num_bytes: int) -> None:
         now_s = rig.shell.now_s()
-        waits.append(rig.app._budgets.of(peer, now_s).answer(num_bytes, now_s))
+        waits.append(books.of(peer, now_s).answer(num_bytes, now_s))
 
     return charge

@@ -7,7 +7,7 @@ from rich.console import Console
 from test_report import CAST, facts
 
 from swarmtrain.console.lines import timed
-from swarmtrain.console.view import LiveView, PlainView, Row, open_view, render
+from swarmtrain.console.view import LiveView, Row, View, open_view, render
 from swarmtrain.demo.setting import Cast
 from swarmtrain.demo.story import Facts
 from swarmtrain.demo.view import (
@@ -92,7 +92,7 @@ def test_without_churn_nobody_new_appears():
 def test_without_a_terminal_there_are_plain_lines_alone():
     stream = io.StringIO()
     view = open_view(stream)
-    assert isinstance(view, PlainView)
+    assert type(view) is View
     view.say(timed("otter is in " * 20, 75.9))
     view.show(picture_of(SCENE))
     view.close()

@@ -43,7 +43,7 @@ def relay(relays) -> Iterator[Relay]:
         thread = threading.Thread(target=echo, args=(listener,), daemon=True)
         thread.start()
         made = relays.add()
-        relays.aim(made, listener.getsockname()[1])
+        relays.call(made.aim, listener.getsockname()[1])
         yield made
         listener.shutdown(socket.SHUT_RDWR)
         thread.join(DEADLINE_S)
@@ -84,11 +84,11 @@ def test_a_cut_ends_what_is_open_and_what_comes_until_it_heals(relays, relay):
     with dial(relay) as connection:
         connection.sendall(b"a")
         assert received(connection, 1) == b"a"
-        relays.cut(relay)
+        relays.call(relay.cut)
         assert is_ended(connection)
     with dial(relay) as connection:
         assert is_ended(connection)
-    relays.heal(relay)
+    relays.call(relay.heal)
     with dial(relay) as connection:
         connection.sendall(b"b")
         assert received(connection, 1) == b"b"
@@ -99,13 +99,13 @@ def test_what_is_held_in_one_direction_comes_when_it_heals(relays, relay, way):
     with dial(relay) as connection:
         connection.sendall(b"a")
         assert received(connection, 1) == b"a"
-        relays.hold(relay, way)
+        relays.call(relay.hold, way)
         connection.sendall(b"bcd")
         connection.settimeout(0.2)
         with pytest.raises(TimeoutError):
             connection.recv(1)
         connection.settimeout(DEADLINE_S)
-        relays.heal(relay)
+        relays.call(relay.heal)
         assert received(connection, 3) == b"bcd"
 
 
@@ -113,10 +113,10 @@ def test_what_is_garbled_arrives_changed_until_it_heals(relays, relay):
     with dial(relay) as connection:
         connection.sendall(b"a")
         assert received(connection, 1) == b"a"
-        relays.garble(relay)
+        relays.call(relay.garble)
         connection.sendall(b"b")
         assert received(connection, 1) not in (b"", b"b")
-        relays.heal(relay)
+        relays.call(relay.heal)
         connection.sendall(b"c")
         assert received(connection, 1) == b"c"
 
@@ -141,7 +141,7 @@ def test_pieces_pass_a_line_one_after_the_other_and_arrive_later():
 
 def test_what_goes_by_a_line_is_whole_and_so_is_its_end(relays, relay):
     slow = relays.add({Way.THERE: Line(20e6, 0.001), Way.BACK: Line(20e6)})
-    relays.aim(slow, relay.port)
+    relays.call(slow.aim, relay.port)
     with dial(slow) as connection:
         data = bytes(range(256)) * 4096
         sender = threading.Thread(target=connection.sendall, args=(data,))

@@ -44,19 +44,18 @@ def test_a_large_file_makes_room_for_the_next(tmp_path, monkeypatch):
     assert json.loads((tmp_path / FILE_NAME).read_text())["round"] == 2
 
 
-class Broken:
-    def __init__(self, directory, run):
-        self.calls = 0
-
-    def log(self, values, tokens):
+def broken(directory, run):
+    def log(values, tokens):
         raise SystemExit("of somebody else's")
 
-    def close(self):
+    def close():
         raise AssertionError("it was left alone")
+
+    return log, close
 
 
 def test_a_tracker_that_fails_is_told_once_and_the_file_goes_on(tmp_path, monkeypatch, caplog):
-    monkeypatch.setitem(tracking.TRACKERS, "wandb", Broken)
+    monkeypatch.setitem(tracking.TRACKERS, "wandb", broken)
     monkeypatch.setattr(tracking, "_check_installed", lambda name: None)
     told = Tracking(tmp_path, "tests", ("wandb",))
     for rounds in (1, 2, 3):
@@ -68,15 +67,9 @@ def test_a_tracker_that_fails_is_told_once_and_the_file_goes_on(tmp_path, monkey
 
 def test_a_tracker_that_stands_still_holds_up_nobody(tmp_path, monkeypatch):
     gate, heard = threading.Event(), told_of(1)
-
-    class Slow(Broken):
-        def log(self, values, tokens):
-            gate.wait(20)
-
-        def close(self):
-            pass
-
-    monkeypatch.setitem(tracking.TRACKERS, "wandb", Slow)
+    monkeypatch.setitem(
+        tracking.TRACKERS, "wandb", lambda *of: (lambda *said: gate.wait(20), lambda: None)
+    )
     monkeypatch.setattr(tracking, "_check_installed", lambda name: None)
     told = Tracking(tmp_path, "tests", ("wandb",))
     for _ in range(1000):

@@ -66,10 +66,8 @@ class HostileShell(PeerShell):
     """A peer's network side that offends as it is told.
 
     Args:
-        args: see PeerShell.
         orders: lines of `Order`, read until its end.
         emit: puts out an event for programs.
-        kwargs: see PeerShell.
     """
 
     def __init__(

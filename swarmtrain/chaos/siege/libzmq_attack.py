@@ -155,7 +155,6 @@ class Backtalker(_Hostile):
     """Listens as a member does, talks back to whoever connects, and resets.
 
     Args:
-        identity: the member's keys.
         host: address to listen on.
         port: likewise, 0 for a free one.
         heartbeat_ms: interval of libzmq's own PING, 0 for none.
@@ -192,8 +191,6 @@ class Flooder(_Hostile):
     """Connects to a peer's listener as a member does, fills its queue, and resets.
 
     Args:
-        identity: the member's keys.
-        target: the peer.
         heartbeat_ms: interval of libzmq's own PING, 0 for none.
     """
 

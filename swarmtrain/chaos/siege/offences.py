@@ -138,7 +138,6 @@ class Liar:
         """Return the message to send instead of the given one, or None to send nothing.
 
         Args:
-            message: message of the machine.
             op: op that is under way or comes next.
             others: other contributors of that op, in the order of their keys.
         """

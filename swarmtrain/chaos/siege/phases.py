@@ -31,9 +31,7 @@ class Phase:
     """A stretch of time with one order.
 
     Attributes:
-        name: shown.
         at_s: seconds after all hold the first state.
-        lasts_s: length in seconds.
         order: order to the hostile member.
     """
 

@@ -27,7 +27,6 @@ class PhaseReport(msgspec.Struct, frozen=True):
 
     Attributes:
         name: name of the offence, or of what else it is.
-        seconds: length of the phase.
         rounds: committed in it.
         merged: number of these with the part of that honest peer whose part was in the fewest.
         victims: "one" or "all" others, "" without offence.
@@ -80,7 +79,6 @@ class SiegeReport(Outcome, frozen=True, kw_only=True):
     peers.
 
     Attributes:
-        phases: phases in order.
         undisturbed: the first phase.
         offended: figures from the first offence to the last.
         weight: the hostile member's largest, in low medians of the same round's.

@@ -72,7 +72,6 @@ class _Hostile:
         is_running: True while that process is there.
         keys: keys of all lives that were let in.
         statuses: exit statuses of the lives that ended of themselves.
-        order: orders in force.
         told: counts of its newest life.
         counts: counts of its earlier lives.
     """

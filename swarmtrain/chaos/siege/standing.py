@@ -31,7 +31,6 @@ def evicted(bodies: Iterable[AnyBody], honest: Mapping[bytes, str]) -> Iterator[
     """Honest peers that the coordinator has thrown out.
 
     Args:
-        bodies: bodies of the ledger's records.
         honest: names by key.
     """
     for body in bodies:
@@ -81,12 +80,7 @@ def first_unawaited(bodies: Iterable[AnyBody], hostile: Collection[bytes], after
 
 
 def marks_in_status(view: CoordinatorStatus, hostile: Collection[bytes]) -> Counter[str]:
-    """Count what `status` shows of these keys beyond their coming and going.
-
-    Args:
-        view: the coordinator's answer.
-        hostile: the keys.
-    """
+    """Count what `status` shows of these keys beyond their coming and going."""
     named = {key.hex() for key in hostile}
     found: Counter[str] = Counter()
     for event in view.events:
@@ -99,12 +93,7 @@ def marks_in_status(view: CoordinatorStatus, hostile: Collection[bytes]) -> Coun
 
 
 def marks_in_log(lines: Iterable[str], hostile: Collection[bytes]) -> int:
-    """Count the lines of a peer's log that name these keys for what they sent.
-
-    Args:
-        lines: lines of a log.
-        hostile: the keys.
-    """
+    """Count the lines of a peer's log that name these keys for what they sent."""
     named = {key.hex()[:8] for key in hostile}
     return sum(found.group(1) in named for line in lines if (found := _REFUSED.search(line)))
 

@@ -58,7 +58,6 @@ class SqliteDatabase:
     """A file of SQLite's, in WAL mode with full sync.
 
     Args:
-        path: the file.
         is_read: True to leave it as it is, without a lock.
 
     Raises:

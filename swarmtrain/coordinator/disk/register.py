@@ -1,10 +1,13 @@
-"""Admission data that the coordinator keeps beside its log: invites, keys, open or closed.
+"""Data that the coordinator keeps beside its log: invites, who was let in, and the text's uses; and
+in a database that coordinators share the run's keys, sealed, and who stands by.
 
 Nothing of it is a decision that peers must know of, so it is in no record: the names of invites,
-the organiser's words for a ban, and hashes of secrets never leave this machine.
+the organiser's words for a ban, and hashes of secrets never leave this machine. Yet a coordinator
+that comes back must know the text again, and go on where the pass was. A store of one machine keeps
+its keys in files beside it (`certificate`) and has nobody else.
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 
@@ -22,7 +25,22 @@ CREATE TABLE IF NOT EXISTS admitted (peer_id BLOB PRIMARY KEY, invite_id TEXT NO
 CREATE TABLE IF NOT EXISTS invite_names (id TEXT PRIMARY KEY, name TEXT NOT NULL) STRICT;
 CREATE TABLE IF NOT EXISTS invite_roles (id TEXT PRIMARY KEY, role TEXT NOT NULL) STRICT;
 CREATE TABLE IF NOT EXISTS bans (peer_id BLOB PRIMARY KEY, reason TEXT NOT NULL) STRICT;
+CREATE TABLE IF NOT EXISTS text (manifest BLOB NOT NULL) STRICT;
+CREATE TABLE IF NOT EXISTS uses (piece BLOB PRIMARY KEY, uses INTEGER NOT NULL) STRICT;
 """
+
+SHARED_TABLES = """
+CREATE TABLE IF NOT EXISTS sealed_keys (name TEXT PRIMARY KEY, sealed BLOB NOT NULL) STRICT;
+CREATE TABLE IF NOT EXISTS coordinators (
+    host TEXT NOT NULL, port INTEGER NOT NULL, seen_at REAL NOT NULL,
+    PRIMARY KEY (host, port)) STRICT
+"""
+
+COORDINATORS_MAX = 4
+"""Addresses that an invite carries: a few lines of text at most."""
+
+AWAY_S = 7 * 86_400.0
+"""A coordinator that was not seen for so long is in no invite any more."""
 
 _INVITES = (
     "SELECT invites.*, coalesce(name, ''), coalesce(role, '') FROM invites"
@@ -169,6 +187,83 @@ class Register:
                 "INSERT INTO bans VALUES (?, ?)"
                 " ON CONFLICT (peer_id) DO UPDATE SET reason = excluded.reason",
                 (peer, reason),
+            )
+
+    # ---- the text
+
+    def text_manifest(self) -> bytes | None:
+        """SHA-256 of the manifest of the run's text, None before there was one."""
+        rows = self._db.read("SELECT manifest FROM text")
+        return bytes(rows[0][0]) if rows else None
+
+    def begin_text(self, manifest: bytes) -> None:
+        """Take this text for the run's, none of it used.
+
+        Raises:
+            StoreFull, StoreFailed: the disk.
+        """
+        with self._transaction():
+            self._db.change("DELETE FROM text")
+            self._db.change("DELETE FROM uses")
+            self._db.change("INSERT INTO text VALUES (?)", (manifest,))
+
+    def text_uses(self) -> dict[bytes, int]:
+        """Number of uses of each piece that was used."""
+        return dict(self._db.read("SELECT piece, uses FROM uses"))
+
+    def keep_uses(self, uses: Mapping[bytes, int]) -> None:
+        """Note how often these pieces were used by now.
+
+        Raises:
+            StoreFull, StoreFailed: the disk.
+        """
+        with self._transaction():
+            self._db.change_all(
+                "INSERT INTO uses VALUES (?, ?)"
+                " ON CONFLICT (piece) DO UPDATE SET uses = excluded.uses",
+                [*uses.items()],
+            )
+
+    # ---- coordinators that share a database
+
+    @property
+    def name(self) -> str:
+        """Its name in messages."""
+        return self._db.name
+
+    def sealed_key(self, name: str) -> bytes | None:
+        """Return the sealed bytes of a key, None where there is none."""
+        rows = self._db.read("SELECT sealed FROM sealed_keys WHERE name = ?", (name,))
+        return bytes(rows[0][0]) if rows else None
+
+    def keep_key(self, name: str, sealed: bytes) -> None:
+        """Keep a key's sealed bytes, durably. One that exists is not replaced."""
+        with self._transaction():
+            self._db.change(
+                "INSERT INTO sealed_keys VALUES (?, ?) ON CONFLICT DO NOTHING", (name, sealed)
+            )
+
+    def replace_key(self, name: str, new_name: str, sealed: bytes) -> None:
+        """Keep sealed bytes of a key under another name in place of the first, durably."""
+        with self._transaction():
+            self._db.change("DELETE FROM sealed_keys WHERE name = ?", (name,))
+            self._db.change("INSERT INTO sealed_keys VALUES (?, ?)", (new_name, sealed))
+
+    def coordinators(self, wall_s: float) -> list[tuple[str, int]]:
+        """Return addresses of coordinators that were seen lately, the newest first."""
+        rows = self._db.read(
+            "SELECT host, port FROM coordinators WHERE seen_at > ? ORDER BY seen_at DESC LIMIT ?",
+            (wall_s - AWAY_S, COORDINATORS_MAX),
+        )
+        return [(host, port) for host, port in rows]
+
+    def note_coordinator(self, host: str, port: int, wall_s: float) -> None:
+        """Note that peers find a coordinator there: this one, or one that stands by."""
+        with self._db.transaction():
+            self._db.change(
+                "INSERT INTO coordinators VALUES (?, ?, ?)"
+                " ON CONFLICT (host, port) DO UPDATE SET seen_at = excluded.seen_at",
+                (host, port, wall_s),
             )
 
     @contextmanager

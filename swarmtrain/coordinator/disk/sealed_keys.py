@@ -15,7 +15,7 @@ from cryptography.exceptions import InvalidTag
 from cryptography.hazmat.primitives.ciphers.aead import AESGCM
 from cryptography.hazmat.primitives.kdf.scrypt import Scrypt
 
-from swarmtrain.coordinator.disk.shared_register import SharedRegister
+from swarmtrain.coordinator.disk.register import Register
 from swarmtrain.foundation import regular_file
 from swarmtrain.foundation.errors import UserError, misuse
 
@@ -98,7 +98,7 @@ class SealedKeys:
         opened: keys that were opened before, by their sealed bytes.
     """
 
-    store: SharedRegister
+    store: Register
     secret: bytes = field(repr=False)
     opened: dict[bytes, bytes] = field(default_factory=dict, repr=False)
 

@@ -15,8 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from swarmtrain.coordinator.disk.database import Database, SqliteDatabase, Taken
-from swarmtrain.coordinator.disk.register import REGISTER_TABLES
-from swarmtrain.coordinator.disk.shared_register import SHARED_TABLES, SharedRegister
+from swarmtrain.coordinator.disk.register import REGISTER_TABLES, SHARED_TABLES, Register
 from swarmtrain.coordinator.disk.store_errors import (
     StoreError,
     conflict,
@@ -24,7 +23,6 @@ from swarmtrain.coordinator.disk.store_errors import (
     of_earlier_version,
     of_later_version,
 )
-from swarmtrain.coordinator.disk.text_register import TEXT_TABLES
 from swarmtrain_transport.errors import RemoteFault
 from swarmtrain_transport.wire.records import (
     GENESIS_HASH,
@@ -71,7 +69,7 @@ CREATE TABLE IF NOT EXISTS log (
     kind TEXT NOT NULL, grp INTEGER NOT NULL, op INTEGER, bytes BLOB NOT NULL) STRICT;
 CREATE UNIQUE INDEX IF NOT EXISTS one_outcome ON log (grp, op) WHERE kind IN ('COMMIT', 'SKIP');
 CREATE TABLE IF NOT EXISTS losses (op INTEGER PRIMARY KEY, loss REAL NOT NULL) STRICT;
-{REGISTER_TABLES}{TEXT_TABLES}
+{REGISTER_TABLES}
 INSERT INTO meta VALUES ('schema', 3), ('term', 0), ('closed', 0) ON CONFLICT DO NOTHING
 """
 
@@ -144,7 +142,7 @@ class Replay:
         return record
 
 
-class Store(SharedRegister):
+class Store(Register):
     """One open state directory, or a run's tables of a database that coordinators share. It belongs
     to the thread that opened it."""
 

@@ -71,8 +71,7 @@ def damaged(log: Path | str, detail: str) -> StoreDamaged:
 
 def of_earlier_version(log: str) -> StoreOfEarlierVersion:
     """An earlier version has written the log."""
-    base = earlier_version(log)
-    return StoreOfEarlierVersion(base.code, base.what, base.meaning, base.remedy)
+    return StoreOfEarlierVersion(*earlier_version(log).args)
 
 
 def of_later_version(log: str, found: int, known: int) -> StoreOfLaterVersion:
@@ -128,8 +127,7 @@ def database_failed(database: str, reason: str) -> StoreFailed:
 
 
 def _full(path: Path) -> StoreFull:
-    base = disk_full(str(path), at_coordinator=True)
-    return StoreFull(base.code, base.what, base.meaning, base.remedy)
+    return StoreFull(*disk_full(str(path), at_coordinator=True).args)
 
 
 def locked(directory: Path) -> StoreLocked:

@@ -89,11 +89,7 @@ messages it comes in. HISTORY that was asked for is not counted."""
 
 
 class Budget:
-    """One member's.
-
-    Args:
-        now_s: the time.
-    """
+    """One member's."""
 
     def __init__(self, now_s: float) -> None:
         self._kinds: dict[str, tuple[TokenBucket, TokenBucket]] = {}

@@ -45,7 +45,6 @@ class Checkup:
     """Answers such questions.
 
     Args:
-        door: judges.
         clock: monotonic seconds.
         near: lists the other members that a peer, at an IP address, could dial.
     """

@@ -21,8 +21,6 @@ def misfit(brings: Brings, config: RunConfig, genesis: Attest | None) -> tuple[s
     """Error id and words for who cannot take part, both sides named; None for who can.
 
     Args:
-        brings: claims of the peer.
-        config: the run file.
         genesis: the run's first state, once there is one.
     """
     name, is_custom = config.run.name, config.model.kind == "custom"
@@ -65,8 +63,6 @@ def no_place(
 
     Args:
         brings: claims of the peer; as the machine has checked them, or refuses them.
-        config: the run file.
-        needs: needs of each of its stages.
     """
     name, last, memory = config.run.name, len(needs) - 1, brings.memory_bytes
     wish = range(brings.span[0], brings.span[1] + 1) if len(brings.span) == 2 else None

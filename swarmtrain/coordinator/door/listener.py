@@ -182,9 +182,6 @@ def line_of(transport: asyncio.BaseTransport | None) -> Line | None:
 class ServerLog(logging.LoggerAdapter[logging.Logger]):
     """Log of the HTTP server. The server would write a traceback for every request that it cannot
     read, and strangers send what they like: for those one line is written.
-
-    Args:
-        repeats: writes it.
     """
 
     def __init__(self, repeats: Repeats) -> None:

@@ -70,8 +70,6 @@ class TlsTransport(asyncio.Transport):
     """One connection after its handshake.
 
     Args:
-        stream: the connection.
-        protocol: hears of it.
         heard: room for what is read, one record of TLS; all connections of a loop may share it.
         close_s: longest time that `close` takes: what waits is sent, and the other side closes.
     """

@@ -30,8 +30,6 @@ class Viewers:
     """Judges links and cookies.
 
     Args:
-        store: the register of invites.
-        keys: keys of the run.
         is_public: True if everybody may look.
         wall_clock: seconds since 1970.
     """

@@ -76,7 +76,6 @@ async def watch(
         await asyncio.sleep(LOOK_S * max(1.0, shell.num_lines / limits.CROWD_LOOK_PEERS))
         keep()
         status = shell.outlook()
-        assert isinstance(status, CoordinatorStatus)
         notices.look(status, shell.now_s(), time.time())
         shell.inform(notices.said, notices.seen_s)
         shell.spread(others())

@@ -64,7 +64,6 @@ class Desk:
     """Hears orders and carries them out.
 
     Args:
-        machine: the coordinator's decisions.
         shell: makes them durable and tells the peers.
         store: store of invites and of all else that is no decision.
         settings: settings of invites where an order says nothing.
@@ -217,7 +216,7 @@ class Desk:
         now = self._now()
         view = self._machine.view
         shown = [
-            peer for peer in self._known()
+            peer for peer in self._histories.of
             if everybody or peer in view.roster or peer in view.banned
         ]  # fmt: skip
         return [PeerView(**self._facts(peer, now.get(peer))) for peer in shown]
@@ -255,9 +254,6 @@ class Desk:
     def _now(self) -> Mapping[PeerId, PeerStatus]:
         return {bytes.fromhex(peer.peer): peer for peer in self.status().peers}
 
-    def _known(self) -> list[PeerId]:
-        return [*self._histories.of]
-
     def _named(self, text: str, among: set[PeerId] | None = None) -> PeerId:
         """Find the one peer of that name, or whose id begins so.
 
@@ -266,7 +262,7 @@ class Desk:
         Raises:
             UserError: SWT-E809, there is none or more than one.
         """
-        known = self._known() if among is None else sorted(among)
+        known = list(self._histories.of) if among is None else sorted(among)
         found = [
             peer for peer in known
             if text and (peer.hex().startswith(text.lower()) or self._name_of(peer) == text)

@@ -16,7 +16,6 @@ class StagesReport(Report, frozen=True, kw_only=True):
     all stages, with the root of the first.
 
     Attributes:
-        stages: number of stages of the model.
         spans: first and last stage of each peer.
         micro_batches: micro-batches that sources have made.
         counted: number of these in each stage's steps.
@@ -40,8 +39,6 @@ def stages_report(report: Report, facts: Facts, records: Iterable[Record]) -> St
     """Add what the ledger's books and the peers' last words say.
 
     Args:
-        report: report of the demo.
-        facts: facts of the story.
         records: all records of the coordinator's ledger.
     """
     bodies = bodies_of(records)
@@ -96,12 +93,7 @@ def shortcoming(report: StagesReport) -> str:
 
 
 def in_words(report: StagesReport, written: str) -> Iterator[str]:
-    """The report as lines for people.
-
-    Args:
-        report: the numbers.
-        written: text that the model wrote.
-    """
+    """The report as lines for people."""
     yield from heading(report)
     yield fact("rounds", f"{report.rounds} in {report.seconds:.0f} s{_coming_and_going(report)}")
     yield fact(

@@ -15,13 +15,7 @@ _GONE = frozenset({"killed", "left", "starting"})
 
 
 def picture_of(scene: Scene, facts: Facts, cast: Cast) -> Picture:
-    """Draw each stage with its peers, and the tokens a second that each of them takes through it.
-
-    Args:
-        scene: rows of peers, and the losses.
-        facts: facts of the story.
-        cast: peers that take part.
-    """
+    """Draw each stage with its peers, and the tokens a second that each takes through it."""
     most = max((row.tokens_per_s for row in scene.rows), default=0.0)
     told = facts.status.pipeline if facts.status is not None else msgspec.UNSET
     booked = told if told is not msgspec.UNSET and told.made else None
