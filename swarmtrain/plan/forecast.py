@@ -10,15 +10,18 @@ tables say. It is meant to find the bottleneck, not to promise seconds.
 """
 
 import re
+from bisect import bisect_left
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from types import MappingProxyType
+
+import msgspec
 
 from swarmtrain.compare.plan import NETS, Net
 from swarmtrain.config.built_in import built_in_parameters, counted, num_values_of
 from swarmtrain.config.caps import parse_size
 from swarmtrain.config.settings import RunConfig
-from swarmtrain.config.stages import stage_parameters
+from swarmtrain.config.stages import built_in_costs, stage_parameters
 from swarmtrain.console.table import plain_lines, table_of
 from swarmtrain.console.units import human_bytes, human_seconds
 from swarmtrain.foundation.errors import UserError, cleaned, misuse
@@ -241,6 +244,7 @@ def forecast(config: RunConfig, peers: Sequence[Peer]) -> Forecast:
     config = known
     needs = stage_needs(config)
     served, left_out = _seated(needs, peers)
+    _check_served(config, needs, served, left_out, peers)
     found = _worked_out(config, needs, served, left_out)
     more = []
     for peer in dict.fromkeys(peers):
@@ -270,6 +274,53 @@ def _seated(needs: Sequence[StageNeed], peers: Sequence[Peer]) -> tuple[_Served,
     return served, left_out
 
 
+def _check_served(
+    config: RunConfig,
+    needs: Sequence[StageNeed],
+    served: _Served,
+    left_out: Mapping[str, int],
+    peers: Sequence[Peer],
+) -> None:
+    taken = {stage for _, server in served for stage in server.span or ()}
+    if not (empty := [stage for stage in range(len(needs)) if stage not in taken]):
+        return
+    unserved = range(empty[0], empty[0] + 1)
+    small = "".join(f" {count} {peer} had no room for any." for peer, count in left_out.items())
+    most = max(peer.server.memory_bytes for peer in peers)
+    remedies = ["Name more peers, or larger ones"]
+    if len(needs) == 1:
+        remedies = ["Name larger peers", "let the batch go in parts (inner.accumulate)"]
+    if memory_of(needs, unserved) > most:
+        remedies.append(_finer_cut(config, most))
+    raise UserError(
+        "SWT-E614",
+        f"Nobody is left for {span_words(unserved)}, which takes about "
+        f"{human_bytes(memory_of(needs, unserved))}.{small}",
+        "A run trains while each of its stages has a peer with room for it.",
+        f"{'; or '.join(remedies)}.",
+    )
+
+
+def _finer_cut(config: RunConfig, most: int) -> str:
+    """Words on the fewest stages of which a peer with so much memory holds any one."""
+    model = msgspec.structs.replace(config.model, tied=False)  # as in stages it must be
+
+    def dearest(stages: int) -> int:
+        cut = msgspec.structs.replace(config.pipeline, stages=stages, micro_batch=0)
+        needs = stage_needs(msgspec.structs.replace(config, model=model, pipeline=cut))
+        return max(memory_of(needs, range(stage, stage + 1)) for stage in range(stages))
+
+    finest = min(CELL_PEERS_MAX, len(built_in_costs(model)))
+    if (least := dearest(finest)) > most:
+        return f"take a smaller model: of {finest} stages one takes {human_bytes(least)} still"
+    finer = range(config.pipeline.num_stages + 1, finest)
+    stages = (
+        config.pipeline.num_stages + 1 + bisect_left(finer, True, key=lambda n: dearest(n) <= most)
+    )
+    held = f"the largest takes {human_bytes(dearest(stages))}, and it takes {stages} such peers"
+    return f"cut the model into {stages} stages (pipeline.stages), of which {held}"
+
+
 def _worked_out(
     config: RunConfig, needs: Sequence[StageNeed], served: _Served, left_out: Mapping[str, int]
 ) -> Forecast:
@@ -278,19 +329,6 @@ def _worked_out(
         span = server.span or range(0)
         for stage in span:
             rates[stage] += rate_of(needs, server, span)
-    if empty := [stage for stage, rate in enumerate(rates) if not rate]:
-        unserved = range(empty[0], empty[0] + 1)
-        small = "".join(f" {count} {peer} had no room for any." for peer, count in left_out.items())
-        raise UserError(
-            "SWT-E614",
-            f"Nobody is left for {span_words(unserved)}, which takes about "
-            f"{human_bytes(memory_of(needs, unserved))}.{small}",
-            "A run trains while each of its stages has a peer with room for it.",
-            "Name larger peers, let the batch go through the model in parts (inner.accumulate), or "
-            "cut the model into stages."
-            if len(needs) == 1
-            else "Name more peers, or larger ones; or cut the model into other stages.",
-        )
     seats = _seats(needs, served)
     if len(needs) == 1:
         rate = len(served) * min(seat.micro_batches_s for seat in seats)

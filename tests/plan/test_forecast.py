@@ -3,6 +3,7 @@
 import json
 from pathlib import Path
 
+import msgspec
 import pytest
 
 from swarmtrain.cli.main import main
@@ -186,6 +187,24 @@ def test_who_has_no_room_is_left_out_and_a_stage_without_a_peer_is_an_error() ->
     assert caught.value.code == "SWT-E614"
     assert "Nobody is left for stage 2" in caught.value.what
     assert "2 small@dsl had no room" in caught.value.what
+    assert caught.value.remedy == "Name more peers, or larger ones."
+
+
+@pytest.mark.parametrize(("stages", "finer"), [(1, 4), (2, 4), (3, 4)])
+def test_where_no_stage_fits_the_fewest_that_do_are_named(stages: int, finer: int) -> None:
+    model = ModelSection(kind="transformer", layers=20, width=2048, heads=16, tied=stages == 1)
+    large = RunConfig(
+        run=RunSection(name="t"), model=model, pipeline=PipelineSection(stages=stages)
+    )
+    with pytest.raises(UserError) as caught:
+        of("3*laptop:16GB@dsl", large)
+    assert f"cut the model into {finer} stages (pipeline.stages)" in caught.value.remedy
+    more = PipelineSection(stages=finer)
+    fits = RunConfig(run=large.run, model=msgspec.structs.replace(model, tied=False), pipeline=more)
+    assert sum(seat.count for seat in of(f"{finer}*laptop:16GB@dsl", fits).seats) == finer
+    with pytest.raises(UserError) as caught:
+        of("3*laptop:1GB@dsl", large)
+    assert "take a smaller model: of 22 stages one takes" in caught.value.remedy
 
 
 def test_a_model_in_one_piece_waits_for_its_slowest_peer() -> None:
