@@ -26,13 +26,17 @@ from swarmtrain_transport.pipeline.wire.paths import Paths
 PROCESS_BYTES = 400_000_000
 """Memory of a peer with next to no model: Python, torch and network, measured (VmHWM, Linux)."""
 
-_KEPT_BYTES = 48
-"""Bytes per parameter where a peer takes most, measured as above with all that a pass takes: 37 to
-47 in a stage of 5 to 15 million, 35 in one piece of 40 (benchmarks/pipelines/memory.py). Weight,
-gradient and two moments of AdamW are 16 of them. 16 are the 4.04 vectors in float32 that
-benchmarks/memory.py finds beyond these at most: anchor and outer momentum, the weights of now, what
-was given and what came. Error feedback is 4, where a codec has it; the others
-are what the C library keeps."""
+_KEPT_BYTES = 36
+"""Bytes per parameter where a peer takes most. Weight, gradient and two moments of AdamW are 16 of
+them. 16 are the 4.04 vectors in float32 that benchmarks/memory.py finds beyond these at most:
+anchor and outer momentum, the weights of now, what was given and what came. Error feedback is 4,
+where a codec has it."""
+
+_FREED_BYTES = 12
+_FREED_VALUES = 15_000_000
+"""What the C library keeps besides, for so many parameters at most: measured as above with all that
+a pass takes a parameter is 37 to 47 bytes in a stage of 5 to 15 million, 31 to 34 in one of 44 or
+79, 30 in one piece of 133 or 237 (benchmarks/pipelines/memory.py)."""
 
 _HEAD_VALUES = 3
 """Bytes of the head per token that there is: its logit, its softmax, and the gradient."""
@@ -98,7 +102,7 @@ def stage_needs(config: RunConfig) -> tuple[StageNeed, ...]:
                 # Rows of an embedding are copied, which is no operation and takes time as well.
                 flops=tokens * max(model.width, sum(costs[block].flops for block in blocks)),
                 share=paths.share(len(needs)),
-                kept_bytes=_KEPT_BYTES * num_values_of(parameters),
+                kept_bytes=_kept_bytes(num_values_of(parameters)),
                 pass_bytes=4 * (values + 2 * passing * model.width),  # input and output beside
                 # Its input, which the gradient replaces, and the gradient of its output.
                 entry_bytes=PROCESS_BYTES + fixed + held * ((input_bytes or 8 * tokens) + hop),
@@ -106,6 +110,10 @@ def stage_needs(config: RunConfig) -> tuple[StageNeed, ...]:
             )
         )
     return tuple(needs)
+
+
+def _kept_bytes(num_values: int) -> int:
+    return _KEPT_BYTES * num_values + _FREED_BYTES * min(num_values, _FREED_VALUES)
 
 
 def _waiting(config: RunConfig, layers: int) -> int:

@@ -92,7 +92,7 @@ def test_stages_of_a_large_model_take_their_share_of_it() -> None:
     whole = memory_of(stage_needs(config_of(1, large)), range(1)) - PROCESS_BYTES
     for stage in range(3):
         part = memory_of(stage_needs(config_of(3, large)), range(stage, stage + 1)) - PROCESS_BYTES
-        assert part <= whole / 3 * 1.05
+        assert part <= whole / 3 * 1.15
 
 
 def test_a_span_takes_less_than_its_stages_apart() -> None:

@@ -175,7 +175,7 @@ def test_a_long_way_with_few_on_it_is_named(monkeypatch: pytest.MonkeyPatch) -> 
 
 def test_who_has_no_room_is_left_out_and_a_stage_without_a_peer_is_an_error() -> None:
     large = RunConfig(
-        run=RunSection(name="t"), model=ModelSection(layers=12, width=896, heads=8),
+        run=RunSection(name="t"), model=ModelSection(layers=12, width=1024, heads=8),
         pipeline=PipelineSection(stages=3, micro_batch=2),
     )  # fmt: skip
     found = of("2*small@dsl,3*laptop@dsl", large)
@@ -190,18 +190,18 @@ def test_who_has_no_room_is_left_out_and_a_stage_without_a_peer_is_an_error() ->
     assert caught.value.remedy == "Name more peers, or larger ones."
 
 
-@pytest.mark.parametrize(("stages", "finer"), [(1, 4), (2, 4), (3, 4)])
+@pytest.mark.parametrize(("stages", "finer"), [(1, 6), (2, 6), (3, 6)])
 def test_where_no_stage_fits_the_fewest_that_do_are_named(stages: int, finer: int) -> None:
     model = ModelSection(kind="transformer", layers=20, width=2048, heads=16, tied=stages == 1)
     large = RunConfig(
         run=RunSection(name="t"), model=model, pipeline=PipelineSection(stages=stages)
     )
     with pytest.raises(UserError) as caught:
-        of("3*laptop:16GB@dsl", large)
+        of("3*laptop:8GB@dsl", large)
     assert f"cut the model into {finer} stages (pipeline.stages)" in caught.value.remedy
     more = PipelineSection(stages=finer)
     fits = RunConfig(run=large.run, model=msgspec.structs.replace(model, tied=False), pipeline=more)
-    assert sum(seat.count for seat in of(f"{finer}*laptop:16GB@dsl", fits).seats) == finer
+    assert sum(seat.count for seat in of(f"{finer}*laptop:8GB@dsl", fits).seats) == finer
     with pytest.raises(UserError) as caught:
         of("3*laptop:1GB@dsl", large)
     assert "take a smaller model: of 22 stages one takes" in caught.value.remedy
