@@ -25,7 +25,7 @@ import msgspec
 from swarmtrain_transport import limits
 from swarmtrain_transport.errors import RemoteFault
 from swarmtrain_transport.hashing import content_hash
-from swarmtrain_transport.ledger.chain import Ledger
+from swarmtrain_transport.ledger.chain import Ledger, size_of
 from swarmtrain_transport.ledger.fold import GroupView, LedgerView, OpDecision, OpView
 from swarmtrain_transport.wire.records import (
     GENESIS_HASH,
@@ -249,4 +249,4 @@ class Snapshots:
             self._made = GENESIS_HASH, b""
             return
         self._view.apply(record, body)
-        self._bytes_since += len(record.body)
+        self._bytes_since += size_of(record)
