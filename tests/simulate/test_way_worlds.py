@@ -18,7 +18,7 @@ def test_whatever_breaks_a_way_leads_from_everybody_to_everybody_in_the_end(kind
         assert not run_seed(seed, PEERS, OPS, kind=kind, routers=True).violations, seed
 
 
-@pytest.mark.parametrize("seed", [228, 237, 464, 485, 592, 656, 1274, 1354])
+@pytest.mark.parametrize("seed", [228, 237, 464, 485, 592, 656, 1274, 1354, 7430])
 def test_worlds_behind_routers_that_broke_a_rule_once_break_none(seed: int) -> None:
     (result,) = run_seeds([seed], PEERS, 10, routers=True)
     assert not result.violations

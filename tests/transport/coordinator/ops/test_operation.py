@@ -10,6 +10,7 @@ from swarmtrain_transport.wire.records import (
     Reassign,
     Skip,
     SliceFreeze,
+    SliceSpec,
 )
 from tests.transport.coordinator.ops.table import (
     DEADLINE_S,
@@ -371,6 +372,21 @@ def test_sfreeze_never_names_whom_freeze_left_out() -> None:
     decisions = op.decide_all(SCATTER_S)
     assert Freeze(1, (A, B), {C: "late", D: "lost"}) in decisions
     assert SliceFreeze(1, 3, 1, (A, B)) in decisions
+
+
+def test_a_new_owner_has_as_long_as_the_first_one_needed() -> None:
+    """It had D_repair alone, though D_op was at its cap: so did the next ones, and all gave up."""
+    for given_s, waits_s in ((10.0, REPAIR_S), (1.4 * REPAIR_S, 1.4 * REPAIR_S)):
+        op = table(A, B, C, slices=(SliceSpec(0, 8, A),))
+        op.now_s = given_s
+        op.freeze()
+        op.lose(A)
+        assert isinstance(op.decide(), Reassign)
+        assert op.decide(given_s + waits_s - 0.1) is None
+        assert isinstance(op.decide(given_s + waits_s), Reassign), "nothing has come"
+    op.now_s += 1.2 * REPAIR_S
+    op.got_all()
+    assert op.decide() == SliceFreeze(1, 0, 2, (A, B, C))
 
 
 def test_too_few_contributors_of_a_repaired_slice_skip_the_op() -> None:

@@ -15,6 +15,7 @@ from swarmtrain_transport.wire.records import (
     Member,
     Reassign,
     Skip,
+    SliceSpec,
 )
 from tests.transport.coordinator.ops.table import (
     DEADLINE_S,
@@ -421,6 +422,20 @@ def test_a_result_that_only_its_owner_has_after_the_gather_deadline_is_made_else
     assert isinstance(decision, Reassign)
     assert (decision.slice_index, decision.reason) == (2, "owner alone has it")
     assert decision.owner in (A, B)
+
+
+def test_where_few_own_anything_what_none_of_them_gives_is_made_elsewhere() -> None:
+    """It was never, though all others lived and reached each other: an op of a lone owner that
+    gives other bytes than it has published was always skipped."""
+    for owners, moves in (((A,), True), ((A, B), True), ((A, B, C), False)):
+        slices = [SliceSpec(8 * at, 8 * at + 8, one) for at, one in enumerate(owners)]
+        op = table(A, B, C, D, E, slices=tuple(slices))
+        op.freeze()
+        op.publish()
+        assert op.decide(GATHER_S - 0.1) is None
+        moved = op.decide(GATHER_S)
+        assert isinstance(moved, Reassign) is moves
+        assert not moves or (moved.owner not in owners and moved.reason == "owner alone has it")
 
 
 def test_who_dies_after_giving_all_makes_no_early_result_void() -> None:

@@ -198,8 +198,9 @@ def unsound(at: Moment, index: int) -> str:
 def stuck(at: Moment, index: int) -> str:
     """Return the fault of a live owner after D_gather, "" for none.
 
-    If its slice has not come through, while most others have, it cannot be reached, its publication
-    cannot be decoded, or a few falsely say that they hold it. If they have not, time is short.
+    If its slice has not come through, while most have, it cannot be reached, its publication cannot
+    be decoded, or a few falsely say that they hold it. If more have not than half of the
+    contributors could own, time is short. Where few own anything, all of these may be at fault.
     """
     if at.view.cells.count > 1:
         if _is_lacked(at, index):
@@ -207,8 +208,8 @@ def stuck(at: Moment, index: int) -> str:
         if _waits_for_others(at, index):
             return ""
     fault = unsound(at, index)
-    others = [other for other in range(len(at.view.owners)) if other != index]
-    is_short = 2 * sum(is_common(at, other) for other in others) <= len(others)
+    lagging = sum(not is_common(at, other) for other in range(len(at.view.owners)))
+    is_short = 2 * lagging > len(at.view.weights)
     return "" if is_short and fault != SILENT else fault
 
 

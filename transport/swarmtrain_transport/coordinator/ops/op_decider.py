@@ -135,6 +135,7 @@ class OpDecider:
         self._check(decision)
         if isinstance(decision, Freeze):
             self._frozen_s = now_s
+            self.timers.given_s = self.reports.half_given_s() - self.timers.start_s
         elif isinstance(decision, Reassign):
             self.timers.reassigned(decision.slice_index, now_s)
         return decision

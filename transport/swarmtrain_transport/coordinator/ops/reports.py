@@ -14,6 +14,7 @@ against the other's (`exclusion_rule`).
 Where a slice cannot move, its contributor is its owner: by publishing it gives and signs at once.
 """
 
+import math
 from collections.abc import Collection
 from collections.abc import Set as AbstractSet
 
@@ -471,6 +472,15 @@ class Reports:
         tables = [self._table(slice_try) for slice_try in enumerate(self.view.attempts)]
         named = vectors(contributors, self.view.plan.centre)
         return totals(self.view.plan.scalars, named, tables)
+
+    def half_given_s(self) -> float:
+        """Return when more than half of the first owners had the parts of more than half; -inf if
+        they have not."""
+        halves, few = list[float](), len(self.transfers) // 2
+        for index, givers in enumerate(self._givers):
+            came_s = sorted(self.came_s.get((index, 0), {}).values())
+            halves += came_s[len(givers) // 2 :][:1]
+        return sorted(halves)[few] if len(halves) > few else -math.inf
 
     # ---- what follows about results
 

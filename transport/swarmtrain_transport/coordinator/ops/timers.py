@@ -84,12 +84,14 @@ class Timers:
         start_s: time when the op (or this term's part of it) began.
         deadline_s: D_op as PLAN says it.
         extended_s: seconds that deaths have added to it.
+        given_s: seconds that more than half of the first owners needed for most contributions.
         assigned_s: time of the last REASSIGN per slice.
     """
 
     start_s: float
     deadline_s: float
     extended_s: float = 0.0
+    given_s: float = 0.0
     assigned_s: dict[int, float] = field(default_factory=dict)
 
     def reassigned(self, slice_index: int, now_s: float) -> None:
@@ -128,16 +130,18 @@ class Timers:
         return self.start_s + self.deadline_s + self.extended_s
 
     def repair_s(self, slice_index: int) -> float:
-        """SFREEZE of a reassigned slice happens at this time at the latest."""
+        """SFREEZE of a reassigned slice happens at this time at the latest. A new owner has as
+        long as the first ones needed: D_repair may be too short where D_op is at its cap."""
         last = self.assigned_s.get(slice_index, self.start_s)
-        return last + limits.D_REPAIR * self.deadline_s
+        longest_s = min(self.given_s, limits.D_SCATTER * self.deadline_s)
+        return last + max(limits.D_REPAIR * self.deadline_s, longest_s)
 
     def stuck_s(self, slice_index: int) -> float:
         """An owner that has not published by then is relieved."""
         last = self.assigned_s.get(slice_index)
         if last is None:
             return self.gather_s
-        return max(self.gather_s, last + 2 * limits.D_REPAIR * self.deadline_s)
+        return max(self.gather_s, self.repair_s(slice_index) + limits.D_REPAIR * self.deadline_s)
 
     def wakeups(self) -> list[float]:
         """Every moment at which a decision may fall due."""
