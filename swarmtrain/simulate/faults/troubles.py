@@ -196,6 +196,7 @@ class Troubles:
         routers.remotes[peer.peer_id] = f"2001:db8:1::{self._rng.randrange(1, 1 << 16):x}"
         routers.end_all(peer.peer_id)
         self._trouble(peer, 2.0)
+        self._checks.demands.lost(peer.peer_id)
         self._swarm.blink(peer)
         return f"peer {peer.number} has another address"
 

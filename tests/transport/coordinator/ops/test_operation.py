@@ -374,9 +374,9 @@ def test_sfreeze_never_names_whom_freeze_left_out() -> None:
     assert SliceFreeze(1, 3, 1, (A, B)) in decisions
 
 
-def test_a_new_owner_has_as_long_as_the_first_one_needed() -> None:
+def test_a_new_owner_has_as_long_as_the_first_one_needed_and_half_again() -> None:
     """It had D_repair alone, though D_op was at its cap: so did the next ones, and all gave up."""
-    for given_s, waits_s in ((10.0, REPAIR_S), (1.4 * REPAIR_S, 1.4 * REPAIR_S)):
+    for given_s, waits_s in ((10.0, REPAIR_S), (40.0, SCATTER_S), (28.0, 42.0)):
         op = table(A, B, C, slices=(SliceSpec(0, 8, A),))
         op.now_s = given_s
         op.freeze()
@@ -384,7 +384,7 @@ def test_a_new_owner_has_as_long_as_the_first_one_needed() -> None:
         assert isinstance(op.decide(), Reassign)
         assert op.decide(given_s + waits_s - 0.1) is None
         assert isinstance(op.decide(given_s + waits_s), Reassign), "nothing has come"
-    op.now_s += 1.2 * REPAIR_S
+    op.now_s += 40.0
     op.got_all()
     assert op.decide() == SliceFreeze(1, 0, 2, (A, B, C))
 

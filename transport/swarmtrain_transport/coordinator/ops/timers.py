@@ -130,11 +130,14 @@ class Timers:
         return self.start_s + self.deadline_s + self.extended_s
 
     def repair_s(self, slice_index: int) -> float:
-        """SFREEZE of a reassigned slice happens at this time at the latest. A new owner has as
-        long as the first ones needed: D_repair may be too short where D_op is at its cap."""
+        """SFREEZE of a reassigned slice happens at this time at the latest. If the first owners
+        needed longer than D_repair, as where D_op is at its cap, a new one does, too."""
         last = self.assigned_s.get(slice_index, self.start_s)
-        longest_s = min(self.given_s, limits.D_SCATTER * self.deadline_s)
-        return last + max(limits.D_REPAIR * self.deadline_s, longest_s)
+        waits_s = limits.D_REPAIR * self.deadline_s
+        if self.given_s > waits_s:
+            needed_s = (1 + limits.LATE_GRACE) * self.given_s
+            waits_s = min(needed_s, limits.D_SCATTER * self.deadline_s)
+        return last + waits_s
 
     def stuck_s(self, slice_index: int) -> float:
         """An owner that has not published by then is relieved."""
