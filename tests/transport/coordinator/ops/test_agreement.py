@@ -5,7 +5,7 @@ from swarmtrain_transport.links.link import PeerId
 from swarmtrain_transport.wire import messages as m
 from swarmtrain_transport.wire.records import Attest, Rewind
 from tests.transport.hall import Hall, held, opened, root_of
-from tests.transport.rig import A, B, C
+from tests.transport.rig import A, B, C, D
 
 
 def after_a_power_cut(*back: PeerId) -> Hall:
@@ -63,3 +63,22 @@ def test_who_was_stranded_and_has_the_state_now_speaks_again() -> None:
     hall.say(B, m.Stranded(1), m.Applied(1, b"\7" * 32))
     hall.say(C, m.Stranded(1), m.Applied(1, b"\7" * 32))
     assert attested(hall)[1:] == [(1, b"\7" * 32)], "two of three"
+
+
+def test_one_who_was_not_in_the_op_speaks_for_a_state_that_all_others_have_lost() -> None:
+    hall = opened(A, B, min_contributors=2)
+    hall.ready(1, A, B)
+    hall.exchange(A, B)
+    for peer in (A, B):
+        hall.join(peer, boot=b"another.")
+        hall.ack(peer)
+    hall.join(C, **held(1))
+    hall.join(D)
+    for peer in (C, D):
+        hall.ack(peer)
+    hall.say(C, m.Applied(1, root_of(1)))
+    for peer in (A, B):
+        hall.say(peer, m.Stranded(0))
+    assert len(attested(hall)) == 1, "D may have it yet"
+    hall.say(D, m.Stranded(0))
+    assert attested(hall)[1:] == [(1, root_of(1))], "nobody could take it, nor an op be planned"

@@ -159,18 +159,17 @@ class Agreement:
         if root is None and members <= held.keys():
             # A peer that has replayed the op speaks for it, as it does where the next one is
             # planned.
-            held = self._held_at(op, peers.here)
-            root = _agreed_root(held, peers.alive_of(peers.here, now_s))
+            held, alive = self._held_at(op, peers.here), peers.alive_of(peers.here, now_s)
+            root = _agreed_root(held, alive - self._voiceless(op, alive - held.keys()))
         if root is not None:
             self._writer.append(Attest(op, root, group=self._view.group))
             for peer in self._held_at(op, peers.here):
                 self._check_state(peer, peers.here[peer])
 
     def _voiceless(self, op: int, silent: AbstractSet[PeerId]) -> set[PeerId]:
-        """Return those silent members of a committed op whose processes have died since, and that
-        cannot get its state: they were started again, and have said STRANDED for it or for an op
-        before. They have no more to say than while they were dead, once everybody is here who may
-        help them."""
+        """Return those silent peers that have no part in a committed op, or not in this life, and
+        cannot get its state: they have said STRANDED for it or for an op before. They have no more
+        to say than while they were dead, once everybody is here who may help them."""
         here, boots = self._group_peers.here, self._view.commits[op].boots
         lost = {
             peer
