@@ -609,10 +609,18 @@ class SimPeer(Process):
     def _wake(self, wakeup_s: float) -> None:
         if self._wakeup_s == wakeup_s:
             self._wakeup_s = float("inf")
-            network, stats = self._host.network, self.machine.stats
-            stats.unreached = network.unreached(self.link)
-            stats.relayed = tuple(one for one, other in network.relays if other == self.peer_id)
+            self._look()
             self._act(self.machine.tick(max(self.now_s, wakeup_s)))
+
+    def _look(self) -> None:
+        network, stats = self._host.network, self.machine.stats
+        stats.unreached = network.unreached(self.link)
+        stats.relayed = tuple(one for one, other in network.relays if other == self.peer_id)
+
+    def _go_on(self) -> None:
+        if self.is_alive and not self.is_stopped:
+            self._look()  # as the production shell before any event: PROGRESS answers RECORDS at once
+        super()._go_on()
 
     def _stage_hears(
         self, group: int, outcome: do.LoadState | do.ApplyResult | do.OpSkipped, index: int

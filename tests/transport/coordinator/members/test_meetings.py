@@ -327,6 +327,23 @@ def test_who_comes_back_as_it_was_keeps_its_ways() -> None:
     assert len(streets.meets(A)) == asked
 
 
+def test_who_was_away_when_its_way_was_given_up_hears_so_once_it_says_that_it_stands() -> None:
+    streets = met("restricted", "restricted", seconds=120.0)
+    token = standing(streets, A, B)
+    streets.machine.away(A, streets.now_s)
+    streets.say(B, token, False, m.LOST)
+    streets.enter(streets.houses[A])
+    streets.run(5.0)
+    newer = standing(streets, A, B)
+    assert newer != token
+    for one in (token, newer):
+        streets.say(A, one, True, peer=B, way="punched")
+    streets.run(1.0)
+    assert m.Part(token) in streets.houses[A].heard, "it would say so for ever, and be believed"
+    assert m.Part(newer) not in streets.houses[A].heard
+    assert standing(streets, A, B) == newer
+
+
 def test_another_process_of_a_peer_is_met_anew() -> None:
     streets = met("restricted", "restricted")
     old = standing(streets, A, B)

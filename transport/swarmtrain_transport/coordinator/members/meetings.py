@@ -324,9 +324,10 @@ class Meetings:
             return
         meeting = self._by_token.get(message.token)
         if meeting is None:
-            # A word on a try may cross the one that gives it up.
-            is_old = message.is_up and message.token not in self._void
-            if is_old and message.way and message.peer != peer:
+            if message.is_up and message.token in self._void:
+                # It crosses the word that gives the try up, or that one has not arrived.
+                self._say(peer, Part(message.token))
+            elif message.is_up and message.way and message.peer != peer:
                 self._adopt(peer, message, now_s)
             return
         side, pair = meeting.side_of(peer), self._pairs[meeting.sender][meeting.receiver]
