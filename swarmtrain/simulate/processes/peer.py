@@ -619,7 +619,8 @@ class SimPeer(Process):
 
     def _go_on(self) -> None:
         if self.is_alive and not self.is_stopped:
-            self._look()  # as the production shell before any event: PROGRESS answers RECORDS at once
+            # As the production shell does before any event: PROGRESS answers RECORDS at once.
+            self._look()
         super()._go_on()
 
     def _stage_hears(
