@@ -20,7 +20,8 @@ import msgspec
 from swarmtrain.compare.plan import NETS, Net
 from swarmtrain.config.built_in import built_in_parameters, counted, num_values_of
 from swarmtrain.config.caps import parse_size
-from swarmtrain.config.settings import RunConfig
+from swarmtrain.config.pipeline import stage_strategy_problems
+from swarmtrain.config.settings import PipelineSection, RunConfig
 from swarmtrain.config.stages import built_in_costs, stage_parameters
 from swarmtrain.console.table import plain_lines, table_of
 from swarmtrain.console.units import human_bytes, human_seconds
@@ -241,10 +242,10 @@ def forecast(config: RunConfig, peers: Sequence[Peer]) -> Forecast:
             "Nothing is known of what it costs.",
             'Plan with kind = "transformer" of its size.',
         )
-    config = known
     needs = stage_needs(config)
     served, left_out = _seated(needs, peers)
     _check_served(config, needs, served, left_out, peers)
+    config = known
     found = _worked_out(config, needs, served, left_out)
     more = []
     for peer in dict.fromkeys(peers):
@@ -290,8 +291,8 @@ def _check_served(
     remedies = ["Name more peers, or larger ones"]
     if len(needs) == 1:
         remedies = ["Name larger peers", "let the batch go in parts (inner.accumulate)"]
-    if memory_of(needs, unserved) > most:
-        remedies.append(_finer_cut(config, most))
+    if memory_of(needs, unserved) > most and (finer := _finer_cut(config, most)):
+        remedies.append(finer)
     raise UserError(
         "SWT-E614",
         f"Nobody is left for {span_words(unserved)}, which takes about "
@@ -302,23 +303,35 @@ def _check_served(
 
 
 def _finer_cut(config: RunConfig, most: int) -> str:
-    """Words on the fewest stages of which a peer with so much memory holds any one."""
-    model = msgspec.structs.replace(config.model, tied=False)  # as in stages it must be
+    """Words on the fewest stages of which a peer with so much memory holds any one; "" where the
+    run cannot be in stages."""
+    cannot = config.experts.count > 1 or any(stage_strategy_problems(config))
+    if cannot or not config.model.is_counted:
+        return ""
+    model, inner = config.model, config.inner  # without what is for a model in one piece
+    model = msgspec.structs.replace(model, tied=False)
+    inner = msgspec.structs.replace(inner, accumulate=1, activation_checkpointing=False)
+    is_own = config.pipeline.micro_batch != _cut_in(config, config.pipeline.stages).micro_batch
 
     def dearest(stages: int) -> int:
-        cut = msgspec.structs.replace(config.pipeline, stages=stages, micro_batch=0)
-        needs = stage_needs(msgspec.structs.replace(config, model=model, pipeline=cut))
+        cut = _cut_in(config, stages)
+        needs = stage_needs(msgspec.structs.replace(config, model=model, inner=inner, pipeline=cut))
         return max(memory_of(needs, range(stage, stage + 1)) for stage in range(stages))
 
     finest = min(CELL_PEERS_MAX, len(built_in_costs(model)))
     if (least := dearest(finest)) > most:
         return f"take a smaller model: of {finest} stages one takes {human_bytes(least)} still"
-    finer = range(config.pipeline.num_stages + 1, finest)
-    stages = (
-        config.pipeline.num_stages + 1 + bisect_left(finer, True, key=lambda n: dearest(n) <= most)
-    )
+    finer = range(max(2, config.pipeline.visit + 1), finest)
+    stages = finer.start + bisect_left(finer, True, key=lambda n: dearest(n) <= most)
     held = f"the largest takes {human_bytes(dearest(stages))}, and it takes {stages} such peers"
-    return f"cut the model into {stages} stages (pipeline.stages), of which {held}"
+    less = "leave out pipeline.micro_batch and " if is_own else ""
+    return f"{less}cut the model into {stages} stages (pipeline.stages), of which {held}"
+
+
+def _cut_in(config: RunConfig, stages: int | Sequence[str]) -> PipelineSection:
+    """The run's pipeline with other stages, and micro-batches of the size that fits these."""
+    pipeline = msgspec.structs.replace(config.pipeline, stages=stages, micro_batch=0)
+    return msgspec.structs.replace(config, pipeline=pipeline).pipeline
 
 
 def _worked_out(

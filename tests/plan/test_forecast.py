@@ -2,6 +2,7 @@
 
 import json
 from pathlib import Path
+from typing import Any
 
 import msgspec
 import pytest
@@ -9,6 +10,7 @@ import pytest
 from swarmtrain.cli.main import main
 from swarmtrain.compare.plan import NETS, Net
 from swarmtrain.config.settings import (
+    ExpertsSection,
     InnerSection,
     ModelSection,
     OuterSection,
@@ -205,6 +207,50 @@ def test_where_no_stage_fits_the_fewest_that_do_are_named(stages: int, finer: in
     with pytest.raises(UserError) as caught:
         of("3*laptop:1GB@dsl", large)
     assert "take a smaller model: of 22 stages one takes" in caught.value.remedy
+
+
+SHORT = {"layers": 2, "context": 1024, "vocabulary": 50257}
+LONG = {"layers": 12, "context": 2048}
+
+
+@pytest.mark.parametrize(
+    ("peers", "sizes", "inner", "pipeline", "finer"),
+    [
+        ("3*laptop:4GB@dsl", SHORT, {}, {"stages": 4, "micro_batch": 4}, 2),
+        ("3*laptop:6GB@dsl", LONG, {}, {"stages": ("embedding", "blocks.0", "head")}, 2),
+        ("3*laptop:5GB@dsl", LONG, {"accumulate": 8}, {}, 3),
+        ("3*laptop:5GB@dsl", LONG, {"activation_checkpointing": True}, {}, 3),
+    ],
+    ids=["micro-batches", "list", "parts", "again"],
+)
+def test_a_finer_cut_fits_as_it_is_named(
+    peers: str, sizes: dict[str, Any], inner: dict[str, Any], pipeline: dict[str, Any], finer: int
+) -> None:
+    model = ModelSection(kind="transformer", width=1024, heads=16, tied=False, **sizes)
+    config = RunConfig(
+        run=RunSection(name="t"), model=model, inner=InnerSection(batch=8, **inner),
+        pipeline=PipelineSection(**pipeline),
+    )  # fmt: skip
+    with pytest.raises(UserError) as caught:
+        of(peers, config)
+    assert f"cut the model into {finer} stages" in caught.value.remedy
+    assert ("leave out pipeline.micro_batch" in caught.value.remedy) == ("micro_batch" in pipeline)
+    fits = RunConfig(
+        run=config.run, model=model, inner=InnerSection(batch=8),
+        pipeline=PipelineSection(stages=finer),
+    )  # fmt: skip
+    assert of(peers, fits).stages == finer
+
+
+def test_no_cut_is_named_for_a_run_that_cannot_be_in_stages() -> None:
+    model = ModelSection(kind="transformer", layers=20, width=2048, heads=16)
+    run = RunSection(name="t")
+    experts = RunConfig(run=run, model=model, experts=ExpertsSection(count=2))
+    buffered = RunConfig(run=run, model=model, outer=OuterSection(strategy="ddp"))
+    for config in experts, buffered:
+        with pytest.raises(UserError) as caught:
+            of("4*laptop:8GB@dsl", config)
+        assert "cut the model" not in caught.value.remedy
 
 
 def test_a_model_in_one_piece_waits_for_its_slowest_peer() -> None:

@@ -8,7 +8,7 @@ import pytest
 from swarmtrain_transport import limits
 from swarmtrain_transport.links.link import PeerId
 from swarmtrain_transport.wire import messages as m
-from swarmtrain_transport.wire.records import Commit, Plan, Skip
+from swarmtrain_transport.wire.records import Commit, Plan, Reassign, Skip
 from tests.transport.coordinator.ops.gather_table import DEADLINE_S, GatherTable, gather_table
 from tests.transport.coordinator.ops.pair_table import pair_table
 from tests.transport.coordinator.ops.table import SCATTER_S, table
@@ -131,6 +131,19 @@ def test_who_withdraws_or_dies_where_all_are_needed_is_named_too() -> None:
     assert skip.excluded == {B: "withdrew:nonfinite", C: "lost"}
 
 
+def test_who_dies_after_freeze_and_is_missing_at_a_new_owner_is_named_too() -> None:
+    one = table(min_contributors=3)
+    one.freeze()
+    one.lose(C)
+    moved = one.decide()
+    assert isinstance(moved, Reassign)
+    one.got(moved.slice_index, A, B)
+    skip = one.decide()
+    assert isinstance(skip, Skip)
+    assert skip.reason.startswith("too few contributors of slice")
+    assert (skip.excluded, skip.accusers) == ({C: "lost"}, {})
+
+
 @pytest.mark.parametrize("one", [gather_table(A, B, min_contributors=2), pair_table(A, B)])
 def test_a_gather_or_a_pair_that_is_skipped_for_want_of_somebody_names_it(one: GatherTable) -> None:
     one.publish(A)
@@ -159,3 +172,11 @@ def test_of_two_partners_either_may_be_the_one_that_drags() -> None:
     assert (skip.excluded, skip.accusers) == ({A: "late"}, {A: (B,)})
     assert one.view.words.at_fault == {}
     assert one.view.words.lacked == {A: {B: "late"}}
+
+
+def test_the_odd_one_of_pairs_is_not_missing_where_too_few_publish() -> None:
+    one = pair_table(A, B, C, D, E, min_contributors=4)
+    one.publish(A, B, C)
+    skip = one.decide(SCATTER_S)
+    assert isinstance(skip, Skip)
+    assert skip.excluded == {D: "late"}

@@ -152,8 +152,10 @@ def too_few(
     at: Moment, reason: str, contributors: AbstractSet[PeerId], accusers: Words = NO_WORDS
 ) -> Skip:
     """SKIP, as only these are left: whoever leaves them so few answers for it as at FREEZE, if that
-    has not named it yet."""
-    excluded, said = without(at, contributors | at.view.excluded.keys(), accusers)
+    has not named it yet. Nobody is missing whose contribution nobody takes (the odd one of pairs).
+    """
+    odd = at.view.weights.keys() - at.reports.awaited
+    excluded, said = without(at, contributors | at.view.excluded.keys() | odd, accusers)
     return Skip(at.view.plan.op, reason, excluded=excluded, accusers=said)
 
 

@@ -84,8 +84,9 @@ def slice_freeze(at: Moment) -> SliceFreeze | Reassign | Skip | None:
         least = _least_given(at, index)
         if len(named) < least:
             # Those who could not bring it here may bring it elsewhere.
-            said = {peer: faults.accusers(at, peer, [index]) for peer in absent}
-            left = at.view.weights.keys() - absent
+            missing = at.reports.missing(index, frozen)  # the dead, too
+            said = {peer: faults.accusers(at, peer, [index]) for peer in missing}
+            left = at.view.weights.keys() - missing
             reason = f"too few contributors of slice {index} are left"
             skip = faults.too_few(at, reason, left, said)
             if len(named) + len(absent) < least:
