@@ -113,10 +113,12 @@ def test_pairs_and_who_is_left_over_step_as_the_paper_says(codec: str):
         before = [plain(held.vector) for _, held in made]
         phi = [list(oracle.phi) for oracle in naive]
         parts = [driver.contribute() for driver, _ in made]
+        sent = [given(part, codec) for part in parts]  # they hold until an op ends
+        decoded = [plain(heard(part, codec)) for part in parts]
         for me, partner in ((one, other), (other, one)):
             pair = (NAMES[me], NAMES[partner])
-            made[me][0].end_op(half_of(op, pair, given(parts[partner], codec), codec))
-            seen = [plain(heard(parts[who], codec)) for who in (me, partner)]
+            made[me][0].end_op(half_of(op, pair, sent[partner], codec))
+            seen = [decoded[who] for who in (me, partner)]
             group = [([-value for value in half[:SIZE]], half[SIZE:]) for half in seen]
             naive[me].step(seen[0][SIZE:], group)
         made[alone][0].end_op(nothing(op, codec))
@@ -149,9 +151,9 @@ def test_t8_pulling_leaves_the_mean_over_peers_where_it_is(codec: str):
         made = [driven(number, pull=pull) for number in range(2)]
         for driver, held in made:
             train(driver, held, 1)
-        parts = [driver.contribute() for driver, _ in made]
+        sent = [given(driver.contribute(), codec) for driver, _ in made]
         for me, (driver, _) in enumerate(made):
-            driver.end_op(half_of(1, NAMES[:2], given(parts[1 - me], codec), codec))
+            driver.end_op(half_of(1, NAMES[:2], sent[1 - me], codec))
         means.append(sum(anchor_of(driver).double() for driver, _ in made) / 2)
     assert torch.allclose(*means, rtol=0, atol=1e-6)
 
@@ -160,11 +162,12 @@ def test_steps_made_while_the_half_was_late_stay_in_the_weights():
     made = [driven(number) for number in range(2)]
     for driver, held in made:
         train(driver, held, 1)
-    parts = [driver.contribute() for driver, _ in made]
+    sent = [given(driver.contribute(), "none") for driver, _ in made]
     (first, held), (second, others) = made
     others.vector[:VALUES] += 0.25
-    first.end_op(half_of(1, NAMES[:2], given(parts[1], "none"), "none"))
-    second.end_op(half_of(1, NAMES[:2], given(parts[0], "none"), "none"))
+    second.stepped(8)
+    first.end_op(half_of(1, NAMES[:2], sent[1], "none"))
+    second.end_op(half_of(1, NAMES[:2], sent[0], "none"))
     assert torch.equal(held.vector, anchor_of(first))
     late = others.vector - anchor_of(second)
     assert torch.allclose(late[:VALUES], torch.tensor(0.25), atol=1e-6)

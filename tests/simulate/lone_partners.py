@@ -67,8 +67,8 @@ def gossiping(seed: int) -> World:
 def who_has_no_partner_moves_all_the_same():
     def make(skip):
         def drifting(self):
-            if self._pending is not None:
-                self._anchor.copy_(self._pending.given)
+            if self._begun is not None:
+                self._anchor.copy_(self._begun[1][:])
             skip(self)
 
         return drifting

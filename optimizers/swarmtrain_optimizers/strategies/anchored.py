@@ -14,7 +14,7 @@ from swarmtrain_optimizers.exclusions import Exclusions
 from swarmtrain_optimizers.outer import OuterTransform, outer_step
 from swarmtrain_optimizers.strategies.base import Exchange, OpKind, Values
 from swarmtrain_optimizers.strategies.checks import check_arrays, check_vector, is_finite
-from swarmtrain_optimizers.vectors import copied, fresh, zeros
+from swarmtrain_optimizers.vectors import copied, fresh, pieces, zeros
 
 
 class Anchored:
@@ -193,6 +193,11 @@ def carried(now: Tensor, old: Tensor, new: Tensor) -> Tensor:
     """theta of a peer that did not contribute, a new tensor: it moves along with the anchor, and
     where it was the old one it becomes the new one, exactly."""
     return torch.where(now == old, new, now + (new - old))
+
+
+def is_same(one: Values, other: Tensor) -> bool:
+    """Return True if all values are equal; NaN is not."""
+    return all(torch.equal(one[piece], other[piece]) for piece in pieces(other.numel()))
 
 
 def within(ranges: Sequence[tuple[int, int]], piece: slice) -> Iterator[tuple[int, int]]:

@@ -20,7 +20,7 @@ from swarmtrain_optimizers.error_feedback import (
     check_decoded,
 )
 from swarmtrain_optimizers.outer import OuterTransform
-from swarmtrain_optimizers.strategies.anchored import Giving, carried, within
+from swarmtrain_optimizers.strategies.anchored import Giving, carried, is_same, within
 from swarmtrain_optimizers.strategies.base import Values
 from swarmtrain_optimizers.strategies.checks import check_lengths, is_finite
 from swarmtrain_optimizers.vectors import copied, fresh, pieces, taken
@@ -211,7 +211,7 @@ class Synchronous(Giving):
         check_cover(included, self._num_values)
         if self._feedback is not None:
             check_decoded(included, decoded_own)
-        if weights_now is not None and self._is_same(weights_now, pending.snapshot):
+        if weights_now is not None and is_same(weights_now, pending.snapshot):
             weights_now = None
         # Nothing below can fail: from here on the op counts.
         self._dropped = self._exclusions.record(included)
@@ -244,9 +244,6 @@ class Synchronous(Giving):
         if self._feedback is not None and not is_finite(self._feedback.residual):
             self._feedback.drop()
         return super().drop_broken(weights)
-
-    def _is_same(self, one: Values, other: Tensor) -> bool:
-        return all(torch.equal(one[piece], other[piece]) for piece in pieces(other.numel()))
 
     def _carry(self, mean: Values, outer: OuterTransform, weights_now: Values | None) -> Tensor:
         """theta of a peer that did not contribute: it moves along with the anchor. Where it was the

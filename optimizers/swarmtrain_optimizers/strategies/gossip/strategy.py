@@ -26,36 +26,21 @@ References:
 """
 
 import hashlib
-from collections.abc import Sequence
-from dataclasses import dataclass
 
 import torch
 from torch import Tensor
 
-from swarmtrain_optimizers.error_feedback import DecodeOwn, check_cover
 from swarmtrain_optimizers.outer import OuterTransform, State
-from swarmtrain_optimizers.strategies.anchored import Anchored
 from swarmtrain_optimizers.strategies.base import Exchange, OpKind
+from swarmtrain_optimizers.strategies.paired import Half, Halves, Paired, midway
 from swarmtrain_optimizers.subnormals import flush_tiny_
+from swarmtrain_optimizers.vectors import pieces
 
 _SQUARINGS = 10
 _DRAWN_VALUES = 4096
 
 
-@dataclass(frozen=True, slots=True)
-class _Pending:
-    """This peer's half of the op under way.
-
-    Attributes:
-        snapshot: (num_values,) the weights when the op began.
-        given: (num_values,) what they are after their flow.
-    """
-
-    snapshot: Tensor
-    given: Tensor
-
-
-class Gossip(Anchored):
+class Gossip(Paired):
     """With x the weights and z the lag: x <- x + (1 - e) / 2 z and z' = e z, where
     e = exp(-2 flow); then with m = x_i - x_j of the pair: x <- x - m / 2 and
     z <- z' - (reach - 1/2) m. Without a flow z is 0 throughout.
@@ -88,7 +73,6 @@ class Gossip(Anchored):
         super().__init__(num_values, inner_steps=inner_steps, outer=outer, dtype=dtype)
         self._left = decay(2 * flow)
         self._reach = reach
-        self._pending: _Pending | None = None
         self._round = inner_steps
 
     def is_due(self, steps_since_outer: int) -> bool:
@@ -99,112 +83,27 @@ class Gossip(Anchored):
         """The weights, whole, with one partner."""
         return Exchange(OpKind.PAIR, ((0, self._num_values),))
 
-    def pseudo_gradient(self, weights: Tensor, op: int = 1) -> Tensor:
-        """(num_values,) the weights after their flow.
+    def _half(self, weights: Tensor) -> Half:
+        """(num_values,) the weights after their flow."""
+        (lag,), flow = self._state, (1.0 - self._left) / 2
+        return Half(self._num_values, lambda at: torch.add(weights[at], torch.mul(lag[at], flow)))
 
-        Raises:
-            RuntimeError: the last op was ended by neither `apply` nor `skip`.
-        """
-        if self._pending is not None:
-            raise RuntimeError("an op is under way: end it with apply() or skip() first")
-        self._check(weights, "weights")
-        snapshot = weights.detach().clone()
-        given = torch.add(snapshot, torch.mul(self._state[0], (1.0 - self._left) / 2))
-        self._pending = _Pending(snapshot, given)
-        return given
-
-    def apply(
-        self,
-        mean: Tensor,
-        included: Sequence[tuple[int, int, bool]],
-        weights_now: Tensor,
-        decoded_own: DecodeOwn | None = None,
-        *,
-        op: int = 1,
-        own_share: float | None = None,
-    ) -> Tensor:
-        """End the op with the partner's weights.
-
-        Args:
-            mean: (num_values,) what the partner gave, decoded.
-            included: parts of the op's vector in which both halves count; elsewhere nobody moves.
-            weights_now: (num_values,) with steps made since, which are kept (rule 10).
-            decoded_own: our half as the partner decoded it; None where the codec loses nothing.
-            op: ignored.
-            own_share: ignored, as it is a half.
-
-        Returns:
-            (num_values,) the weights to go on from; as they are for a peer that gave nothing.
-
-        Raises:
-            ValueError: shapes or ranges do not fit; nothing changed.
-        """
-        self._check(weights_now, "weights_now")
-        now, pending = weights_now.detach(), self._pending
-        if pending is None:
-            return now.clone()
-        given = pending.given
-        if mean.shape != given.shape or mean.dtype != given.dtype:
-            raise ValueError(f"the partner's half is {tuple(mean.shape)} {mean.dtype}")
-        check_cover(included, given.numel())
-        self._make_spares()
-        (old,), (lag,), anchor = self._state, self._spare_state, self._spare_anchor
-        torch.mul(old, self._left, out=lag)
-        midway(given, mean, included, decoded_own, anchor)
-        for start, stop, both in included:
-            if both:
-                partner, kept = mean[start:stop], given[start:stop]
-                own = kept if decoded_own is None else decoded_own(start, stop)
-                lag[start:stop].add_(torch.sub(partner, own).mul_(self._reach - 0.5))
-        flush_tiny_(anchor)
-        flush_tiny_(lag)
-        self._swap()
-        self._pending = None
-        self._round = drawn_steps(pending.given, self._inner_steps)
-        if torch.equal(now, pending.snapshot):
-            return self._anchor.clone()
-        return torch.add(self._anchor, now - pending.snapshot)
-
-    def skip(self) -> None:
-        """End the op without any move."""
-        self._pending = None
-
-    def _forget(self) -> None:
-        self._pending = None
-
-
-def midway(
-    given: Tensor,
-    partner: Tensor,
-    included: Sequence[tuple[int, int, bool]],
-    decoded_own: DecodeOwn | None,
-    out: Tensor,
-) -> Tensor:
-    """Write the mean of two partners' weights into `out`, and return it.
-
-    Both compute with what was decoded: what one moves the other moves back. What the codec lost of
-    the own half stays; where it loses nothing the two have the same bits.
-
-    Args:
-        given: (num_values,) the own half.
-        partner: (num_values,) the other half, decoded.
-        included: parts in which both count; elsewhere `given` stays.
-        decoded_own: the own half as the partner decoded it; None where the codec loses nothing.
-        out: (num_values,) written to.
-    """
-    out.copy_(given)
-    for start, stop, both in included:
-        if both:
-            kept = given[start:stop]
-            own = kept if decoded_own is None else decoded_own(start, stop)
-            middle = torch.add(partner[start:stop], own).mul_(0.5)
-            out[start:stop] = middle.add_(torch.sub(kept, own))
-    return out
+    def _merge(self, half: Half, halves: Halves) -> None:
+        self._round = drawn_steps(half[:_DRAWN_VALUES], self._inner_steps)
+        for piece in pieces(self._num_values):
+            kept, anchor, lag = half[piece], self._anchor[piece], self._state[0][piece]
+            anchor.copy_(kept)
+            lag.mul_(self._left)
+            for here, own, partner in halves.within(kept, piece):
+                anchor[here] = midway(kept[here], own, partner)
+                lag[here].add_(torch.sub(partner, own).mul_(self._reach - 0.5))
+            flush_tiny_(anchor)
+            flush_tiny_(lag)
 
 
 def drawn_steps(given: Tensor, inner_steps: int) -> int:
     """Return the steps of a round: uniform about `inner_steps`, from the bits of a tensor."""
-    digest = hashlib.sha256(given[:_DRAWN_VALUES].numpy().tobytes()).digest()
+    digest = hashlib.sha256(given.numpy().tobytes()).digest()
     share = int.from_bytes(digest[:8], "little") / (1 << 64)
     return max(1, round(inner_steps * (0.5 + share)))
 
