@@ -117,6 +117,12 @@ def activations_problems(config: RunConfig) -> Iterator[Problem]:
             f"must be left out with pipeline.activations {form}",
             "What goes between stages has all channels then: there is no subspace to turn.",
         )
+    elif config.pipeline.turn_rounds and config.facts.is_delayed(config.outer.delay_steps):
+        yield Problem(
+            "pipeline.turn_rounds",
+            f"must be left out with outer.strategy {config.outer.strategy}",
+            "Work that is under way while the subspace turns would stay behind. Take diloco.",
+        )
     elif config.pipeline.turn_angle != TURN_ANGLE and not config.pipeline.turn_rounds:
         yield Problem(
             "pipeline.turn_angle",

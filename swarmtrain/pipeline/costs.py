@@ -26,16 +26,15 @@ from swarmtrain_transport.pipeline.wire.paths import Paths
 PROCESS_BYTES = 400_000_000
 """Memory of a peer with next to no model: Python, torch and network, measured (VmHWM, Linux)."""
 
-_KEPT_BYTES = 36
-"""Bytes per parameter where a peer takes most. Weight, gradient and two moments of AdamW are 16 of
-them. 16 are the 4.04 vectors in float32 that benchmarks/memory.py finds beyond these at most:
-anchor and outer momentum, the weights of now, what was given and what came. Error feedback is 4,
-where a codec has it."""
+_TRAINED_BYTES = 16
+"""Bytes per parameter of weight, gradient and two moments of AdamW. Beside them a peer holds the
+strategy's `peak_vectors`: of diloco anchor and outer momentum, the weights of now, what was given
+and what came."""
 
 _FREED_BYTES = 12
 _FREED_VALUES = 15_000_000
 """Bytes that the C library keeps besides, of so many parameters at most: measured as above with all
-that a pass takes a parameter is 37 to 47 in a stage of 5 to 15 million, 31 to 34 in one of 44 or
+that a pass takes a parameter of diloco is 37 to 47 in a stage of 5 to 15 million, 31 to 34 in one of 44 or
 79, 30 in one piece of 133 or 237 (benchmarks/pipelines/memory.py)."""
 
 _HEAD_VALUES = 3
@@ -102,7 +101,7 @@ def stage_needs(config: RunConfig) -> tuple[StageNeed, ...]:
                 # Rows of an embedding are copied, which is no operation and takes time as well.
                 flops=tokens * max(model.width, sum(costs[block].flops for block in blocks)),
                 share=paths.share(len(needs)),
-                kept_bytes=_kept_bytes(num_values_of(parameters)),
+                kept_bytes=_kept_bytes(num_values_of(parameters), config.facts.peak_vectors),
                 pass_bytes=4 * (values + 2 * passing * model.width),  # input and output beside
                 # Its input, which the gradient replaces, and the gradient of its output.
                 entry_bytes=PROCESS_BYTES + fixed + held * ((input_bytes or 8 * tokens) + hop),
@@ -112,8 +111,10 @@ def stage_needs(config: RunConfig) -> tuple[StageNeed, ...]:
     return tuple(needs)
 
 
-def _kept_bytes(num_values: int) -> int:
-    return _KEPT_BYTES * num_values + _FREED_BYTES * min(num_values, _FREED_VALUES)
+def _kept_bytes(num_values: int, peak_vectors: float) -> int:
+    """Bytes of a stage while its peer holds most, but for those of a pass."""
+    kept = int((_TRAINED_BYTES + 4 * peak_vectors) * num_values)
+    return kept + _FREED_BYTES * min(num_values, _FREED_VALUES)
 
 
 def _waiting(config: RunConfig, layers: int) -> int:

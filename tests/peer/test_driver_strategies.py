@@ -10,6 +10,8 @@ import torch
 from swarmtrain.peer.arithmetic import TensorContribution
 from swarmtrain.peer.training.driver import Driver
 from swarmtrain.peer.training.own_work import OwnPart
+from swarmtrain.peer.training.state_image import image_of
+from swarmtrain.pipeline.subspace import Confine
 from swarmtrain_optimizers import vectors
 from swarmtrain_optimizers.codecs.raw import Raw
 from swarmtrain_optimizers.schedule import warmup_cosine
@@ -24,6 +26,7 @@ from swarmtrain_transport import limits
 from swarmtrain_transport.arithmetic import Window
 from swarmtrain_transport.blocks.manifest import ArraySpec, manifest_of
 from swarmtrain_transport.result import OpResult, SliceResult
+from swarmtrain_transport.wire.records import Turn
 
 torch.set_num_threads(1)
 SIZE, ME, OTHER = 16, b"me", b"other"
@@ -57,7 +60,11 @@ class InParts(Held):
 
 
 def driven(
-    strategy: Strategy, gradient: float = 0.0, held: Held | None = None, snapshot_rounds: int = 1
+    strategy: Strategy,
+    gradient: float = 0.0,
+    held: Held | None = None,
+    snapshot_rounds: int = 1,
+    confine: Confine | None = None,
 ) -> tuple[Driver, Held]:
     held = held or Held()
     driver = Driver(
@@ -68,6 +75,7 @@ def driven(
         num_values=SIZE,
         snapshot_rounds=snapshot_rounds,
         read_gradient=lambda: torch.full((SIZE,), gradient),
+        confine=confine,
     )
     driver.offer()
     driver.op = 0
@@ -207,6 +215,26 @@ def test_a_fragment_is_merged_where_it_lies() -> None:
     trained(driver, held, 1)
     assert driver.is_due
     assert torch.equal(given(driver.contribute(), 8), torch.full((8,), 4.0))
+
+
+def test_an_anchor_that_lies_in_pieces_is_confined_where_it_lies() -> None:
+    strategy = Streaming(
+        SIZE, fragments=(((0, 4), (12, SIZE)), ((4, 12),)), inner_steps=4, delay_steps=1,
+        mixing=0.5, lr=1.0, momentum=0.0, error_feedback=False,
+    )  # fmt: skip
+
+    def confine(vector: torch.Tensor, turns: tuple[Turn, ...]) -> None:
+        vector[::4] = 0
+
+    driver, held = driven(strategy, confine=confine)
+    trained(driver, held, 2)
+    driver.contribute()
+    trained(driver, held, 1)
+    image = driver.end_op(committed(1, torch.arange(8.0), (ME, OTHER)))
+    anchor = dict(strategy.state_arrays())["anchor"]
+    assert anchor.tolist() == [0, -1, -2, -3] + [0] * 8 + [0, -5, -6, -7]
+    assert held.vector[::4].tolist() == [0] * 4
+    assert image.manifest == image_of(strategy, bytes(32), SIZE, 1, copy=False).manifest
 
 
 def test_fragments_are_under_way_at_once_and_each_is_merged_in_its_place() -> None:

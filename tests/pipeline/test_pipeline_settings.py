@@ -8,11 +8,13 @@ import pytest
 
 from swarmtrain.config import file as config_file
 from swarmtrain.config import limits as config_limits
+from swarmtrain.config.built_in import num_values_of
 from swarmtrain.config.pipeline import refuse_stages
 from swarmtrain.config.settings import PipelineSection
+from swarmtrain.config.stages import stage_parameters
 from swarmtrain.foundation.errors import UserError
 from swarmtrain.pipeline.costs import stage_needs
-from swarmtrain_optimizers.strategies.registry import BUILT_IN
+from swarmtrain_optimizers.strategies.registry import BUILT_IN, facts_named
 from swarmtrain_transport.errors import RemoteFault
 from swarmtrain_transport.pipeline.coordinator.assignment import StageNeed, flops_of
 from tests.config.run_files import loaded
@@ -131,6 +133,10 @@ def test_stages_are_a_number_or_names_and_travel_as_they_are(tmp_path):
             "must be left out with pipeline.activations int8",
         ),
         (
+            'stages = 2\nactivations = "subspace-8"\nturn_rounds = 5\n[outer]\nstrategy = "eager"',
+            "pipeline.turn_rounds", "must be left out with outer.strategy eager",
+        ),
+        (
             'stages = 2\nactivations = "subspace-8"\nturn_angle = 0.2', "pipeline.turn_angle",
             "must be left out without pipeline.turn_rounds",
         ),
@@ -226,6 +232,14 @@ def test_a_run_in_stages_is_not_trained_in_one_piece(tmp_path: Path):
     with pytest.raises(UserError, match="has its model in 3 stages") as caught:
         refuse_stages(loaded(tmp_path, "[pipeline]\nstages = 3\n"))
     assert caught.value.code == "SWT-E605"
+
+
+def test_a_strategy_that_holds_more_vectors_needs_more_memory(tmp_path: Path):
+    text = "[pipeline]\nstages = 2\n[outer]\nstrategy = "
+    first, second = (stage_needs(loaded(tmp_path, f'{text}"{n}"')) for n in ("diloco", "eager"))
+    size = num_values_of(stage_parameters(loaded(tmp_path, f'{text}"diloco"'))[0])
+    more = 4 * (facts_named("eager").peak_vectors - facts_named("diloco").peak_vectors)
+    assert second[0].kept_bytes - first[0].kept_bytes == pytest.approx(more * size, abs=1)
 
 
 def test_a_stage_that_half_of_all_micro_batches_visit_needs_half_as_much(tmp_path):

@@ -68,8 +68,11 @@ class Anchored:
     def set_initial(self, weights: Tensor) -> None:
         """Begin as op 0: anchor = weights, everything else zero."""
         self._check(weights, "weights")
-        rest = {name: torch.zeros_like(self._anchor) for name in self._outer.state_names}
-        self.load_state({"anchor": weights, **rest})
+        self._anchor.copy_(weights)
+        for array in self._state:
+            if array.any():  # zeros of the system's own take no memory
+                array.zero_()
+        self._forget()
 
     def state_arrays(self) -> list[tuple[str, Tensor]]:
         """[("anchor", ...), then the outer optimizer's state by name], live buffers."""

@@ -94,6 +94,8 @@ class StrategyFacts:
         misfits: finds numbers that do not fit together.
         state: arrays of the shared state in their order; all but the anchor begin as zeros. Empty
             where that is known to nobody without its arithmetic.
+        peak_vectors: float32 vectors that a peer holds at most, error feedback among them, beside
+            weights, gradients and inner optimizer (benchmarks/memory.py).
         takes_gradients: True if it exchanges the gradients of every step; no inner optimizer then.
         probes: True if inner steps only ask what batches lose beside the weights (`base.Probing`);
             no inner optimizer then, and weights to begin with, as none are learned from nothing.
@@ -124,6 +126,7 @@ class StrategyFacts:
     wants: Mapping[str, tuple[Value, str]] = field(default_factory=dict)
     misfits: Callable[[Numbers], Iterable[Misfit]] = lambda number: ()
     state: tuple[str, ...] = ()
+    peak_vectors: float = 5.0
     takes_gradients: bool = False
     probes: bool = False
     overlaps: bool = False

@@ -27,7 +27,15 @@ from swarmtrain.peer.training.own_work import (
     is_lost,
     without_broken,
 )
-from swarmtrain.peer.training.state_image import Put, StateImage, arrays_of, image_of
+from swarmtrain.peer.training.state_image import (
+    Put,
+    StateImage,
+    anchor_of,
+    arrays_of,
+    forget_own,
+    image_of,
+    put_anchor,
+)
 from swarmtrain_optimizers.exclusions import EXCLUSIONS_MAX
 from swarmtrain_optimizers.strategies.base import (
     ActsBetween,
@@ -390,7 +398,7 @@ class Driver:
         return arrays_of(strategy, action, self._num_values, in_place=in_place)
 
     def _anchor(self) -> Tensor:
-        return dict(self._strategy.state_arrays())["anchor"]
+        return anchor_of(self._strategy)
 
     def _is_lost(self, values: Values, included: Sequence[tuple[int, int, bool]] = ()) -> bool:
         return is_lost(values, included)
@@ -414,8 +422,7 @@ class Driver:
         named = any(self._me in piece.contributors for piece in result.slices)
         is_spent = self._has_kept and result.replayed and named
         if is_spent:
-            state = {name: array.clone() for name, array in self._strategy.state_arrays()}
-            self._strategy.load_state(state)
+            forget_own(self._strategy)
         if named or not result.replayed:
             self._has_kept = False
         return is_spent
@@ -535,6 +542,7 @@ class Driver:
         if self._confine is not None:
             weights, anchor = self._all_of(weights), self._anchor()
             self._confine(anchor, result.turns)
+            put_anchor(self._strategy, anchor)
             if weights.data_ptr() != anchor.data_ptr():
                 self._confine(weights, result.turns)
         if isinstance(weights, Moved) and isinstance(self._weights, WritesInParts):

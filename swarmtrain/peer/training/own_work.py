@@ -14,6 +14,7 @@ from typing import Protocol
 from torch import Tensor
 
 from swarmtrain.peer.arithmetic import Chunked, result_cuts
+from swarmtrain.peer.training.state_image import anchor_of, forget_own
 from swarmtrain_optimizers.strategies.base import DropsBroken, Strategy, Values
 from swarmtrain_optimizers.strategies.checks import is_finite
 from swarmtrain_transport.arithmetic import Contribution, Window
@@ -120,6 +121,5 @@ def without_broken(strategy: Strategy, weights: Tensor) -> Tensor:
     """
     if isinstance(strategy, DropsBroken):
         return strategy.drop_broken(weights)
-    state = {name: array.clone() for name, array in strategy.state_arrays()}
-    strategy.load_state(state)
-    return state["anchor"].clone()
+    forget_own(strategy)
+    return anchor_of(strategy).clone()

@@ -40,6 +40,7 @@ from swarmtrain.peer.training.machine import (
 from swarmtrain.peer.training.meter import Meter
 from swarmtrain.peer.training.rounds import RoundReport
 from swarmtrain.peer.training.saves import Saves
+from swarmtrain.peer.training.state_image import anchor_of
 from swarmtrain.peer.view import TrainerNote
 from swarmtrain.status import waiting_words
 from swarmtrain_transport import actions as do
@@ -424,8 +425,8 @@ class Session:
 
     def _evaluate(self, op: int) -> None:
         if self._hooks.evaluate is not None:
-            anchor = dict(self.driver.strategy.state_arrays())["anchor"]
-            self._thread.send(Evaluated(op, self._hooks.evaluate(anchor), self._group))
+            loss = self._hooks.evaluate(anchor_of(self.driver.strategy))
+            self._thread.send(Evaluated(op, loss, self._group))
 
     # ---- numbers
 

@@ -23,6 +23,7 @@ from swarmtrain.peer.network.shell import ForTrainer
 from swarmtrain.peer.network.thread import PeerThread
 from swarmtrain.peer.training.meter import Meter
 from swarmtrain.peer.training.session import Session
+from swarmtrain.peer.training.state_image import anchor_of
 from swarmtrain.peer.view import TrainerNote
 from swarmtrain.pipeline.evaluation import Anchors
 from swarmtrain.pipeline.stage_peer import Part
@@ -211,7 +212,7 @@ class StageTraining:
         return {
             stage: (
                 Layout.of(self.trainer.span.modules[stage], block),
-                dict(one.driver.strategy.state_arrays())["anchor"],
+                anchor_of(one.driver.strategy),
             )
             for stage, one in sessions.items()
         }

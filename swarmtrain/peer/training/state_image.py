@@ -11,7 +11,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from swarmtrain_optimizers.strategies.base import LiesInPieces, Strategy
+from swarmtrain_optimizers.strategies.base import LiesInPieces, StepsInPlace, Strategy
 from swarmtrain_transport import limits
 from swarmtrain_transport.actions import LoadState
 from swarmtrain_transport.blocks.manifest import (
@@ -59,10 +59,7 @@ def image_of(
         before: manifest of the state before a strategy's step with this op, which has changed
             values of its exchange alone; None to hash all. Bytes that others get are hashed anyway.
     """
-    if isinstance(strategy, LiesInPieces):
-        arrays = strategy.state_pieces()
-    else:
-        arrays = [(name, [array]) for name, array in strategy.state_arrays()]
+    arrays = _arrays(strategy)
     specs = tuple(ArraySpec(name, num_values) for name, _ in arrays)
     parts = [part for _, pieces in arrays for part in _bytes_of(pieces, num_values)]
     if not copy:
@@ -73,6 +70,35 @@ def image_of(
         return StateImage(op, manifest_of(layout, specs, parts), pieces)
     manifest, chunks = describe_state(layout, specs, b"".join(parts))
     return StateImage(op, manifest, tuple(memoryview(chunk) for chunk in chunks))
+
+
+def anchor_of(strategy: Strategy) -> Tensor:
+    """(padded,) the anchor; a live buffer, or where it lies in pieces a new tensor."""
+    pieces = dict(_arrays(strategy))["anchor"]
+    return pieces[0] if len(pieces) == 1 else torch.cat(pieces)
+
+
+def put_anchor(strategy: Strategy, anchor: Tensor) -> None:
+    """Write it back, if `anchor_of` made a new tensor of it."""
+    position = 0
+    for piece in dict(_arrays(strategy))["anchor"]:
+        piece.copy_(anchor[position : position + piece.numel()])
+        position += piece.numel()
+
+
+def forget_own(strategy: Strategy) -> None:
+    """Drop all that is this peer's own, as if its state had just been loaded."""
+    arrays = dict(strategy.state_arrays())
+    if not isinstance(strategy, StepsInPlace):  # such a one may well write before it reads
+        arrays = {name: array.clone() for name, array in arrays.items()}
+    strategy.load_state(arrays)
+
+
+def _arrays(strategy: Strategy) -> list[tuple[str, list[Tensor]]]:
+    """Live buffers of the shared state's arrays."""
+    if isinstance(strategy, LiesInPieces):
+        return strategy.state_pieces()
+    return [(name, [array]) for name, array in strategy.state_arrays()]
 
 
 def _bytes_of(pieces: Sequence[Tensor], num_values: int) -> Iterator[memoryview]:

@@ -39,6 +39,7 @@ FACTS = StrategyFacts(
     settings=Settings,
     planned=frozenset({"buffer", "max_stale", "staleness"}),
     state=("anchor", "momentum", "waiting"),
+    peak_vectors=6.7,
     rates=Rates(0.004, 0.7, 0.5),
     demo={"outer.inner_steps": 20, "outer.lr": 0.9, "outer.momentum": 0.8},
 )

@@ -33,6 +33,7 @@ FACTS = StrategyFacts(
     defaults={"outer.lr": 1.0, "outer.momentum": 0.5},
     overlaps=True,
     state=("anchor", "momentum"),
+    peak_vectors=6.6,
     rates=Rates(0.008, 1.0, 0.5),
     swept="d815a08",
     demo={"outer.inner_steps": 20, "outer.lr": 1.0, "outer.momentum": 0.5},

@@ -11,6 +11,7 @@ FACTS = StrategyFacts(
     defaults={"outer.lr": 0.5, "outer.momentum": 0.0},
     overlaps=True,
     state=("anchor", "momentum"),
+    peak_vectors=5.6,
     rates=Rates(0.008, 0.5, 0.0),
     swept="480ccc7",
     demo={"outer.inner_steps": 20, "outer.lr": 0.6, "outer.momentum": 0.8},

@@ -188,7 +188,7 @@ class Delayed(Giving):
 
     def _forget(self) -> None:
         super()._forget()
-        self._base = copied(self._anchor)
+        self._base.copy_(self._anchor)
         self._has_given = False
         self._held = zeros(self._num_values, self._dtype)
 

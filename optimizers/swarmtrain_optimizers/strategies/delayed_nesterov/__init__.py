@@ -47,6 +47,7 @@ FACTS = StrategyFacts(
     misfits=_misfits,
     hurries=True,
     state=("anchor", "momentum", "waiting"),
+    peak_vectors=6.1,
     rates=Rates(0.004, 0.7, 0.5),
     demo={"outer.inner_steps": 20, "outer.lr": 0.9, "outer.momentum": 0.8},
 )

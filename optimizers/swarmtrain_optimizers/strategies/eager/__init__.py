@@ -28,6 +28,7 @@ FACTS = StrategyFacts(
     defaults={"outer.lr": 1.0, "outer.momentum": 0.0},
     overlaps=True,
     state=("anchor", "momentum"),
+    peak_vectors=8.4,
     rates=Rates(0.004, 1.0, 0.0),
     swept="480ccc7",
     demo={"outer.inner_steps": 20, "outer.lr": 0.9, "outer.momentum": 0.8},

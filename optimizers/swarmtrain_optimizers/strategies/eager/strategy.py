@@ -124,7 +124,8 @@ class Eager(Delayed):
 
     def _drop_lead(self) -> None:
         for tensor in (self._lead, *self._lead_state, self._ahead):
-            tensor.zero_()
+            if tensor.any():  # zeros of the system's own take no memory
+                tensor.zero_()
 
     def _restart(self, piece: slice) -> None:
         ahead, lead = torch.mul(self._held[piece], self._share), self._lead[piece]

@@ -11,6 +11,7 @@ FACTS = StrategyFacts(
     defaults={"outer.lr": 1.0, "outer.momentum": 0.5},
     acts_between=True,
     state=("anchor", "direction"),
+    peak_vectors=5.6,
     rates=Rates(0.004, 1.0, 0.5),
     demo={"outer.inner_steps": 20, "outer.lr": 1.0, "outer.momentum": 0.5},
 )

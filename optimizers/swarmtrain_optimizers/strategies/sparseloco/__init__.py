@@ -34,6 +34,7 @@ FACTS = StrategyFacts(
     },
     feeds_back=True,
     state=("anchor",),
+    peak_vectors=6.1,
     rates=Rates(0.004, 1.0, 0.0),
     swept="480ccc7",
     demo={
