@@ -34,8 +34,8 @@ and what came."""
 _FREED_BYTES = 12
 _FREED_VALUES = 15_000_000
 """Bytes that the C library keeps besides, of so many parameters at most: measured as above with all
-that a pass takes a parameter of diloco is 37 to 47 in a stage of 5 to 15 million, 31 to 34 in one of 44 or
-79, 30 in one piece of 133 or 237 (benchmarks/pipelines/memory.py)."""
+that a pass takes a parameter of diloco takes 37 to 47 in a stage of 5 to 15 million, 31 to 34 in
+one of 44 or 79, 30 in one piece of 133 or 237 (benchmarks/pipelines/memory.py)."""
 
 _HEAD_VALUES = 3
 """Bytes of the head per token that there is: its logit, its softmax, and the gradient."""
