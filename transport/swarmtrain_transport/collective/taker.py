@@ -407,13 +407,19 @@ class Taker:
 
     def _holders(self, index: int) -> list[PeerId]:
         """Name the peers that may have a slice, those of our own cell but for its owner; a slice
-        that we alone give is with nobody if not here."""
+        that we alone give is with nobody if not here.
+
+        Those of other cells come last, the owner's first: it may have died when it had reached some
+        cells alone. They are named from our own place on, so that not all ask the same one.
+        """
         view, takers = self._view, self._slices[index].transfer.takers
         if self._me not in takers:
             return []
         first = [view.owners[self._near(index)], view.owners[index]]
-        near = view.cells.near(self._me, takers)
-        return [peer for peer in dict.fromkeys([*first, *near]) if peer != self._me]
+        near, place = view.cells.near(self._me, takers), takers.index(self._me)
+        others = takers[place:] + takers[:place]
+        named = dict.fromkeys([*first, *near, *view.cells.among(others, index), *others])
+        return [peer for peer in named if peer != self._me]
 
     def _report(self, one: _Taken, *, partial: bool = False) -> list[Have]:
         named, missing = one.named, one.missing
