@@ -169,9 +169,10 @@ def test_what_a_dead_owner_has_left_in_another_cell_is_found_there(cell: int) ->
         assert sorted(asked) == sorted({*peers} - {me}), "each of them once"
         before = [peer for peer in (owners[cell], owners[index]) if peer != me]
         assert asked[: len(before)] == before
-        rest = [cells.cell_of(peer) for peer in asked if peer != owners[index]]
-        assert rest == [cell] * 3 + [index] * 3 + [2 - cell] * 4
-        begun.add(asked[len(near)])
+        its = [cells.cell_of(peer) for peer in asked[len(before) :]]
+        assert {*its[:3]} == {*its[-7:-4]} == {cell, index}, "in turns"
+        assert its[-4:] == [2 - cell] * 4, "where it is least likely comes last"
+        begun.add(next(peer for peer in asked[len(before) :] if cells.cell_of(peer) == index))
     assert len(begun) > 1, "not all begin with the same one"
 
 
