@@ -14,6 +14,7 @@ from swarmtrain_transport.links.link import PeerId
 from swarmtrain_transport.wire.frames import Frame, FrameKind
 from swarmtrain_transport.wire.messages import Hashes, Have, SliceDone
 from swarmtrain_transport.wire.records import Freeze, Reassign
+from tests.transport.cells_rig import peers_of, plan_in_cells
 from tests.transport.collective.bench import TAG, Bench, on_paper
 from tests.transport.plain_arithmetic import PlainArithmetic
 from tests.transport.rig import CHUNK, A, B, C, plan_body, view_of
@@ -140,6 +141,39 @@ def test_a_lost_chunk_is_asked_of_whoever_has_it_where_its_owner_does_not() -> N
     for owner, digest in bench.fetchers[A].requests(bench.now_s):
         bench.fetchers[A].missing(owner, digest, bench.now_s)
     assert [peer for peer, _ in bench.fetchers[A].requests(bench.now_s + 1.0)] == [C, C]
+
+
+def asked_in_cells(peer: PeerId, index: int, peers: list[PeerId], cells: int) -> list[PeerId]:
+    """Say whom a member asks for a slice that is published, while nobody has it."""
+    bench = Bench(plan_in_cells(peers, cells))
+    name = bench.view.all_planned_id
+    news = Hashes(bench.view.plan_id, index, 0, name, (bytes(32), bytes(32)))
+    bench.take(peer, bench.peers[peer].hashes(news, bench.now_s))
+    bench.tick(limits.PUSH_QUIET_S)
+    fetcher, asked = bench.fetchers[peer], list[PeerId]()
+    while now := fetcher.requests(bench.now_s):
+        for one, digest in now:
+            asked.append(one)
+            fetcher.missing(one, digest, bench.now_s)
+    return asked
+
+
+@pytest.mark.parametrize("cell", (0, 2))
+def test_what_a_dead_owner_has_left_in_another_cell_is_found_there(cell: int) -> None:
+    peers, index = peers_of(12), 1
+    view = view_of(plan_in_cells(peers, 3))
+    cells, owners = view.cells, view.owners
+    near, begun = cells.among(peers, cell), set[PeerId]()
+    for me in near:
+        asked = asked_in_cells(me, index, peers, 3)
+        assert sorted(asked) == sorted({*peers} - {me}), "each of them once"
+        before = [peer for peer in (owners[cell], owners[index]) if peer != me]
+        assert asked[: len(before)] == before
+        its = [cells.cell_of(peer) for peer in asked[len(before) :]]
+        assert {*its[:3]} == {*its[-7:-4]} == {cell, index}, "in turns"
+        assert its[-4:] == [2 - cell] * 4, "where it is least likely comes last"
+        begun.add(next(peer for peer in asked[len(before) :] if cells.cell_of(peer) == index))
+    assert len(begun) > 1, "not all begin with the same one"
 
 
 def test_only_the_owner_pushes_its_slice_and_only_what_it_published() -> None:

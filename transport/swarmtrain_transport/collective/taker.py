@@ -14,6 +14,7 @@ import enum
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from itertools import chain, zip_longest
 from operator import attrgetter
 
 from swarmtrain_transport import limits
@@ -406,14 +407,23 @@ class Taker:
                 self._fetcher.want(digest, sources, spread=False)
 
     def _holders(self, index: int) -> list[PeerId]:
-        """Name the peers that may have a slice, those of our own cell but for its owner; a slice
-        that we alone give is with nobody if not here."""
+        """Name the peers that may have a slice: our own cell's owner of its range, its owner, then
+        the members of our cell and of the owner's in turns, then the rest. A slice that we alone
+        give is with nobody if not here.
+
+        If its owner has died it may have reached some cells alone, and each dead peer that is asked
+        costs a time-out, so not all of a cell that lacks it is asked before another. Those of
+        others are named from our own place on, so that not all ask the same one.
+        """
         view, takers = self._view, self._slices[index].transfer.takers
         if self._me not in takers:
             return []
+        cells, place = view.cells, takers.index(self._me)
+        others = takers[place:] + takers[:place] if cells.count > 1 else ()
         first = [view.owners[self._near(index)], view.owners[index]]
-        near = view.cells.near(self._me, takers)
-        return [peer for peer in dict.fromkeys([*first, *near]) if peer != self._me]
+        turns = zip_longest(cells.near(self._me, takers), cells.among(others, index))
+        named = dict.fromkeys([*first, *chain.from_iterable(turns), *others])
+        return [peer for peer in named if peer is not None and peer != self._me]
 
     def _report(self, one: _Taken, *, partial: bool = False) -> list[Have]:
         named, missing = one.named, one.missing

@@ -215,6 +215,14 @@ def stuck(at: Moment, index: int) -> str:
     return "" if is_short and fault != SILENT else fault
 
 
+def owes_sums(at: Moment, index: int) -> bool:
+    """Return True if a live owner of the same range in another cell lacks this owner's sums: with
+    whoever is dead nobody else has them."""
+    view, cell = at.view, index % at.view.cells.count
+    others = [piece for piece in view.cells.pieces(index) if view.owners[piece] in at.live]
+    return view.given_sets[index] is not None and any(cell in _lacks(at, one) for one in others)
+
+
 def _is_lacked(at: Moment, index: int) -> bool:
     """Return True if most owners of the same range in other cells lack this owner's sums, and its
     parts are there: the matrix rule among those who finish a range."""

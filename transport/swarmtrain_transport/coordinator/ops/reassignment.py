@@ -24,7 +24,7 @@ NOTHING: Mapping[PeerId, str] = {}
 
 def relieve(at: Moment) -> Reassign | Skip | None:
     """T6: the slice of an owner that is dead, stuck or at odds with others of its range goes to
-    another peer, unless its result is safe."""
+    another peer, unless its result is safe and, in cells, nobody needs its sums."""
     decision = _differs(at)
     if decision is not None:
         return decision
@@ -35,9 +35,13 @@ def relieve(at: Moment) -> Reassign | Skip | None:
         index, owner = transfer.index, at.view.owners[transfer.index]
         if not transfer.movable:
             continue
-        if owner not in at.live and not at.reports.is_held(index, at.live, 1):
-            skip = Skip(at.view.plan.op, f"no owner is left for slice {index}")
-            return _reassign(at, index, f"owner {faults.absence(at, owner)}") or skip
+        if owner not in at.live:
+            is_held = at.reports.is_held(index, at.live, 1)
+            if not is_held or faults.owes_sums(at, index):
+                skip = Skip(at.view.plan.op, f"no owner is left for slice {index}")
+                decision = _reassign(at, index, f"owner {faults.absence(at, owner)}")
+                if decision is not None or not is_held:
+                    return decision or skip
         if is_due and at.now_s >= at.timers.stuck_s(index):
             reason = faults.stuck(at, index)
             # What is published may still come through by the end; a new owner would make it void.

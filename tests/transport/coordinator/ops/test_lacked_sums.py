@@ -1,0 +1,75 @@
+"""T6 in cells: an owner that gives no sums keeps the other pieces of its range from being made."""
+
+import pytest
+
+from swarmtrain_transport.coordinator.ops import faults
+from swarmtrain_transport.ledger.fold import num_chunks
+from swarmtrain_transport.wire.messages import Got, Have
+from swarmtrain_transport.wire.records import Reassign
+from tests.transport.coordinator.ops.test_differing_sums import PEERS, Table, frozen
+
+
+def lacking(*indexes: int) -> Table:
+    """After FREEZE these lack the sums of slice 0's owner; all else is published, and with all."""
+    table = frozen()
+    reports, view = table.op.reports, table.view
+    for index, owner in enumerate(view.owners):
+        if index in indexes:
+            said = Got(view.plan_id, index, 0, table.given(index), lacks=(0,))
+            reports.hear(owner, said, 1.0)
+            continue
+        reports.hear(owner, table.done(index), 1.0)
+        name, whole = view.all_planned_id, (True,) * num_chunks(view.plan, index)
+        for peer in PEERS:
+            reports.hear(peer, Have(view.plan_id, index, 0, name, whole), 1.0)
+    return table
+
+
+@pytest.mark.parametrize("indexes", [(1,), (1, 2)])
+def test_a_dead_owner_whose_sums_are_lacked_is_relieved_at_once(indexes: tuple[int, ...]) -> None:
+    """Its own slice is held, but nobody else has its sums: to wait until D_gather is in vain."""
+    table = lacking(*indexes)
+    dead = table.view.owners[0]
+    assert table.decide(2.0) is None, "it lives: they are on their way"
+    moved = table.op.decide({*PEERS} - {dead}, 3.0)
+    assert isinstance(moved, Reassign) and moved.slice_index == 0
+    assert moved.reason == "owner lost"
+    table.view.apply(moved)
+    assert table.op.decide({*PEERS} - {dead}, 3.0) is None, "the others make theirs again"
+
+
+def test_a_dead_owner_whose_sums_all_have_stays() -> None:
+    table = lacking()
+    table.op.reports.held_s.clear()
+    view = table.view
+    said = Got(view.plan_id, 1, 0, table.given(1), lacks=(0,))
+    table.op.reports.hear(view.owners[1], said, 2.0)
+    decision = table.op.decide({*PEERS} - {view.owners[0]}, 3.0)
+    assert not isinstance(decision, Reassign), "who has published lacks nothing"
+
+
+def test_of_two_dead_owners_the_one_goes_whose_slice_nobody_holds() -> None:
+    """What the other says that it lacks counts no more; but it goes too, as all is void."""
+    table = lacking(1)
+    alive = {*PEERS} - set(table.view.owners[:2])
+    moved = table.op.decide(alive, 3.0)
+    assert isinstance(moved, Reassign) and moved.slice_index == 1
+    table.view.apply(moved)
+    moved = table.op.decide(alive, 3.0)
+    assert isinstance(moved, Reassign) and moved.slice_index == 0
+
+
+def test_where_nobody_is_left_who_could_take_over_the_op_is_not_given_up() -> None:
+    """The sums may be on their way: they were sent before the owner died."""
+    table = lacking(1)
+    near = table.view.cells.among(PEERS, 0)
+    assert table.op.decide({*PEERS} - {*near}, 3.0) is None
+
+
+def test_a_live_owner_whose_sums_most_lack_is_relieved_after_d_gather() -> None:
+    table = lacking(1, 2)
+    gather_s = table.op.timers.gather_s
+    assert table.decide(gather_s - 0.1) is None
+    moved = table.decide(gather_s)
+    assert isinstance(moved, Reassign)
+    assert (moved.slice_index, moved.reason) == (0, faults.NO_SUMS)
