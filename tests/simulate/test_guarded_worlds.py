@@ -19,11 +19,11 @@ def world(seed: int, peers: int = PEERS) -> SeedResult:
 
 def test_worlds_with_a_guard_are_clean_and_go_back() -> None:
     leaps = 0
-    for seed in range(24):
+    for seed in range(10):
         result = world(seed)
         assert not result.violations, seed
         leaps += result.faults.get(LEAP, 0)
-    assert leaps > 12
+    assert leaps > 5
 
 
 @pytest.mark.parametrize(("peers", "seed"), [(2, 5007), (2, 5009), (4, 138), (4, 228), (4, 21)])
