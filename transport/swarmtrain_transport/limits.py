@@ -812,7 +812,9 @@ FLOW_LOOKS_MIN = 5
 is asked every RATE_WINDOW_S / 2, so an exchange of less than half a second changes nothing."""
 
 FLOW_GAIN = 1.1
-"""Twice as many flows that are not faster by this are the last ones."""
+FLOW_TRIES = 3
+"""Twice as many flows that are not faster by this are the last ones, if so many exchanges tell it
+of them and of half as many."""
 
 CAP_BURST_S = 0.1
 CAP_PAUSE_S = 0.01

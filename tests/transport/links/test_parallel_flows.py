@@ -49,7 +49,25 @@ def test_a_flow_that_is_the_limit_gets_company_as_long_as_that_helps():
 
 def test_flows_that_made_nothing_faster_are_the_last():
     way = Way()
-    assert [way.exchange(1000) for _ in range(4)] == [2, 2, 2, 2]
+    widths = [way.exchange(1000) for _ in range(12)]
+    assert widths == [2, 2, 2] + [4] * 9, "one exchange of a single flow says little, three say it"
+
+
+def test_one_exchange_that_went_well_does_not_keep_flows_few():
+    way = Way()
+    assert [way.exchange(rate) for rate in (2500, 2000, 2100, 2000, 4000)] == [2, 2, 2, 4, 8]
+
+
+def test_flows_that_have_nothing_left_to_carry_do_not_count():
+    way, second = Way(), 0
+    assert way.exchange(1000) == 2
+    for look in range(40):
+        way.now_s += STEP_S
+        way.acked += 1000
+        second += 1000 * (look < 10)
+        found = [path(way.acked), path(second, unsent=int(look < 10))]
+        way.widths.looked({A: found}, way.now_s)
+    assert way.widths.ended() == {A: 4}
 
 
 @pytest.mark.parametrize(

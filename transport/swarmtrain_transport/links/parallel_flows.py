@@ -4,7 +4,8 @@ One flow carries its congestion window per round trip. Where the round trip is l
 lost now and then, that window stays far below what the link could take: a flow with bytes waiting,
 and no queue on the way, is itself the limit. A queue shows in the round trip, which is then longer
 than the shortest one. So a way that was found so at most looks of an exchange gets twice as many
-flows for the next; where that did not make it faster, there is no third time.
+flows for the next, as long as flows that are busy carry about as much each as before. Losses fall
+as they fall, so three exchanges on either side are compared before more are said to be of no use.
 
 Pure: TCP is asked by others. Which flow a frame takes makes no difference to anybody: parts are
 fenced by (plan, slice, attempt, chunk), and an order between chunks is never relied upon.
@@ -12,7 +13,7 @@ fenced by (plan, slice, attempt, chunk), and an order between chunks is never re
 
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from swarmtrain_transport import limits
 from swarmtrain_transport.links.link import PeerId
@@ -52,11 +53,14 @@ class _Way:
     width: int = 1
     looks: int = 0
     limited: int = 0
-    busy_s: float = 0.0
+    acked: list[int] = field(default_factory=list)
+    # With so many flows, in all exchanges in which they were the limit: bytes that busy ones moved,
+    # and the seconds of each of them together.
     moved: int = 0
-    acked: int = 0
-    narrower: float = 0.0
-    is_wide_enough: bool = False
+    busy_s: float = 0.0
+    tries: int = 0
+    narrower: float = 0.0  # rate that half as many flows would have had, all busy
+    narrower_tries: int = 0
 
 
 class ParallelFlows:
@@ -77,14 +81,15 @@ class ParallelFlows:
         self._looked_s = now_s
         for peer, found in paths.items():
             way = self._ways[peer]
-            acked = sum(path.acked for path in found)
-            moved, way.acked = acked - way.acked, acked
-            busy = [path for path in found if path.unsent]
+            before, way.acked = way.acked, [path.acked for path in found]
+            busy = [index for index, path in enumerate(found) if path.unsent]
             if busy and passed_s > 0:
                 way.looks += 1
-                way.limited += all(path.is_the_limit for path in busy)
-                way.busy_s += passed_s
-                way.moved += max(0, moved)
+                way.limited += all(found[index].is_the_limit for index in busy)
+                way.busy_s += passed_s * len(busy)
+                for index in busy:
+                    known = before[index] if index < len(before) else 0
+                    way.moved += max(0, way.acked[index] - known)
 
     def ended(self) -> dict[PeerId, int]:
         """An op has ended: who gets how many flows from now on, where that is more than before."""
@@ -93,8 +98,7 @@ class ParallelFlows:
         for peer, way in self._ways.items():
             if way.looks >= limits.FLOW_LOOKS_MIN and self._may_grow(way):
                 way.width = wider[peer] = 2 * way.width
-            way.looks = way.limited = way.moved = 0
-            way.busy_s = 0.0
+            way.looks = way.limited = 0
         return wider
 
     def forget(self, peer: PeerId) -> None:
@@ -103,12 +107,16 @@ class ParallelFlows:
 
     def _may_grow(self, way: _Way) -> bool:
         """True if the number of flows is the limit, and the last ones were of use."""
-        rate = way.moved / way.busy_s
-        if rate < limits.FLOW_GAIN * way.narrower:
-            way.is_wide_enough = True
-        way.narrower = 0.0
-        is_limited = way.limited >= limits.FLOW_LIMITED * way.looks
-        if not is_limited or way.is_wide_enough or way.width >= limits.FLOWS_MAX:
+        if way.limited < limits.FLOW_LIMITED * way.looks or way.width >= limits.FLOWS_MAX:
             return False
-        way.narrower = rate
+        way.tries += 1
+        rate = way.width * way.moved / way.busy_s
+        is_known = way.tries >= limits.FLOW_TRIES
+        if rate < limits.FLOW_GAIN * way.narrower and (
+            not is_known or way.narrower_tries >= limits.FLOW_TRIES
+        ):
+            return False
+        way.narrower, way.narrower_tries = rate, way.tries
+        way.moved = way.tries = 0
+        way.busy_s = 0.0
         return True
