@@ -91,7 +91,7 @@ BLOCKS: dict[str, list[str]] = {
     "wire-0-8": [f"bench {system} --n 8 --numel 10e6 --net 100:0" for system in OURS],
     "wire-lossy": [
         f"bench {system} {LOSSY}{control}"
-        for control in ("", " --congestion cubic")
+        for control in ("", " --congestion cubic --warm 8")
         for system in OURS
     ],
     "death": ["death --n 8 --numel 10e6 --net 100:0"],

@@ -806,7 +806,7 @@ FLOW_JITTER_S = 0.01
 """A round trip longer than the shortest one by this is one with a queue on the way: the link is
 full, and another flow would only take from the others."""
 
-FLOW_LIMITED = 0.5
+FLOW_LIMITED = 0.3
 FLOW_LOOKS_MIN = 5
 """The share of looks, and the least number of them, that make a flow the limit of an exchange. It
 is asked every RATE_WINDOW_S / 2, so an exchange of less than half a second changes nothing."""

@@ -3,9 +3,10 @@
 One flow carries its congestion window per round trip. Where the round trip is long and packets are
 lost now and then, that window stays far below what the link could take: a flow with bytes waiting,
 and no queue on the way, is itself the limit. A queue shows in the round trip, which is then longer
-than the shortest one. So a way that was found so at most looks of an exchange gets twice as many
-flows for the next, as long as flows that are busy carry about as much each as before. Losses fall
-as they fall, so three exchanges on either side are compared before more are said to be of no use.
+than the shortest one. A way that was found so at a third of the looks of an exchange, as others of
+the same uplink make a queue now and then, gets twice as many flows for the next. There are no more
+where busy flows carry half as much each as before. Losses fall as they fall, so three exchanges on
+either side are compared before that is said.
 
 Pure: TCP is asked by others. Which flow a frame takes makes no difference to anybody: parts are
 fenced by (plan, slice, attempt, chunk), and an order between chunks is never relied upon.
