@@ -118,7 +118,7 @@ with (
 
     def is_exchanging() -> bool:
         """True if what was given has no outcome yet, as far as it is heard between two steps."""
-        return session.driver.is_waiting and not session._machine._outcomes
+        return session.driver.is_waiting and not session.machine._outcomes
 
     if IS_REAL:
         os.sched_setaffinity(0, {TRAINING_CORE})  # this thread's alone; the others stay
