@@ -9,7 +9,8 @@ default, of 0.5 s: on one core of 2.5 GHz a model of 10 M values takes that for 
 bytes, one of 0.85 M for 48. An inner step is a pause of a drawn length, 5 % up or down, in which a
 part of the weights changes, so that few cores do not measure their own lack; the exchange and its
 arithmetic are the real ones. Links are UP/DOWN:RTT in Mbit/s and ms. `streaming` has five
-fragments, and a result's place is where the next one is given; all else is the strategy's own.
+fragments, a result's place is where the next one is given, and it copies its state after 16 of
+them, as others do after 4 whole rounds; all else is the strategy's own.
 
 Reported are medians over peers and rounds after the first, a round being so many own steps: share =
 inner steps' part of its time, but for the time in which the training thread could have computed
@@ -45,7 +46,7 @@ from network import HERE, Failed, Meeting, Net, tail
 
 STRATEGIES = {
     "diloco": "",
-    "streaming": "fragments = 5\ndelay_steps = {interval}\n",
+    "streaming": "fragments = 5\ndelay_steps = {interval}\n[checkpoint]\nsnapshot_rounds = 16\n",
     "eager": "",
     "noloco": "",
     "asynchronous": "",

@@ -13,6 +13,8 @@ FACTS = StrategyFacts(
         "outer.delay_steps": 1,
         "outer.mixing": 0.5,
         "exchange.codec": "e3m0",
+        "checkpoint.every_rounds": 20,
+        "checkpoint.snapshot_rounds": 8,
     },
     overlaps=True,
     state=("anchor", "momentum"),

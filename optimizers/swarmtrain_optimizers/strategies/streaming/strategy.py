@@ -23,7 +23,7 @@ from swarmtrain_optimizers.strategies.base import Exchange, Moved, OpKind, Value
 from swarmtrain_optimizers.strategies.checks import check_arrays, check_lengths, check_vector
 from swarmtrain_optimizers.strategies.diloco.strategy import DiLoCo
 from swarmtrain_optimizers.strategies.fragments import Ranges, check_fragments
-from swarmtrain_optimizers.vectors import copied, fresh, taken
+from swarmtrain_optimizers.vectors import copied, fresh, pieces, taken
 
 
 class Streaming:
@@ -294,11 +294,11 @@ class Streaming:
 
     def _mixed(self, part: DiLoCo, now: Tensor, landed: Tensor) -> Tensor:
         """theta of the fragment, made in `now`."""
-        theirs = torch.mul(landed, 1 - self._alpha, out=fresh(landed.numel(), self._dtype))
-        mixed = torch.mul(now, self._alpha, out=now).add_(theirs)
+        for piece in pieces(now.numel()):
+            now[piece].mul_(self._alpha).add_(torch.mul(landed[piece], 1 - self._alpha))
         for start, stop in part.dropped:
-            mixed[start:stop] = landed[start:stop]
-        return mixed
+            now[start:stop] = landed[start:stop]
+        return now
 
     def _fragment(self, op: int) -> int:
         return (op - 1) % len(self._fragments)
