@@ -193,6 +193,15 @@ class Invariants(GroupChecks):
             for peer in self._swarm.survivors
         )
 
+    def is_held_from(self, length: int) -> bool:
+        """Return True if peers together hold all that any of them has beyond so many records. Who
+        began with an image of later ones does not have those before it."""
+        ledgers, reach = [peer.machine.ledger for peer in self._swarm.survivors], 0
+        while reach < length:
+            reach = length
+            length = max([reach, *(len(one) for one in ledgers if one.first <= reach)])
+        return all(len(one) <= reach for one in ledgers)
+
     def _attested(self, attest: Attest) -> None:
         """A flipped state becomes the run's, where all other members of the op have died: whoever
         else has replayed the op must heal then."""

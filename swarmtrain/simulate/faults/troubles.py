@@ -555,7 +555,8 @@ class Troubles:
         # Without a roster a coordinator does not know that there is anybody to wait for.
         if not coordinator.is_alive or len(coordinator.disk) - lost < _BACKUP_RECORDS_MIN:
             return None
-        if not invariants.is_told(len(coordinator.disk) - 1):
+        left = len(coordinator.disk) - lost
+        if not invariants.is_told(left + lost - 1) or not invariants.is_held_from(left):
             return None
         back_s = self._seconds(0.05, 5.0)
         self._swarm.crash_coordinator(back_s)
