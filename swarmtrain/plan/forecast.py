@@ -10,7 +10,6 @@ tables say. It is meant to find the bottleneck, not to promise seconds.
 """
 
 import re
-from bisect import bisect_left
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from types import MappingProxyType
@@ -20,6 +19,7 @@ import msgspec
 from swarmtrain.compare.plan import NETS, Net
 from swarmtrain.config.built_in import built_in_parameters, counted, num_values_of
 from swarmtrain.config.caps import parse_size
+from swarmtrain.config.limits import first_problem
 from swarmtrain.config.pipeline import stage_strategy_problems
 from swarmtrain.config.settings import PipelineSection, RunConfig
 from swarmtrain.config.stages import built_in_costs, stage_parameters
@@ -304,28 +304,38 @@ def _check_served(
 
 def _finer_cut(config: RunConfig, most: int) -> str:
     """Words on the fewest stages of which a peer with so much memory holds any one; "" where the
-    run cannot be in stages."""
+    run cannot be in stages, or in none that are small enough."""
     cannot = config.experts.count > 1 or any(stage_strategy_problems(config))
     if cannot or not config.model.is_counted:
         return ""
+    pipeline = config.pipeline
     model, inner = config.model, config.inner  # without what is for a model in one piece
     model = msgspec.structs.replace(model, tied=False)
     inner = msgspec.structs.replace(inner, accumulate=1, activation_checkpointing=False)
-    is_own = config.pipeline.micro_batch != _cut_in(config, config.pipeline.stages).micro_batch
 
-    def dearest(stages: int) -> int:
+    def cut_into(stages: int) -> RunConfig:
         cut = _cut_in(config, stages)
-        needs = stage_needs(msgspec.structs.replace(config, model=model, inner=inner, pipeline=cut))
-        return max(memory_of(needs, range(stage, stage + 1)) for stage in range(stages))
+        return msgspec.structs.replace(config, model=model, inner=inner, pipeline=cut)
+
+    def dearest(cut: RunConfig) -> int:
+        needs = stage_needs(cut)
+        return max(memory_of(needs, range(stage, stage + 1)) for stage in range(len(needs)))
 
     finest = min(CELL_PEERS_MAX, len(built_in_costs(model)))
-    if (least := dearest(finest)) > most:
+    if (least := dearest(cut_into(finest))) > most:
         return f"take a smaller model: of {finest} stages one takes {human_bytes(least)} still"
-    finer = range(max(2, config.pipeline.visit + 1), finest)
-    stages = finer.start + bisect_left(finer, True, key=lambda n: dearest(n) <= most)
-    held = f"the largest takes {human_bytes(dearest(stages))}, and it takes {stages} such peers"
-    less = "leave out pipeline.micro_batch and " if is_own else ""
-    return f"{less}cut the model into {stages} stages (pipeline.stages), of which {held}"
+    finer = (cut_into(stages) for stages in range(max(2, pipeline.visit + 1), finest + 1))
+    fits = (cut for cut in finer if dearest(cut) <= most and first_problem(cut) is None)
+    if (found := next(fits, None)) is None:
+        return ""
+    stages, size = found.pipeline.num_stages, found.pipeline.micro_batch
+    less = how = ""
+    if pipeline.micro_batch != _cut_in(config, pipeline.stages).micro_batch:
+        less = "leave out pipeline.micro_batch and "
+    elif pipeline.num_stages > 1 and pipeline.micro_batch != size:
+        how = f", with a micro_batch of {size}"
+    held = f"the largest takes {human_bytes(dearest(found))}, and it takes {stages} such peers"
+    return f"{less}cut the model into {stages} stages (pipeline.stages{how}), of which {held}"
 
 
 def _cut_in(config: RunConfig, stages: int | Sequence[str]) -> PipelineSection:

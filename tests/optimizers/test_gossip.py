@@ -93,6 +93,21 @@ def test_a_codec_that_loses_leaves_the_mean_of_the_two_where_it_is() -> None:
     assert torch.allclose(after[0] + after[1], ends[0] + ends[1], rtol=0, atol=1e-13)
 
 
+def test_our_half_is_decoded_as_it_was_given_while_the_lag_moves() -> None:
+    """A peer encodes its half again to know what the partner decoded of it: it reads the lag."""
+    ways = []
+    for _ in range(2):
+        one = make(1, flow=0.3, reach=1.1)
+        one.load_state({"anchor": randn(1), "lag": randn(2)})
+        ways.append((one, one.difference(randn(3))))
+    (one, half), (other, _) = ways
+    parts = [(0, 8, True), (8, 20, False), (20, SIZE, True)]
+    weights = one.land(randn(4), parts, None, lambda start, stop: half[start:stop])
+    assert torch.equal(weights, other.land(randn(4), parts, None))
+    for (name, array), (_, same) in zip(one.state_arrays(), other.state_arrays(), strict=True):
+        assert torch.equal(array, same), name
+
+
 def test_rounds_of_two_that_have_met_are_of_different_lengths() -> None:
     lengths = []
     for seed in range(40):

@@ -221,6 +221,39 @@ def test_the_state_that_a_peer_saves_goes_on_at_another_with_the_same_bits():
     assert first.root == other.root
 
 
+class Lost(bytes):
+    """A piece of a state that cannot be read any more."""
+
+    def __bytes__(self) -> bytes:
+        raise OSError("gone")
+
+
+def test_a_state_that_comes_half_is_nobodys() -> None:
+    (driver, held), (other, _) = driven(0), driven(1)
+    train(driver, held, 1)
+    driver.contribute()
+    image = driver.end_op(nothing(1))
+    assert image.chunks is not None
+    half = bytes(image.chunks[0])[: 4 * SIZE]
+    with pytest.raises(OSError, match="gone"):
+        other.load(LoadState(1, image.manifest, (half, Lost())))
+    assert other.op == -1, "part of it is another's already: it is neither saved nor given out"
+
+
+def test_a_step_alone_that_ends_in_the_middle_is_nobodys(monkeypatch: pytest.MonkeyPatch) -> None:
+    driver, held = driven(0)
+    train(driver, held, 1)
+    driver.contribute()
+
+    def fails(values: Tensor) -> Tensor:
+        raise MemoryError
+
+    monkeypatch.setattr("swarmtrain_optimizers.strategies.noloco.strategy.flush_tiny_", fails)
+    with pytest.raises(MemoryError):
+        driver.end_op(nothing(1))
+    assert driver.op == -1
+
+
 @pytest.mark.parametrize("length", [SIZE, 2 * SIZE - BLOCK])
 def test_a_half_that_is_no_whole_half_is_refused_and_changes_nothing(length: int):
     driver, held = driven(0)

@@ -9,6 +9,7 @@ import pytest
 
 from swarmtrain.cli.main import main
 from swarmtrain.compare.plan import NETS, Net
+from swarmtrain.config.file import load
 from swarmtrain.config.settings import (
     ExpertsSection,
     InnerSection,
@@ -200,7 +201,7 @@ def test_where_no_stage_fits_the_fewest_that_do_are_named(stages: int, finer: in
     )
     with pytest.raises(UserError) as caught:
         of("3*laptop:8GB@dsl", large)
-    assert f"cut the model into {finer} stages (pipeline.stages)" in caught.value.remedy
+    assert f"cut the model into {finer} stages (pipeline.stages" in caught.value.remedy
     more = PipelineSection(stages=finer)
     fits = RunConfig(run=large.run, model=msgspec.structs.replace(model, tied=False), pipeline=more)
     assert sum(seat.count for seat in of(f"{finer}*laptop:8GB@dsl", fits).seats) == finer
@@ -240,6 +241,43 @@ def test_a_finer_cut_fits_as_it_is_named(
         pipeline=PipelineSection(stages=finer),
     )  # fmt: skip
     assert of(peers, fits).stages == finer
+
+
+@pytest.mark.parametrize(
+    ("peers", "strategy", "batch", "context", "finer"),
+    [("laptop:3GB@dsl", "streaming", 4, 64, ""), ("laptop:8GB@dsl", "eager", 32, 1024, "5 stages")],
+    ids=["fragments", "micro-batches"],
+)
+def test_no_cut_is_named_that_a_run_file_may_not_say(
+    tmp_path: Path, peers: str, strategy: str, batch: int, context: int, finer: str
+) -> None:
+    """Of six stages of this model four have one layer each, which cannot be two fragments; and of
+    three the micro-batch that fits a step is too large to travel."""
+    path = tmp_path / "run.toml"
+    path.write_text(
+        f'[run]\nname = "t"\n[inner]\nbatch = {batch}\n[outer]\nstrategy = "{strategy}"\n'
+        '[model]\nkind = "transformer"\nlayers = 6\nwidth = 2048\nheads = 8\n'
+        f"context = {context}\n"
+    )
+    with pytest.raises(UserError) as caught:
+        of(peers, load(path))
+    said = caught.value.remedy.partition("cut the model into ")[2]
+    assert said.startswith(finer) if finer else not said
+
+
+def test_a_cut_with_other_micro_batches_says_so() -> None:
+    """It may be that the file names those that it would get of its own."""
+    model = ModelSection(
+        kind="transformer", layers=24, width=256, heads=8, context=1024, tied=False
+    )
+    for size, words in (2, "(pipeline.stages, with a micro_batch of 1)"), (4, "leave out"):
+        config = RunConfig(
+            run=RunSection(name="t"), model=model, inner=InnerSection(batch=8),
+            pipeline=PipelineSection(stages=2, micro_batch=size),
+        )  # fmt: skip
+        with pytest.raises(UserError) as caught:
+            of("laptop:900MB@dsl", config)
+        assert words in caught.value.remedy
 
 
 def test_no_cut_is_named_for_a_run_that_cannot_be_in_stages() -> None:

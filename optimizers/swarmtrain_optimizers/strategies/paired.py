@@ -80,7 +80,8 @@ class Paired(Anchored, ABC):
 
     @abstractmethod
     def _merge(self, half: Half, halves: Halves) -> None:
-        """Move anchor and outer state, in place."""
+        """Move anchor and outer state, in place: each place after what our half takes from it was
+        read, as a peer encodes its half again to know what the partner decoded."""
 
     def pseudo_gradient(self, weights: Tensor, op: int = 1) -> Tensor:
         """Return our half as a whole.

@@ -384,6 +384,7 @@ class Driver:
         Raises:
             RemoteFault: reason ``manifest``: the state's arrays are not this strategy's.
         """
+        self.op = -1  # whatever ends this in the middle, a torn state is nobody's
         self._strategy.load_state(self._arrays(action))
         self._take_back(action)
         self._weights.write_weights(self._anchor())
@@ -565,6 +566,7 @@ class Driver:
             now = self._weights.read_weights()
             self.is_alone = is_finite(now)
             if self.is_alone:
+                self.op = -1  # as in `_stepped`
                 self._go_on_from(self._strategy.solo(now), result)
             else:
                 # Nobody's mean would make the anchor a number again: such work is dropped.

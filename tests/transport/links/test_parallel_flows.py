@@ -58,6 +58,40 @@ def test_one_exchange_that_went_well_does_not_keep_flows_few():
     assert [way.exchange(rate) for rate in (2500, 2000, 2100, 2000, 4000)] == [2, 2, 2, 4, 8]
 
 
+def test_exchanges_in_which_flows_were_not_the_limit_say_nothing_of_their_rate():
+    way = Way()
+    assert way.exchange(1000) == 2
+    assert way.exchange(10, looks=200, rtt_s=0.4) == 2  # others of the same uplink made a queue
+    assert way.exchange(10, looks=limits.FLOW_LOOKS_MIN) == 2  # too short to tell
+    assert way.exchange(2000) == 4
+
+
+def test_flows_that_were_not_made_are_not_multiplied():
+    """A way that two have met by, a relay for instance, stays one connection."""
+    way, widths = Way(), []
+    for _ in range(8):
+        for _ in range(20):
+            way.now_s += STEP_S
+            way.acked += 1000
+            way.widths.looked({A: [path(way.acked)]}, way.now_s)
+        widths.append(way.widths.ended())
+    assert widths == [{A: 2}] + [{}] * 7
+
+
+def test_a_flow_that_breaks_is_not_taken_for_its_neighbour():
+    way, low, high = Way(), 0, 10**9
+    assert way.exchange(1000) == 2
+    widths = []
+    for _ in range(6):
+        for look in range(20):
+            way.now_s += STEP_S
+            low, high = low + 500, high + 500
+            found = [path(low), path(high)] if look != 10 else [path(high)]
+            way.widths.looked({A: found}, way.now_s)
+        widths.append(way.widths.ended().get(A))
+    assert widths == [None, None, 4, None, None, None], "half each: known after three exchanges"
+
+
 def test_flows_that_have_nothing_left_to_carry_do_not_count():
     way, second = Way(), 0
     assert way.exchange(1000) == 2

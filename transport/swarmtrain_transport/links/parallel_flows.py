@@ -52,11 +52,15 @@ class Path:
 @dataclass(slots=True)
 class _Way:
     width: int = 1
+    acked: list[int] = field(default_factory=list)  # of each connection, at the newest look
+    # In this exchange: connections that there were at most, bytes that busy ones moved, and the
+    # seconds of each of them together.
+    flows: int = 0
     looks: int = 0
     limited: int = 0
-    acked: list[int] = field(default_factory=list)
-    # With so many flows, in all exchanges in which they were the limit: bytes that busy ones moved,
-    # and the seconds of each of them together.
+    moved_now: int = 0
+    busy_now_s: float = 0.0
+    # With so many flows, in all exchanges in which they were the limit.
     moved: int = 0
     busy_s: float = 0.0
     tries: int = 0
@@ -83,14 +87,15 @@ class ParallelFlows:
         for peer, found in paths.items():
             way = self._ways[peer]
             before, way.acked = way.acked, [path.acked for path in found]
+            way.flows = max(way.flows, len(found))
             busy = [index for index, path in enumerate(found) if path.unsent]
-            if busy and passed_s > 0:
+            # Where one was made or has broken, which is which is not known.
+            if busy and passed_s > 0 and len(before) == len(found):
                 way.looks += 1
                 way.limited += all(found[index].is_the_limit for index in busy)
-                way.busy_s += passed_s * len(busy)
+                way.busy_now_s += passed_s * len(busy)
                 for index in busy:
-                    known = before[index] if index < len(before) else 0
-                    way.moved += max(0, way.acked[index] - known)
+                    way.moved_now += max(0, way.acked[index] - before[index])
 
     def ended(self) -> dict[PeerId, int]:
         """An op has ended: who gets how many flows from now on, where that is more than before."""
@@ -99,7 +104,8 @@ class ParallelFlows:
         for peer, way in self._ways.items():
             if way.looks >= limits.FLOW_LOOKS_MIN and self._may_grow(way):
                 way.width = wider[peer] = 2 * way.width
-            way.looks = way.limited = 0
+            way.flows = way.looks = way.limited = way.moved_now = 0
+            way.busy_now_s = 0.0
         return wider
 
     def forget(self, peer: PeerId) -> None:
@@ -110,6 +116,10 @@ class ParallelFlows:
         """True if the number of flows is the limit, and the last ones were of use."""
         if way.limited < limits.FLOW_LIMITED * way.looks or way.width >= limits.FLOWS_MAX:
             return False
+        if way.flows < way.width:  # a way that two have met by stays one connection
+            return False
+        way.moved += way.moved_now
+        way.busy_s += way.busy_now_s
         way.tries += 1
         rate = way.width * way.moved / way.busy_s
         is_known = way.tries >= limits.FLOW_TRIES

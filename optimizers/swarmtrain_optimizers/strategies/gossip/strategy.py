@@ -92,9 +92,10 @@ class Gossip(Paired):
         self._round = drawn_steps(half[:_DRAWN_VALUES], self._inner_steps)
         for piece in pieces(self._num_values):
             kept, anchor, lag = half[piece], self._anchor[piece], self._state[0][piece]
+            both = list(halves.within(kept, piece))  # ours is made of the lag as it was
             anchor.copy_(kept)
             lag.mul_(self._left)
-            for here, own, partner in halves.within(kept, piece):
+            for here, own, partner in both:
                 anchor[here] = midway(kept[here], own, partner)
                 lag[here].add_(torch.sub(partner, own).mul_(self._reach - 0.5))
             flush_tiny_(anchor)
