@@ -274,6 +274,8 @@ class Conditions:
 
     def terms(self) -> RunTerms:
         """The run file's part of it."""
+        # Of two stages either may be left with half of the peers for good.
+        stays = self.num_peers if self.groups == 1 else max(1, self.num_peers // 2)
         return RunTerms(
             run_id="simulation",
             config=b"",
@@ -286,8 +288,8 @@ class Conditions:
             e_max=0,
             min_contributors=1
             if self.are_experts
-            else max(self.min_contributors, TELLABLE if self.rule else 1),
-            start_peers=self.num_peers if not self.are_experts else 1,
+            else max(min(self.min_contributors, stays), TELLABLE if self.rule else 1),
+            start_peers=stays if not self.are_experts else 1,
             wait_ready_s=5.0,
             deadline_floor_s=self.deadline_s,
             deadline_cap_s=self.deadline_s,
