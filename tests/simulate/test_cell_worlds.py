@@ -8,9 +8,10 @@ from mutants import hunt_seeds
 
 from swarmtrain.cli.main import main
 from swarmtrain.simulate.faults.troubles import HOSTILE_SUMS
-from swarmtrain.simulate.ground.misbehaviour import FORGES, SUMS, Deed
+from swarmtrain.simulate.ground.misbehaviour import FORGES, MUTE, SUMS, Deed
 from swarmtrain.simulate.seeds import drawn, run_seed
 from swarmtrain.simulate.world import World
+from swarmtrain_transport.wire.records import Skip
 
 
 def test_worlds_in_cells_are_one_command(capsys):
@@ -92,6 +93,30 @@ FIRST_SEEN = {"C2": 40, "C3": 8, "C5": 2, "C11": 7}
 def test_a_backup_from_before_what_anybody_still_holds_is_no_fault_of_these_worlds():
     """Seed 1174 of 40 peers: the disk lost records that came before the images of all newcomers."""
     assert not run_seed(1174, 40, 10, cells=3).violations
+
+
+def test_where_one_who_is_silent_is_half_of_what_is_left_of_a_cell_an_op_may_be_skipped():
+    """Seed 4000 of 12 peers: the last but one owner of a slice lacks the part of the other that is
+    left of its cell; so that one gets it, and publishes nothing."""
+    result = run_seed(4000, 12, 4, cells=3, **drawn(4000))
+    assert not result.violations
+    assert result.commits >= 4
+
+
+@pytest.mark.parametrize(("num_left", "is_demanded"), [(2, False), (3, True)])
+def test_a_result_is_demanded_where_liars_are_fewer_than_half_of_each_cell(num_left, is_demanded):
+    world = World(12, rounds=4, seed=0, cells=3)
+    world.start()
+    decided = world.invariants.decided
+    while not decided.plans:
+        assert world.scene.clock.step(60.0)
+    op = max(decided.plans)
+    liar, *others = [peer for peer, cell in decided.cells[op].items() if cell == 0]
+    for peer in others[num_left - 1 :]:
+        world.swarm.peers[peer].kill()
+    world.scene.misbehave(liar, Deed(MUTE))
+    world.invariants.demands.check_skip(Skip(op, "of no matter"))
+    assert [one.invariant for one in world.violations] == ["L3"] * is_demanded
 
 
 @pytest.mark.parametrize("name", CELL_MUTANTS)

@@ -2,6 +2,7 @@
 
 import math
 from collections import Counter
+from collections.abc import Iterable, Mapping
 from collections.abc import Set as AbstractSet
 
 from swarmtrain.simulate.checks.decided import Decided
@@ -142,6 +143,9 @@ class Demands:
         if not self.promises(seen.plans[skip.op].kind, len(weights) // seen.plans[skip.op].cells):
             return
         planned = seen.planned(skip.op)
+        left = [peer.peer_id for peer in planned if peer.peer_id in weights]
+        if cells and _has_half(cells, left, deeds.keys()):
+            return  # T4: there its word is as good as theirs, and a slice at odds goes to it
         owners = [peer for peer in planned if peer.peer_id in seen.new_owners]
         if not all(self._is_linked(peer, begun_s) for peer in owners):
             return
@@ -199,6 +203,16 @@ class Demands:
 
 def _name_of(op: int, seen: Decided) -> str:
     return f"op {op} of group {seen.group}" if seen.group else f"op {op}"
+
+
+def _has_half(
+    cells: Mapping[PeerId, int], left: Iterable[PeerId], liars: AbstractSet[PeerId]
+) -> bool:
+    """Return True if liars are half, or more, of those who are left in some cell."""
+    peers = list(left)
+    lying = Counter(cells[peer] for peer in peers if peer in liars)
+    living = Counter(cells[peer] for peer in peers)
+    return any(2 * lying[cell] >= living[cell] for cell in lying)
 
 
 def partners_in(plan: Plan) -> dict[PeerId, PeerId]:
