@@ -1,20 +1,68 @@
 """The common part of strategies with one anchor: their buffers, and the checks of these.
 
-An outer step is made piece by piece in place, or into new buffers, which take the old ones' place
-when nothing can fail any more. Not here: the fate of a peer's own work, which every strategy
-decides for itself.
+An outer step is made piece by piece in place, once nothing can fail any more. Not here: the fate of
+a peer's own work, which every strategy decides for itself.
 """
 
+from abc import ABC, abstractmethod
 from collections.abc import Iterator, Mapping, Sequence
 
 import torch
 from torch import Tensor
 
+from swarmtrain_optimizers.error_feedback import DecodeOwn
 from swarmtrain_optimizers.exclusions import Exclusions
 from swarmtrain_optimizers.outer import OuterTransform, outer_step
-from swarmtrain_optimizers.strategies.base import Exchange, OpKind, Values
+from swarmtrain_optimizers.strategies.base import Exchange, Moved, OpKind, Values
 from swarmtrain_optimizers.strategies.checks import check_arrays, check_vector, is_finite
-from swarmtrain_optimizers.vectors import copied, fresh, pieces, zeros
+from swarmtrain_optimizers.vectors import copied, pieces, zeros
+
+
+class InPlace(ABC):
+    """A strategy of which `apply` is `land` with copies of what it is given, see `StepsInPlace`."""
+
+    _num_values: int
+    _dtype: torch.dtype
+
+    @abstractmethod
+    def exchange(self, op: int) -> Exchange:
+        """See `Strategy.exchange`."""
+
+    @abstractmethod
+    def land(
+        self,
+        mean: Values,
+        included: Sequence[tuple[int, int, bool]],
+        weights_now: Values | None,
+        decoded_own: DecodeOwn | None = None,
+        *,
+        op: int = 1,
+        own_share: float | None = None,
+    ) -> Tensor | Moved:
+        """See `StepsInPlace.land`."""
+
+    def apply(
+        self,
+        mean: Tensor,
+        included: Sequence[tuple[int, int, bool]],
+        weights_now: Tensor,
+        decoded_own: DecodeOwn | None = None,
+        *,
+        op: int = 1,
+        own_share: float | None = None,
+    ) -> Tensor:
+        """End the op with its result; see `Strategy.apply`.
+
+        Raises:
+            RuntimeError: as `land`.
+            ValueError: shapes or ranges do not fit, or error feedback has nothing to settle
+                with; nothing changed.
+        """
+        check_vector(mean, "mean", self.exchange(op).num_values, self._dtype)
+        check_vector(weights_now, "weights_now", self._num_values, self._dtype)
+        now = copied(weights_now)
+        moved = self.land(mean, included, now, decoded_own, op=op, own_share=own_share)
+        return moved.put_in(now) if isinstance(moved, Moved) else copied(moved)
 
 
 class Anchored:
@@ -40,7 +88,6 @@ class Anchored:
         self._dtype = dtype
         self._anchor = zeros(num_values, dtype)
         self._state = outer.init(self._anchor)
-        self._drop_spares()
 
     @property
     def num_values(self) -> int:
@@ -123,31 +170,6 @@ class Anchored:
     def _outer_of(self, op: int) -> OuterTransform:
         """The outer optimizer as it is for this op; the state is the same for all of them."""
         return self._outer
-
-    def _make_spares(self) -> None:
-        """Make room for the next state."""
-        self._spare_anchor = fresh(self._num_values, self._dtype)
-        self._spare_state = tuple(fresh(self._num_values, self._dtype) for _ in self._state)
-
-    def _drop_spares(self) -> None:
-        self._spare_anchor, self._spare_state = torch.empty(0, dtype=self._dtype), ()
-
-    def _step(self, mean: Tensor, op: int) -> None:
-        """The outer step, into the spare buffers."""
-        self._make_spares()
-        outer_step(
-            self._outer_of(op),
-            mean,
-            self._anchor,
-            self._state,
-            self._spare_anchor,
-            self._spare_state,
-        )
-
-    def _swap(self) -> None:
-        """Let the spare buffers be the state."""
-        self._anchor, self._state = self._spare_anchor, self._spare_state
-        self._drop_spares()
 
     def _step_in_place(self, outer: OuterTransform, mean: Values, piece: slice) -> None:
         anchor, state = self._anchor[piece], tuple(array[piece] for array in self._state)

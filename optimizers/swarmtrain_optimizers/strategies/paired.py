@@ -6,7 +6,7 @@ began are the only whole vector beside anchor and outer state. Not here: which h
 gives, and how two halves become one step.
 """
 
-from abc import ABC, abstractmethod
+from abc import abstractmethod
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 
@@ -14,9 +14,9 @@ import torch
 from torch import Tensor
 
 from swarmtrain_optimizers.error_feedback import DecodeOwn, check_cover
-from swarmtrain_optimizers.strategies.anchored import Anchored, is_same, within
+from swarmtrain_optimizers.strategies.anchored import Anchored, InPlace, is_same, within
 from swarmtrain_optimizers.strategies.base import Moved, Values
-from swarmtrain_optimizers.strategies.checks import check_lengths, check_vector
+from swarmtrain_optimizers.strategies.checks import check_lengths
 from swarmtrain_optimizers.vectors import copied, pieces, taken
 
 
@@ -68,7 +68,7 @@ class Halves:
             yield slice(start, stop), own, self.partner[low:high]
 
 
-class Paired(Anchored, ABC):
+class Paired(Anchored, InPlace):
     """An anchored strategy of pair ops."""
 
     _begun: tuple[Tensor, Half] | None = None
@@ -107,17 +107,17 @@ class Paired(Anchored, ABC):
         self._begun = snapshot, half
         return half
 
-    def apply(
+    def land(
         self,
-        mean: Tensor,
+        mean: Values,
         included: Sequence[tuple[int, int, bool]],
-        weights_now: Tensor,
+        weights_now: Values | None,
         decoded_own: DecodeOwn | None = None,
         *,
         op: int = 1,
         own_share: float | None = None,
-    ) -> Tensor:
-        """End the op with the partner's half.
+    ) -> Tensor | Moved:
+        """End the op with the partner's half; see `StepsInPlace`.
 
         Args:
             mean: (values of the op,) what the partner gave, decoded.
@@ -129,33 +129,11 @@ class Paired(Anchored, ABC):
             own_share: ignored, as it is a half.
 
         Returns:
-            (num_values,) the weights to go on from; as they are for a peer that gave nothing, as
-            a pair's op says nothing to others.
+            (num_values,) the weights to go on from; none moved for a peer that gave nothing, as a
+            pair's op says nothing to others.
 
         Raises:
             ValueError: shapes or ranges do not fit; nothing changed.
-        """
-        self._check(weights_now, "weights_now")
-        if self._begun is not None:
-            check_vector(mean, "the partner's half", self._begun[1].numel(), self._dtype)
-        now = copied(weights_now)
-        moved = self.land(mean, included, now, decoded_own, op=op)
-        return now if isinstance(moved, Moved) else copied(moved)
-
-    def land(
-        self,
-        mean: Values,
-        included: Sequence[tuple[int, int, bool]],
-        weights_now: Values | None,
-        decoded_own: DecodeOwn | None = None,
-        *,
-        op: int = 1,
-        own_share: float | None = None,
-    ) -> Tensor | Moved:
-        """Do what `apply` does, in place; see `StepsInPlace`.
-
-        Raises:
-            ValueError: as `apply`; nothing changed.
         """
         check_lengths(self._num_values, weights_now=weights_now)
         if self._begun is None:

@@ -20,7 +20,7 @@ from swarmtrain_optimizers.error_feedback import (
     check_decoded,
 )
 from swarmtrain_optimizers.outer import OuterTransform
-from swarmtrain_optimizers.strategies.anchored import Giving, carried, is_same, within
+from swarmtrain_optimizers.strategies.anchored import Giving, InPlace, carried, is_same, within
 from swarmtrain_optimizers.strategies.base import Values
 from swarmtrain_optimizers.strategies.checks import check_lengths, is_finite
 from swarmtrain_optimizers.vectors import copied, fresh, pieces, taken
@@ -76,7 +76,7 @@ class _Difference:
         return delta if self._feedback is None else self._feedback.corrected(delta, places)
 
 
-class Synchronous(Giving):
+class Synchronous(Giving, InPlace):
     """Inner steps, an op that is waited for, an outer step; with optional error feedback.
 
     Args:
@@ -167,28 +167,6 @@ class Synchronous(Giving):
         self._pending = _Difference(self._anchor, weights.detach(), self._feedback)
         return self._pending
 
-    def apply(
-        self,
-        mean: Tensor,
-        included: Sequence[tuple[int, int, bool]],
-        weights_now: Tensor,
-        decoded_own: DecodeOwn | None = None,
-        *,
-        op: int = 1,
-        own_share: float | None = None,
-    ) -> Tensor:
-        """Outer step, then error feedback and weights by rules 9 and 10; see `Strategy.apply`.
-
-        Without a step since `pseudo_gradient`, included weights are exactly the new anchor.
-
-        Raises:
-            ValueError: shapes or ranges do not fit, or error feedback has nothing to settle
-                with; nothing changed.
-        """
-        self._check(mean, "mean")
-        self._check(weights_now, "weights_now")
-        return copied(self.land(mean, included, copied(weights_now), decoded_own, op=op))
-
     def land(
         self,
         mean: Values,
@@ -199,10 +177,13 @@ class Synchronous(Giving):
         op: int = 1,
         own_share: float | None = None,
     ) -> Tensor:
-        """Do what `apply` does, in place; see `StepsInPlace`.
+        """Outer step, then error feedback and weights by rules 9 and 10; see `StepsInPlace`.
+
+        Without a step since `difference`, included weights are exactly the new anchor.
 
         Raises:
-            ValueError: as `apply`; nothing changed.
+            ValueError: shapes or ranges do not fit, or error feedback has nothing to settle
+                with; nothing changed.
         """
         check_lengths(self._num_values, mean=mean, weights_now=weights_now)
         outer, pending = self._outer_of(op), self._pending

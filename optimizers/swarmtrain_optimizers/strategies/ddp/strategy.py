@@ -23,6 +23,7 @@ from swarmtrain_optimizers.error_feedback import DecodeOwn, check_cover
 from swarmtrain_optimizers.outer import OuterTransform, State, nesterov, outer_step
 from swarmtrain_optimizers.strategies.anchored import Anchored
 from swarmtrain_optimizers.strategies.base import SwarmFacts
+from swarmtrain_optimizers.vectors import fresh
 
 _PIECE_VALUES = 262_144
 """Values whose decay is worked out at once: the temporary stays in a cache."""
@@ -167,7 +168,6 @@ class DDP(Anchored):
         if self._gives:
             check_cover(included, self._num_values)
         self._step(mean, op)
-        self._swap()
         self._gives = False
         return self._anchor.clone()
 
@@ -182,7 +182,9 @@ class DDP(Anchored):
         lr = self._schedule(self._samples if self._by_samples else op - 1)
         transform = self._optimizer.transform(op, lr)
         kept = 1 - lr * self._optimizer.weight_decay
-        self._make_spares()
+        # Into new buffers: they take the old ones' place when nothing can fail any more.
+        anchor = fresh(self._num_values, self._dtype)
+        state = tuple(fresh(self._num_values, self._dtype) for _ in self._state)
         for start in range(0, self._num_values, _PIECE_VALUES):
             piece = slice(start, start + _PIECE_VALUES)
             outer_step(
@@ -190,9 +192,10 @@ class DDP(Anchored):
                 mean[piece],
                 torch.mul(self._anchor[piece], kept),
                 tuple(tensor[piece] for tensor in self._state),
-                self._spare_anchor[piece],
-                tuple(tensor[piece] for tensor in self._spare_state),
+                anchor[piece],
+                tuple(tensor[piece] for tensor in state),
             )
+        self._anchor, self._state = anchor, state
 
 
 def _power(base: float, exponent: int) -> float:

@@ -23,13 +23,13 @@ from torch import Tensor
 
 from swarmtrain_optimizers.error_feedback import DecodeOwn, check_cover, check_decoded
 from swarmtrain_optimizers.outer import OuterTransform, nesterov
-from swarmtrain_optimizers.strategies.anchored import Giving, carried, within
+from swarmtrain_optimizers.strategies.anchored import Giving, InPlace, carried, within
 from swarmtrain_optimizers.strategies.base import Exchange, Moved, OpKind, Values
 from swarmtrain_optimizers.strategies.checks import check_lengths, is_finite
 from swarmtrain_optimizers.vectors import copied, fresh, pieces, zeros
 
 
-class Delayed(Giving):
+class Delayed(Giving, InPlace):
     """With phi the anchor, theta the weights, m the outer momentum buffer, zero in op 0, eta its
     learning rate and mu its decay, at the end of round t:
     m <- mu m + d(t-1); phi' = phi - eta (mu m + d(t-1)), with the new m; Delta(t) = phi - theta is
@@ -110,29 +110,6 @@ class Delayed(Giving):
         """The weights of the next round: the anchor with the last op's result in it; only read."""
         return self._base
 
-    def apply(
-        self,
-        mean: Tensor,
-        included: Sequence[tuple[int, int, bool]],
-        weights_now: Tensor,
-        decoded_own: DecodeOwn | None = None,
-        *,
-        op: int = 1,
-        own_share: float | None = None,
-    ) -> Tensor:
-        """Outer step; see `Strategy.apply`. The weights follow at the next contribution.
-
-        A peer that gave nothing moves along with the anchor at once.
-
-        Raises:
-            ValueError: shapes or ranges do not fit, or error feedback has nothing to settle
-                with; nothing changed.
-        """
-        self._check(mean, "mean")
-        self._check(weights_now, "weights_now")
-        moved = self.land(mean, included, weights_now, decoded_own, op=op, own_share=own_share)
-        return moved.put_in(copied(weights_now))
-
     def land(
         self,
         mean: Values,
@@ -143,10 +120,13 @@ class Delayed(Giving):
         op: int = 1,
         own_share: float | None = None,
     ) -> Moved:
-        """Do what `apply` does, in place; see `StepsInPlace`.
+        """Outer step; see `StepsInPlace`. The weights follow at the next contribution.
+
+        A peer that gave nothing moves along with the anchor at once.
 
         Raises:
-            ValueError: as `apply`; nothing changed.
+            ValueError: shapes or ranges do not fit, or error feedback has nothing to settle
+                with; nothing changed.
         """
         check_lengths(self._num_values, mean=mean, weights_now=weights_now)
         outer = self._outer_for(mean, op)

@@ -19,6 +19,7 @@ import torch
 from torch import Tensor
 
 from swarmtrain_optimizers.error_feedback import DecodeOwn
+from swarmtrain_optimizers.strategies.anchored import InPlace
 from swarmtrain_optimizers.strategies.base import Exchange, Moved, OpKind, Values
 from swarmtrain_optimizers.strategies.checks import check_arrays, check_lengths, check_vector
 from swarmtrain_optimizers.strategies.diloco.strategy import DiLoCo
@@ -26,7 +27,7 @@ from swarmtrain_optimizers.strategies.fragments import Ranges, check_fragments
 from swarmtrain_optimizers.vectors import copied, fresh, pieces, taken
 
 
-class Streaming:
+class Streaming(InPlace):
     """With phi_p the anchor of fragment p, theta_p the peer's weights there, m_p the fragment's
     outer momentum buffer, zero in op 0, mu its decay and eta the outer learning rate: Delta_p =
     phi_p - theta_p; tau steps later d = weighted mean of the included Delta_p; m_p <- mu m_p + d;
@@ -214,27 +215,6 @@ class Streaming:
         """None: an op under way changes no weights."""
         return None
 
-    def apply(
-        self,
-        mean: Tensor,
-        included: Sequence[tuple[int, int, bool]],
-        weights_now: Tensor,
-        decoded_own: DecodeOwn | None = None,
-        *,
-        op: int = 1,
-        own_share: float | None = None,
-    ) -> Tensor:
-        """Outer step of the op's fragment, then its weights mixed; see `Strategy.apply`. Ops end
-        in their order.
-
-        Raises:
-            RuntimeError: we contributed another fragment before this op's; nothing changed.
-            ValueError: shapes or ranges do not fit; nothing changed.
-        """
-        self._check(weights_now, "weights_now")
-        moved = self.land(mean, included, weights_now.detach(), decoded_own, op=op)
-        return moved.put_in(copied(weights_now))
-
     def land(
         self,
         mean: Values,
@@ -245,11 +225,12 @@ class Streaming:
         op: int = 1,
         own_share: float | None = None,
     ) -> Moved:
-        """Do what `apply` does, in place; see `StepsInPlace`.
+        """Outer step of the op's fragment, then its weights mixed; see `StepsInPlace`. Ops end in
+        their order.
 
         Raises:
-            RuntimeError: as `apply`.
-            ValueError: as `apply`.
+            RuntimeError: we contributed another fragment before this op's; nothing changed.
+            ValueError: shapes or ranges do not fit; nothing changed.
         """
         index = self._fragment(op)
         if self._under_way and self._under_way[0] != index:
