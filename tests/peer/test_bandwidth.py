@@ -5,7 +5,7 @@ Limits on the link change while it is used.
 
 import asyncio
 import itertools
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
@@ -34,6 +34,7 @@ class StandIn:
         self.width = 1
         self.acked = 0
         self.warmed: list[bytes] = []
+        self.redialled: Callable[[bytes], None]
 
     def warm(self, peers: Iterable[bytes]) -> None:
         self.warmed += peers
@@ -57,6 +58,11 @@ class StandIn:
     def allow(self, address: Address) -> None:
         """As the real one, which begins with one connection."""
         self.width = 1
+
+    def redial(self) -> None:
+        """Likewise; the real one says so."""
+        self.width = 1
+        self.redialled(PEER)
 
 
 def test_flows_are_opened_between_exchanges_and_a_new_address_begins_with_one(tmp_path):
@@ -84,6 +90,12 @@ def test_flows_are_opened_between_exchanges_and_a_new_address_begins_with_one(tm
             assert link.width == 2 * plan_id
         bandwidth.allow(Address(PEER, b"", "198.51.100.7", 1))
         assert link.width == 1
+        for plan_id in (3, 4):  # once more, as a meeting has it dialled elsewhere
+            for _ in range(10):
+                look(plan_id)
+            look(None)
+            assert link.width == 2
+            link.redial()
         bandwidth.close()
 
     asyncio.run(scenario())

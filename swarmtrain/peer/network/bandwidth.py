@@ -67,6 +67,7 @@ class Bandwidth:
         self._read_s = self._heard_s = -math.inf
         self._plan_ids: frozenset[int] = frozenset()
         self._widths = ParallelFlows()
+        link.redialled = self._begins_with_one
 
     @property
     def stats(self) -> LinkStats:
@@ -75,8 +76,7 @@ class Bandwidth:
 
     def allow(self, address: Address) -> None:
         """Do what the real link does."""
-        self._widths.forget(address.peer_id)
-        self._outbox.widths.pop(address.peer_id, None)
+        self._begins_with_one(address.peer_id)
         self._link.allow(address)
 
     def warm(self, peers: Iterable[PeerId]) -> None:
@@ -86,9 +86,13 @@ class Bandwidth:
     def revoke(self, peer: PeerId) -> None:
         """Do what the real link does."""
         self._outbox.forget(peer)
+        self._begins_with_one(peer)
+        self._link.revoke(peer)
+
+    def _begins_with_one(self, peer: PeerId) -> None:
+        """Know of one flow to a peer, as the real link has no more to a new address."""
         self._widths.forget(peer)
         self._outbox.widths.pop(peer, None)
-        self._link.revoke(peer)
 
     def send(self, peer: PeerId, frame: Frame) -> bool:
         """Send as the real link does, but bulk may wait here."""

@@ -145,7 +145,10 @@ def test_what_is_known_of_the_way_outlives_its_connections(
             told = Address(ben.id, ben.address.curve_key, "127.0.0.1", silent.getsockname()[1])
             link = link_of(ada)
             link.allow(told)
+            told_of: list[bytes] = []
+            link.redialled = told_of.append
             link.redial(ben.id, "127.0.0.1", ben.address.port)
+            assert told_of == [ben.id], "who counts flows begins with one again, too"
             await reach(world, ada, ben)
             link.widen(ben.id, 3)
             for _ in range(2):

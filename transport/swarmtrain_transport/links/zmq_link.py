@@ -88,6 +88,7 @@ class ZmqLink:
         self._proxy = Proxy(ground.loop, public, local, hold, self._greeted, self._refused_preamble)
         self.greet: Callable[[Preamble, sockets.socket], bool] = lambda preamble, far: False
         self.closed: Callable[[PeerId], None] = lambda peer: None
+        self.redialled: Callable[[PeerId], None] = lambda peer: None
         self._zap = Reader(ground.loop, ground.zap, self._on_zap)
         self._receiver = Reader(ground.loop, receiver, self._on_message, gate)
 
@@ -200,10 +201,12 @@ class ZmqLink:
 
     def redial(self, peer: PeerId, host: str = "", port: int = 0) -> None:
         """Dial a peer at another of its addresses, now and from now on, if it is known; without one
-        at that which it was allowed with, and not before it is needed."""
+        at that which it was allowed with, and not before it is needed. `redialled` hears of it, as
+        there is one connection again."""
         if (bundle := self._routes.get(peer)) is not None:
             told = bundle.address
             bundle.redial(host or told.host, port or told.port)
+            self.redialled(peer)
             if host:
                 self.warm((peer,))
 
