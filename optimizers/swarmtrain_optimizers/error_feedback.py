@@ -57,17 +57,10 @@ class ErrorFeedback:
         self.residual = torch.zeros(num_values, dtype=dtype)  # (num_values,) e
         self._beta = beta
 
-    def corrected(self, delta: Tensor, places: slice = slice(None)) -> Tensor:
-        """a = beta e + Delta at these places, a new tensor: what must be encoded."""
-        if self._beta == 1:
-            return torch.add(self.residual[places], delta)
-        return torch.mul(self.residual[places], self._beta).add_(delta)
-
-    def corrected_(self, delta: Tensor) -> Tensor:
-        """Return the same of a whole vector, made in its place."""
-        if self._beta == 1:
-            return torch.add(self.residual, delta, out=delta)
-        return delta.add_(torch.mul(self.residual, self._beta))
+    def correct_(self, delta: Tensor, places: slice = slice(None)) -> Tensor:
+        """a = beta e + Delta at these places, made where Delta is: what must be encoded."""
+        residual = self.residual[places]
+        return delta.add_(residual if self._beta == 1 else torch.mul(residual, self._beta))
 
     def settled(
         self,

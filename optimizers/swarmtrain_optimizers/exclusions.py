@@ -6,7 +6,7 @@ rule 9): it was made against an anchor three rounds old, and a peer that is neve
 drift away unseen.
 """
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 
 EXCLUSIONS_MAX = 3
 """The third exclusion in a row drops the pending work."""
@@ -37,16 +37,16 @@ class Exclusions:
         """Count one op; the ranges that reached the bound are returned and start again at 0.
 
         Args:
-            outcomes: (start, stop, included) in order, covering the vector.
+            outcomes: (start, stop, included) in order; where there is none all stays as it is.
         """
         counts: list[tuple[int, int, int]] = []
         dropped: list[tuple[int, int]] = []
-        for start, stop, included in outcomes:
+        for start, stop, included in _with_gaps(outcomes, self._num_values):
             for old_start, old_stop, old_count in self._counts:
                 low, high = max(start, old_start), min(stop, old_stop)
                 if low >= high:
                     continue
-                count = 0 if included else old_count + 1
+                count = old_count if included is None else 0 if included else old_count + 1
                 if count >= EXCLUSIONS_MAX:
                     dropped.append((low, high))
                     count = 0
@@ -56,3 +56,15 @@ class Exclusions:
                     counts.append((low, high, count))
         self._counts = counts
         return tuple(dropped)
+
+
+def _with_gaps(
+    outcomes: Sequence[tuple[int, int, bool]], num_values: int
+) -> Iterator[tuple[int, int, bool | None]]:
+    """Yield these outcomes, and None for the values between them."""
+    position = 0
+    for start, stop, included in outcomes:
+        yield position, start, None
+        yield start, stop, included
+        position = stop
+    yield position, num_values, None

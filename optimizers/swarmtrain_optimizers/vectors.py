@@ -44,6 +44,26 @@ def pieces(num_values: int) -> Iterator[slice]:
         yield slice(start, min(start + PIECE_VALUES, num_values))
 
 
+def lying(
+    ranges: Sequence[tuple[int, int]], first: int, stop: int
+) -> Iterator[tuple[slice, slice]]:
+    """Values [first, stop) of the (start, stop) parts of a vector one after the other: their places
+    in that row, and in the vector."""
+    position = 0
+    for low, high in ranges:
+        begin, end = max(first - position, 0), min(stop - position, high - low)
+        if begin < end:
+            yield slice(position + begin, position + end), slice(low + begin, low + end)
+        position += high - low
+
+
+def parts_of(ranges: Sequence[tuple[int, int]]) -> Iterator[tuple[slice, slice]]:
+    """All of these parts as `lying` does, and never across a multiple of `PIECE_VALUES` in the row:
+    what is decoded in such chunks is decoded once."""
+    for piece in pieces(sum(stop - start for start, stop in ranges)):
+        yield from lying(ranges, piece.start, piece.stop)
+
+
 def copied(vector: Tensor) -> Tensor:
     """A copy of (num_values,)."""
     return fresh(vector.numel(), vector.dtype).copy_(vector.detach())
@@ -54,10 +74,6 @@ def taken(
 ) -> Tensor:
     """The (start, stop) parts of a vector one after the other, a new tensor."""
     found = fresh(sum(stop - start for start, stop in ranges), dtype)
-    position = 0
-    for start, stop in ranges:
-        for piece in pieces(stop - start):
-            there = values[start + piece.start : start + piece.stop]
-            found[position + piece.start : position + piece.stop] = there
-        position += stop - start
+    for part, place in parts_of(ranges):
+        found[part] = values[place]
     return found

@@ -115,7 +115,7 @@ def tracking_error(name: str, block: int, beta: float | None) -> float:
     wanted, sent = (torch.zeros(num_values, dtype=torch.float64) for _ in range(2))
     for _ in range(50):
         delta = mean + torch.from_numpy(rng.standard_normal(num_values)).float()
-        corrected = delta if beta is None else feedback.corrected(delta)
+        corrected = delta if beta is None else feedback.correct_(delta.clone())
         decoded = codec.decode(codec.encode(corrected, window), num_values, window)
         if beta is not None:
             outcomes = [(0, num_values, True)]

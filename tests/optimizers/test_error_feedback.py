@@ -21,7 +21,7 @@ def test_sent_plus_residual_equals_what_was_to_be_sent_over_any_outcomes(name: s
     total, sent = torch.zeros(64, dtype=torch.float64), torch.zeros(64, dtype=torch.float64)
     for op in range(60):
         delta = torch.randn(64, generator=generator) * 2.0 ** (op % 7 - 12)
-        corrected = feedback.corrected(delta)
+        corrected = feedback.correct_(delta.clone())
         payload = codec.encode(corrected, WINDOW)
         decoded = codec.decode(payload, 64, WINDOW)
         if op % 5 == 4:  # SKIP: nothing is settled, the difference is made anew
@@ -81,3 +81,13 @@ def test_resetting_forgets_all_exclusions() -> None:
     exclusions.record([(0, 4, False)])
     exclusions.reset()
     assert exclusions.record([(0, 4, False)]) == ()
+
+
+def test_values_that_no_outcome_is_about_keep_their_count() -> None:
+    exclusions = Exclusions(12)
+    everything, middle = [(0, 12, False)], [(2, 4, False), (6, 7, True)]
+    assert exclusions.record(everything) == () and exclusions.record(middle) == ()
+    assert exclusions.longest == 2
+    assert exclusions.record([(0, 3, False)]) == ((2, 3),)
+    assert exclusions.record([(0, 12, False)]) == ((0, 2), (3, 4))
+    assert exclusions.record([]) == () and exclusions.longest == 2

@@ -4,7 +4,7 @@ import pytest
 import torch
 
 from swarmtrain_optimizers import vectors
-from swarmtrain_optimizers.vectors import copied, fresh, pieces, taken, zeros
+from swarmtrain_optimizers.vectors import copied, fresh, lying, parts_of, pieces, taken, zeros
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
@@ -28,6 +28,19 @@ def test_parts_are_taken_in_their_order_however_long_they_are(monkeypatch):
     monkeypatch.setattr(vectors, "PIECE_VALUES", 3)
     assert list(pieces(7)) == [slice(0, 3), slice(3, 6), slice(6, 7)] and not list(pieces(0))
     assert taken(torch.arange(12.0), [(1, 6), (8, 8), (9, 11)]).tolist() == [1, 2, 3, 4, 5, 9, 10]
+
+
+def test_values_of_ranges_are_found_and_chunks_of_them_are_not_crossed(monkeypatch):
+    monkeypatch.setattr(vectors, "PIECE_VALUES", 4)
+    ranges = [(1, 4), (8, 8), (10, 16)]
+    assert list(lying(ranges, 2, 5)) == [(slice(2, 3), slice(3, 4)), (slice(3, 5), slice(10, 12))]
+    assert [part for part, _ in parts_of(ranges)] == [
+        slice(0, 3),
+        slice(3, 4),
+        slice(4, 8),
+        slice(8, 9),
+    ]
+    assert [place.start for _, place in parts_of(ranges)] == [1, 10, 11, 15]
 
 
 def test_zeros_are_zeros():

@@ -15,7 +15,8 @@ from swarmtrain_optimizers.exclusions import Exclusions
 from swarmtrain_optimizers.outer import OuterTransform, outer_step
 from swarmtrain_optimizers.strategies.base import Exchange, Moved, OpKind, Values
 from swarmtrain_optimizers.strategies.checks import check_arrays, check_vector, is_finite
-from swarmtrain_optimizers.vectors import copied, pieces, zeros
+from swarmtrain_optimizers.strategies.fragments import Ranges
+from swarmtrain_optimizers.vectors import copied, parts_of, zeros
 
 
 class InPlace(ABC):
@@ -171,9 +172,10 @@ class Anchored:
         """The outer optimizer as it is for this op; the state is the same for all of them."""
         return self._outer
 
-    def _step_in_place(self, outer: OuterTransform, mean: Values, piece: slice) -> None:
+    def _step_in_place(self, outer: OuterTransform, mean: Tensor, piece: slice) -> None:
+        """Make the outer step of a piece with the mean there."""
         anchor, state = self._anchor[piece], tuple(array[piece] for array in self._state)
-        outer_step(outer, mean[piece], anchor, state, anchor, state)
+        outer_step(outer, mean, anchor, state, anchor, state)
 
     def _check(self, tensor: Tensor, name: str) -> None:
         check_vector(tensor, name, self._num_values, self._dtype)
@@ -220,9 +222,9 @@ def carried(now: Tensor, old: Tensor, new: Tensor) -> Tensor:
     return torch.where(now == old, new, now + (new - old))
 
 
-def is_same(one: Values, other: Tensor) -> bool:
-    """Return True if all values are equal; NaN is not."""
-    return all(torch.equal(one[piece], other[piece]) for piece in pieces(other.numel()))
+def is_same(whole: Values, parts: Tensor, ranges: Ranges) -> bool:
+    """Return True if all values of these ranges are the given ones; NaN is not."""
+    return all(torch.equal(whole[place], parts[part]) for part, place in parts_of(ranges))
 
 
 def within(ranges: Sequence[tuple[int, int]], piece: slice) -> Iterator[tuple[int, int]]:

@@ -211,14 +211,6 @@ class StepsInPlace(Protocol):
         """
 
 
-@runtime_checkable
-class LiesInPieces(Protocol):
-    """A strategy whose `state_arrays` are joined from pieces when they are asked for."""
-
-    def state_pieces(self) -> list[tuple[str, list[Tensor]]]:
-        """Name and pieces of each of these arrays, in order, live buffers; never write to them."""
-
-
 @dataclass(frozen=True, slots=True)
 class SwarmFacts:
     """Common knowledge of an op that ends, beside its result.

@@ -141,7 +141,7 @@ class Paired(Anchored, InPlace):
         snapshot, half = self._begun
         check_lengths(half.numel(), mean=mean)
         check_cover(included, half.numel())
-        if weights_now is not None and is_same(weights_now, snapshot):
+        if weights_now is not None and is_same(weights_now, snapshot, ((0, self._num_values),)):
             weights_now = None
         both = [(start, stop) for start, stop, here in included if here]
         self._merge(half, Halves(mean, both, decoded_own))

@@ -34,7 +34,6 @@ from swarmtrain.peer.training.state_image import (
     arrays_of,
     forget_own,
     image_of,
-    put_anchor,
 )
 from swarmtrain_optimizers.exclusions import EXCLUSIONS_MAX
 from swarmtrain_optimizers.strategies.base import (
@@ -543,7 +542,6 @@ class Driver:
         if self._confine is not None:
             weights, anchor = self._all_of(weights), self._anchor()
             self._confine(anchor, result.turns)
-            put_anchor(self._strategy, anchor)
             if weights.data_ptr() != anchor.data_ptr():
                 self._confine(weights, result.turns)
         if isinstance(weights, Moved) and isinstance(self._weights, WritesInParts):

@@ -4,14 +4,14 @@ The state is the strategy's arrays without padding, one after the other, float32
 the ledger attests.
 """
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 
 import numpy as np
 import torch
 from torch import Tensor
 
-from swarmtrain_optimizers.strategies.base import LiesInPieces, StepsInPlace, Strategy
+from swarmtrain_optimizers.strategies.base import StepsInPlace, Strategy
 from swarmtrain_transport import limits
 from swarmtrain_transport.actions import LoadState
 from swarmtrain_transport.blocks.manifest import (
@@ -59,9 +59,9 @@ def image_of(
         before: manifest of the state before a strategy's step with this op, which has changed
             values of its exchange alone; None to hash all. Bytes that others get are hashed anyway.
     """
-    arrays = _arrays(strategy)
+    arrays = strategy.state_arrays()
     specs = tuple(ArraySpec(name, num_values) for name, _ in arrays)
-    parts = [part for _, pieces in arrays for part in _bytes_of(pieces, num_values)]
+    parts = [_bytes_of(array, num_values) for _, array in arrays] if num_values else []
     if not copy:
         changed = strategy.exchange(op).ranges
         return StateImage(op, manifest_of(layout, specs, parts, before, changed), None)
@@ -73,17 +73,8 @@ def image_of(
 
 
 def anchor_of(strategy: Strategy) -> Tensor:
-    """(padded,) the anchor; a live buffer, or where it lies in pieces a new tensor."""
-    pieces = dict(_arrays(strategy))["anchor"]
-    return pieces[0] if len(pieces) == 1 else torch.cat(pieces)
-
-
-def put_anchor(strategy: Strategy, anchor: Tensor) -> None:
-    """Write it back, if `anchor_of` made a new tensor of it."""
-    position = 0
-    for piece in dict(_arrays(strategy))["anchor"]:
-        piece.copy_(anchor[position : position + piece.numel()])
-        position += piece.numel()
+    """(padded,) the anchor, a live buffer."""
+    return dict(strategy.state_arrays())["anchor"]
 
 
 def forget_own(strategy: Strategy) -> None:
@@ -94,19 +85,9 @@ def forget_own(strategy: Strategy) -> None:
     strategy.load_state(arrays)
 
 
-def _arrays(strategy: Strategy) -> list[tuple[str, list[Tensor]]]:
-    """Live buffers of the shared state's arrays."""
-    if isinstance(strategy, LiesInPieces):
-        return strategy.state_pieces()
-    return [(name, [array]) for name, array in strategy.state_arrays()]
-
-
-def _bytes_of(pieces: Sequence[Tensor], num_values: int) -> Iterator[memoryview]:
-    """Yield the first values of an array that lies in pieces."""
-    for piece in pieces:
-        if num_values > 0:  # a view of nothing cannot be cast
-            yield piece[:num_values].numpy().astype("<f4", copy=False).data.cast("B")
-        num_values -= piece.numel()
+def _bytes_of(array: Tensor, num_values: int) -> memoryview:
+    """The first values of an array."""
+    return array[:num_values].numpy().astype("<f4", copy=False).data.cast("B")
 
 
 def arrays_of(

@@ -152,7 +152,7 @@ class Asynchronous(Delayed):
     def _carry(self, mean: Values, outer: OuterTransform, weights_now: Values | None) -> Moved:
         """The anchor goes on alone."""
         for piece in pieces(self._num_values):
-            self._step_in_place(outer, mean, piece)
+            self._step_in_place(outer, mean[piece], piece)
         return Moved((), self._held)
 
     def _due_to_drop(

@@ -123,7 +123,7 @@ class DecoupledMomentum(DDP):
             ValueError: the gradient is not (num_values,).
         """
         gradient = super().pseudo_gradient(weights, op)
-        self._pending = self._momentum.corrected(self._cosines.waves(gradient))
+        self._pending = self._momentum.correct_(self._cosines.waves(gradient))
         return self._pending
 
     def apply(

@@ -145,7 +145,7 @@ class Delayed(Giving, InPlace):
                 for start, stop in within(given, piece):
                     sent = decoded_own(piece.start + start, piece.start + stop)
                     self._held[piece][start:stop].sub_(sent)
-            self._step_in_place(outer, mean, piece)
+            self._step_in_place(outer, mean[piece], piece)
         self._dropped = self._due_to_drop(included)
         for start, stop in self._dropped:
             self._held[start:stop] = 0
@@ -201,7 +201,7 @@ class Delayed(Giving, InPlace):
         weights = fresh(self._num_values, self._dtype)
         for piece in pieces(self._num_values):
             old, now, base = self._anchor[piece].clone(), weights_now[piece], self._base[piece]
-            self._step_in_place(outer, mean, piece)
+            self._step_in_place(outer, mean[piece], piece)
             weights[piece] = carried(now.detach(), old, self._anchor[piece])
             self._base[piece] = carried(base, old, self._anchor[piece])
         return Moved(((0, self._num_values),), weights)

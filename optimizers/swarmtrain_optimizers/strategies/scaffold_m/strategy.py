@@ -34,7 +34,7 @@ from torch import Tensor
 from swarmtrain_optimizers.error_feedback import DecodeOwn
 from swarmtrain_optimizers.outer import OuterTransform
 from swarmtrain_optimizers.strategies.anchored import within
-from swarmtrain_optimizers.strategies.base import Values
+from swarmtrain_optimizers.strategies.base import Moved, Values
 from swarmtrain_optimizers.strategies.fedavg_m.strategy import FedAvgM
 
 
@@ -90,22 +90,21 @@ class ScaffoldM(FedAvgM):
         *,
         op: int = 1,
         own_share: float | None = None,
-    ) -> Tensor:
-        """See `Synchronous.land`.
+    ) -> Tensor | Moved:
+        """See `Rebasing.land`.
 
         Raises:
             ValueError: as there; nothing changed.
         """
-        is_given = self._pending is not None
+        is_given = bool(self._pending)
         self._here = [(start, stop) for start, stop, is_in in included if is_in and is_given]
         return super().land(mean, included, weights_now, decoded_own, op=op, own_share=own_share)
 
-    def _step_in_place(self, outer: OuterTransform, mean: Values, piece: slice) -> None:
+    def _step_in_place(self, outer: OuterTransform, mean: Tensor, piece: slice) -> None:
         """Learn the piece's correction, of the anchor as it still is, and make the outer step."""
         if self._here:
-            assert self._pending is not None
-            lacks = mean[piece] * (self._own_rounds / self._rounds)
-            lacks.sub_(self._pending.plain(piece)).mul_(1.0 / self._rounds)
+            lacks = mean * (self._own_rounds / self._rounds)
+            lacks.sub_(self._pending[0].plain(piece, piece)).mul_(1.0 / self._rounds)
             for start, stop in within(self._here, piece):
                 self._correction[piece][start:stop].add_(lacks[start:stop])
         super()._step_in_place(outer, mean, piece)

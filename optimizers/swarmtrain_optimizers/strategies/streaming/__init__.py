@@ -18,7 +18,7 @@ FACTS = StrategyFacts(
     },
     overlaps=True,
     state=("anchor", "momentum"),
-    peak_vectors=7.5,
+    peak_vectors=5.4,
     rates=Rates(0.004, 0.7, 0.9),
     swept="480ccc7",
     demo={
