@@ -7,6 +7,7 @@ shares the codec with them, the records, and the bounds of `limits`; no decision
 rule is not in protocol.md's list its name says so.
 """
 
+import reprlib
 from collections.abc import Iterator
 
 from swarmtrain.simulate.checks.decided import Decided
@@ -44,6 +45,10 @@ from swarmtrain_transport.wire.records import (
     Skip,
     Unban,
 )
+
+_SHORT = reprlib.Repr()
+"""A story names so many peers at most: of hundreds nobody reads more."""
+_SHORT.maxlist = _SHORT.maxdict = 40
 
 WAYS_LOOK_S = 1.0
 """Pause between two looks at who lacks a way to whom."""
@@ -421,11 +426,11 @@ class Invariants(GroupChecks):
             stuck.add(self.decided.group)
         for decided in self._all_decided:
             if decided.group not in stuck and (late := decided.late):
-                story = f"not everybody reaches the end; applied ops are {late}"
+                story = f"{len(late)} do not reach the end; applied ops are {_SHORT.repr(late)}"
                 decided.violated("L2", story)
         deaf = [peer.number for peer in survivors if not peer.is_finished]
         if deaf and not stuck:
-            self._violated("L2", f"peers {deaf} do not hear that the run is over")
+            self._violated("L2", f"peers {_SHORT.repr(deaf)} do not hear that the run is over")
         for peer in survivors:
             is_informed = peer.machine.ledger.head_index == len(self.decided.log) - 1
             if is_informed and peer.machine.view.banned != self._banned:

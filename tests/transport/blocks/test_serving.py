@@ -10,7 +10,7 @@ from swarmtrain_transport.blocks.state_download import tag_of
 from swarmtrain_transport.errors import RemoteFault
 from swarmtrain_transport.hashing import content_hash
 from swarmtrain_transport.wire.frames import Frame, FrameKind, Wanted
-from tests.transport.rig import LAYOUT, A, B
+from tests.transport.rig import LAYOUT, A, B, C
 
 PIECE = limits.STATE_PIECE_BYTES
 UPLINK = 10 * PIECE
@@ -213,7 +213,7 @@ def test_who_has_gone_gets_nothing_more() -> None:
 
 def test_a_snapshot_that_vanished_meanwhile_is_said_to_be_missing() -> None:
     serving, blobs, manifest, _ = pinned()
-    ask_all(serving, A, manifest)
+    ask_all(serving, A, manifest, 990.0)
     for op in (8, 12, 16, 20, 24):
         other, chunks = describe_state(LAYOUT, (ArraySpec("a", 2),), bytes([op]) * 8)
         blobs.pin_snapshot(op, other, chunks, 1000.0)
@@ -251,3 +251,15 @@ def test_states_that_a_rewind_cancels_take_no_place_of_those_that_come_then() ->
     for op in (4, 5, 6):
         assert pin(op) in blobs
     assert blobs.snapshot_ops == (5, 6)
+
+
+def test_who_was_given_nothing_and_does_not_ask_again_is_served_by_others_by_now() -> None:
+    serving, _, manifest, _ = pinned()
+    first, second = (Wanted(manifest.chunk_hashes[0], start, PIECE) for start in (0, PIECE))
+    for peer, wanted in [(A, first), (A, second), (B, first), (C, first)]:
+        assert serving.asked(peer, wanted.pack(), 7, 0.0) is None
+    given = [peer for peer, _ in serving.due(7, PIECE, in_op=False, now_s=0.0)]
+    assert serving.asked(C, first.pack(), 7, 45.0) is None
+    for now_s in (61.0, 65.0, 69.0, 73.0):
+        given += [peer for peer, _ in serving.due(7, PIECE, in_op=False, now_s=now_s)]
+    assert given == [A, C, A]

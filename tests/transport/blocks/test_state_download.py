@@ -124,6 +124,38 @@ def test_a_piece_of_a_donor_that_was_never_heard_is_asked_of_another_after_a_sec
     assert download.requests(2.0)[0].peer == third.peer
 
 
+def test_who_lacked_a_chunk_is_asked_again_when_another_does_not_answer() -> None:
+    """Of 512 that began together, one went round three overloaded donors for 600 s, although 500
+    others held the state meanwhile (`simulate --cells 8 --peers 512 --ops 2 --seed 4`)."""
+    download, busy = Download(list), [bytes([number]) * 32 for number in range(3)]
+    download.set_donors((C, *busy))
+    download.want(hash_of(SMALL), len(SMALL))
+    assert [ask.peer for ask in download.requests(0.0)] == [C]
+    download.missing(C, hash_of(SMALL), 0.0)
+    asked, now_s = list[bytes](), 0.0
+    while C not in asked and now_s < 20 * limits.EVICT_S:
+        now_s += 0.5
+        asked += [ask.peer for ask in download.requests(now_s)]
+    assert asked == [busy[0], C]
+
+
+def test_a_chunk_is_not_lost_while_one_who_was_asked_for_it_may_be_slow() -> None:
+    """Where one holds a state and hundreds want it, most wait in line for long: what came then
+    was dropped, as the state was given up meanwhile."""
+    download = Download(list)
+    download.set_donors((A, B))
+    download.want(hash_of(SMALL), len(SMALL))
+    (ask,), now_s = download.requests(0.0), 0.0
+    assert ask.peer == A
+    while now_s < limits.EVICT_S:
+        now_s += 0.5
+        for later in download.requests(now_s):
+            assert later.peer == B
+            download.missing(B, later.digest, now_s)
+    assert download.rounds == 0
+    assert give(download, ask, SMALL, now_s) == (hash_of(SMALL), SMALL)
+
+
 def test_who_is_known_to_be_alive_is_asked_for_the_first_piece() -> None:
     download = hasty()
     download.set_donors((A, B))

@@ -5,7 +5,9 @@ under way, pieces for joiners leave at a small share of the measured uplink; bet
 more than all of it, so that little is left in the sockets when the next op begins. Before anything
 was measured a piece is given once the one before has left: what a dozen joiners ask for at once may
 take a thin line a minute, and an op that begins meanwhile would wait behind it. Joiners take turns,
-piece by piece. Requests beyond a joiner's queue are dropped; it asks again.
+piece by piece. Requests beyond a joiner's queue are dropped; it asks again. So are those of one
+that was given nothing so far and has not asked again: hundreds may ask the first who holds a state,
+and their pieces would leave for minutes after they have it from others.
 """
 
 import math
@@ -21,6 +23,10 @@ from swarmtrain_transport.wire.frames import Frame, FrameKind, Wanted
 
 _EARLY_S = 0.02
 """A piece may leave so long before its time, or a late timer would cost rate."""
+
+_STALE_S = 2 * limits.EVICT_S
+"""A joiner that was given nothing yet and still lacks it has asked again by now: half a minute
+after it has given us up (`state_download`)."""
 
 _LOOK_SHARE = 1 / 8
 """Pause between two looks whether a piece has left, of the time that it has taken so far."""
@@ -41,6 +47,8 @@ class Serving:
         self.shelves = shelves
         self.queues: OrderedDict[PeerId, deque[Wanted]] = OrderedDict()
         self.owed_bytes = 0.0
+        self._asked_s: dict[PeerId, float] = {}  # the last GET of whoever was given nothing yet
+        self._given: set[PeerId] = set()
         self._rate = math.inf
         self._counted_s = 0.0
         self._last: tuple[PeerId, int, float] | None = None
@@ -62,6 +70,8 @@ class Serving:
         is_small = size <= limits.STATE_PIECE_BYTES or blobs.is_result(wanted.digest)
         if not wanted.length and is_small:
             return self._frame(wanted, run_tag)
+        if peer not in self._given:
+            self._asked_s[peer] = now_s
         queue = self.queues.setdefault(peer, deque())
         if len(queue) < limits.JOINER_QUEUE and wanted not in queue:
             queue.append(wanted)
@@ -91,6 +101,8 @@ class Serving:
         seen = 0.0 if uplink_bytes_per_s else self._seen_bytes_per_s
         self._pay(_rate_for_joiners(uplink_bytes_per_s, seen, in_op=in_op), now_s)
         frames: list[tuple[PeerId, Frame]] = []
+        if not waits:
+            self._drop_stale(now_s)
         while not waits and self.queues and self.owed_bytes <= self._rate * _EARLY_S:
             # Whoever has not taken its last piece yet does not get another: nobody's turn is kept
             # for one that takes nothing.
@@ -104,6 +116,8 @@ class Serving:
             self.queues.move_to_end(peer)
             if not queue:
                 del self.queues[peer]
+            self._asked_s.pop(peer, None)
+            self._given.add(peer)
             frame = self._frame(wanted, run_tag)
             frames.append((peer, frame))
             if self._rate < math.inf:
@@ -117,6 +131,8 @@ class Serving:
     def forget(self, peer: PeerId) -> None:
         """This peer is gone."""
         self.queues.pop(peer, None)
+        self._asked_s.pop(peer, None)
+        self._given.discard(peer)
 
     def wakeups(self) -> list[float]:
         """List when `due` has something to give, or to look again."""
@@ -128,6 +144,12 @@ class Serving:
         since_s = self._last[2] if self._last is not None else self._counted_s
         pause_s = max(limits.OUT_LOOK_S, (self._counted_s - since_s) * _LOOK_SHARE)
         return [max(paid_s, self._counted_s + pause_s)]
+
+    def _drop_stale(self, now_s: float) -> None:
+        """Let go of joiners that have turned to others."""
+        for peer in [one for one, at_s in self._asked_s.items() if now_s > at_s + _STALE_S]:
+            del self._asked_s[peer]
+            self.queues.pop(peer, None)
 
     def _waits(self, is_leaving: Callable[[PeerId], bool], now_s: float) -> bool:
         """Return True while the piece that was given last has not left, for a turn's time at most.

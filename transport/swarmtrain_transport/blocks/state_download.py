@@ -234,6 +234,9 @@ class Download:
             return []
         for peer, donor in self._donors.items():
             if donor.under_way and now_s >= donor.due_s():
+                for digest, _ in donor.under_way:
+                    # Who said long ago that it lacks the chunk may well have it now.
+                    self.chunks[digest].lacking.clear()
                 donor.silent_until_s = now_s + limits.EVICT_S
                 donor.window.restart()
                 self._take_back(peer)
@@ -380,15 +383,17 @@ class Download:
             chunk.todo.insert(0, key[1])
 
     def _count_rounds(self, now_s: float) -> None:
-        """A chunk that is lacking at everybody who answers is asked for again after a pause."""
+        """A chunk that is lacking at everybody who answers is asked for again after a pause. It is
+        not lost yet while somebody was asked for it who may be slow, or serve others first."""
         if not any(chunk.lacking for chunk in self.chunks.values()):
             return
         answering = {peer for peer, donor in self._donors.items() if now_s >= donor.silent_until_s}
-        for chunk in self.chunks.values():
+        for digest, chunk in self.chunks.items():
             if chunk.lacking and answering <= chunk.lacking:
+                keys = {(digest, number) for number in range(_num_pieces(chunk.num_bytes))}
                 chunk.lacking.clear()
                 chunk.not_before_s = now_s + limits.FETCH_RETRY_S
-                self.rounds += 1
+                self.rounds += not any(donor.given_up & keys for donor in self._donors.values())
 
 
 def tag_of(digest: bytes) -> int:
