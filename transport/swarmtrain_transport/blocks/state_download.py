@@ -30,6 +30,9 @@ _LATE_FACTOR = 2.0
 _NEVER_HEARD_S = 3 * limits.FETCH_TIMEOUT_S
 """Patience with a donor whose pace is not known: a piece at 300 kbit/s."""
 
+_HOPE_S = 2 * limits.EVICT_S
+"""Time for which a chunk that all others lack may come from one that did not answer soon."""
+
 _NEAR_ENOUGH = 2
 
 Key = tuple[bytes, int]
@@ -55,6 +58,7 @@ class _Chunk:
     lacking: set[PeerId] = field(default_factory=set)
     is_solo: bool = False
     not_before_s: float = 0.0
+    hoped_until_s: float = 0.0
 
     @property
     def is_begun(self) -> bool:
@@ -234,9 +238,10 @@ class Download:
             return []
         for peer, donor in self._donors.items():
             if donor.under_way and now_s >= donor.due_s():
-                for digest, _ in donor.under_way:
+                for chunk in (self.chunks[digest] for digest, _ in donor.under_way):
                     # Who said long ago that it lacks the chunk may well have it now.
-                    self.chunks[digest].lacking.clear()
+                    chunk.lacking.clear()
+                    chunk.hoped_until_s = chunk.hoped_until_s or now_s + _HOPE_S
                 donor.silent_until_s = now_s + limits.EVICT_S
                 donor.window.restart()
                 self._take_back(peer)
@@ -384,16 +389,15 @@ class Download:
 
     def _count_rounds(self, now_s: float) -> None:
         """A chunk that is lacking at everybody who answers is asked for again after a pause. It is
-        not lost yet while somebody was asked for it who may be slow, or serve others first."""
+        not lost yet while somebody who was asked for it may be slow, or serve others first."""
         if not any(chunk.lacking for chunk in self.chunks.values()):
             return
         answering = {peer for peer, donor in self._donors.items() if now_s >= donor.silent_until_s}
-        for digest, chunk in self.chunks.items():
+        for chunk in self.chunks.values():
             if chunk.lacking and answering <= chunk.lacking:
-                keys = {(digest, number) for number in range(_num_pieces(chunk.num_bytes))}
                 chunk.lacking.clear()
                 chunk.not_before_s = now_s + limits.FETCH_RETRY_S
-                self.rounds += not any(donor.given_up & keys for donor in self._donors.values())
+                self.rounds += now_s >= chunk.hoped_until_s
 
 
 def tag_of(digest: bytes) -> int:
