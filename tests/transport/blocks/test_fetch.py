@@ -56,6 +56,28 @@ def test_what_nobody_has_does_not_fill_the_windows_of_those_who_have_the_rest() 
     assert X in asked
 
 
+class Seen(bytes):
+    """A key that counts how often keys are looked at."""
+
+    count = 0
+
+    def __hash__(self) -> int:
+        Seen.count += 1
+        return super().__hash__()
+
+
+def test_of_hundreds_of_holders_few_are_looked_at_for_what_waits() -> None:
+    """In cells everybody may have a slice, and hundreds wait while the first holder is busy."""
+    holders, fetch = [Seen(bytes([n % 256, n // 256]) * 16) for n in range(512)], Fetcher(list)
+    wants = [content_hash(bytes([n % 256, n // 256])) for n in range(100)]
+    for digest in wants:
+        fetch.want(digest, holders, spread=False)
+    assert len(fetch.requests(0.0)) == W
+    Seen.count = 0
+    assert not fetch.requests(0.1) and fetch.wakeups()
+    assert Seen.count < 16 * len(wants)
+
+
 def test_a_silent_holder_is_passed_over_after_its_time() -> None:
     fetch = fetcher()
     fetch.want(X, [A, B], spread=False)

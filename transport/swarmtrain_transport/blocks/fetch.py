@@ -229,7 +229,9 @@ class Fetcher:
         def is_silent(peer: PeerId) -> bool:
             return now_s < holders[peer].silent_until_s
 
-        left = [peer for peer in sources if peer not in want.passed_over]
+        left: Sequence[PeerId] = sources
+        if want.passed_over:  # of hundreds; asked for each want after every event
+            left = [peer for peer in sources if peer not in want.passed_over]
         is_turn_of_silent = want.rounds % limits.LOST_ROUNDS == 0
         if not is_turn_of_silent and all(map(is_silent, left)) and not all(map(is_silent, sources)):
             left = []  # all that answer were passed over
