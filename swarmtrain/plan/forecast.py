@@ -17,7 +17,7 @@ from types import MappingProxyType
 import msgspec
 
 from swarmtrain.compare.plan import NETS, Net
-from swarmtrain.config.built_in import built_in_parameters, counted, num_values_of
+from swarmtrain.config.built_in import built_in_parameters, counted, is_tied, num_values_of
 from swarmtrain.config.caps import parse_size
 from swarmtrain.config.limits import first_problem
 from swarmtrain.config.pipeline import stage_strategy_problems
@@ -329,11 +329,17 @@ def _finer_cut(config: RunConfig, most: int) -> str:
     if (found := next(fits, None)) is None:
         return ""
     stages, size = found.pipeline.num_stages, found.pipeline.micro_batch
-    less = how = ""
+    first, how = list[str](), ""
     if pipeline.micro_batch != _cut_in(config, pipeline.stages).micro_batch:
-        less = "leave out pipeline.micro_batch and "
+        first.append("leave out pipeline.micro_batch")
     elif pipeline.num_stages > 1 and pipeline.micro_batch != size:
         how = f", with a micro_batch of {size}"
+    for key in ("accumulate", "activation_checkpointing"):
+        if getattr(config.inner, key) != getattr(inner, key):
+            first.append(f"leave out inner.{key}")
+    if is_tied(config.model):
+        first.append("set model.tied = false")
+    less = f"{', '.join(first)} and " if first else ""
     held = f"the largest takes {human_bytes(dearest(found))}, and it takes {stages} such peers"
     return f"{less}cut the model into {stages} stages (pipeline.stages{how}), of which {held}"
 
