@@ -11,7 +11,7 @@ from collections.abc import Callable, Sequence
 import torch
 from torch import Tensor
 
-from swarmtrain_optimizers.vectors import copied
+from swarmtrain_optimizers.vectors import copied, zeros
 
 DecodeOwn = Callable[[int, int], Tensor]
 """Values that the others decoded from our part, for values [start, stop): (stop - start,)."""
@@ -54,7 +54,7 @@ class ErrorFeedback:
     def __init__(
         self, num_values: int, *, beta: float = 1.0, dtype: torch.dtype = torch.float32
     ) -> None:
-        self.residual = torch.zeros(num_values, dtype=dtype)  # (num_values,) e
+        self.residual = zeros(num_values, dtype)  # (num_values,) e
         self._beta = beta
 
     def correct_(self, delta: Tensor, places: slice = slice(None)) -> Tensor:
@@ -89,4 +89,4 @@ class ErrorFeedback:
 
     def drop(self) -> None:
         """e = 0: after a download of state, or when a restored e may have been sent since."""
-        self.residual = torch.zeros_like(self.residual)
+        self.residual = zeros(self.residual.numel(), self.residual.dtype)

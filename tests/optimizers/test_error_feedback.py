@@ -1,6 +1,7 @@
 """Error feedback: what is kept back is neither lost nor sent twice; waiting ends after three
 exclusions."""
 
+import psutil
 import pytest
 import torch
 from window import PlanWindow
@@ -91,3 +92,15 @@ def test_values_that_no_outcome_is_about_keep_their_count() -> None:
     assert exclusions.record([(0, 3, False)]) == ((2, 3),)
     assert exclusions.record([(0, 12, False)]) == ((0, 2), (3, 4))
     assert exclusions.record([]) == () and exclusions.longest == 2
+
+def test_what_is_dropped_takes_no_memory() -> None:
+    """A state is loaded while all else that a peer holds is there: no second vector beside e."""
+    process, size = psutil.Process(), 1 << 24
+    before = process.memory_info().rss
+    feedback = ErrorFeedback(size)
+    assert process.memory_info().rss < before + size
+    feedback.residual.fill_(1.0)
+    full = process.memory_info().rss
+    feedback.drop()
+    assert not feedback.residual[:: size // 8].any()
+    assert process.memory_info().rss < full - 3 * size
