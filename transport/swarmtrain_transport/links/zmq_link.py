@@ -2,7 +2,7 @@
 
 One DEALER only receives, behind our own TCP proxy; one DEALER per allowed peer only sends. A peer
 is known by the CURVE key that its connection proved. Keys that are not allowed are turned away at
-the handshake. No file but this one and zmq_link_sockets knows zmq.
+the handshake. No file of a link but this one, zmq_sockets and zmq_turned knows zmq.
 
 Why it is so:
 - Sockets are drained by `loop.add_reader`, not by coroutines: no task can die unseen, and `close`
