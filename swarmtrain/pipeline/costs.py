@@ -19,6 +19,7 @@ from swarmtrain.config.stages import (
     stage_parameters,
 )
 from swarmtrain.console.units import human_bytes
+from swarmtrain_optimizers.strategies.facts import StrategyFacts
 from swarmtrain_transport import limits
 from swarmtrain_transport.pipeline.coordinator.assignment import StageNeed, memory_of
 from swarmtrain_transport.pipeline.wire.paths import Paths
@@ -26,10 +27,11 @@ from swarmtrain_transport.pipeline.wire.paths import Paths
 PROCESS_BYTES = 400_000_000
 """Memory of a peer with next to no model: Python, torch and network, measured (VmHWM, Linux)."""
 
-_TRAINED_BYTES = 16
-"""Bytes per parameter of weight, gradient and two moments of AdamW. Beside them a peer holds the
-strategy's `peak_vectors`: of diloco anchor and outer momentum, the weights of now, what was given
-and what came."""
+_TRAINED_BYTES = 8
+_MOMENTS_BYTES = 8
+"""Bytes per parameter of weight and gradient, and of two moments of AdamW, which a strategy that
+takes gradients has in its own state. Beside them a peer holds the strategy's `peak_vectors`: of
+diloco anchor and outer momentum, the weights of now, what was given and what came."""
 
 _FREED_BYTES = 12
 _FREED_VALUES = 15_000_000
@@ -101,7 +103,7 @@ def stage_needs(config: RunConfig) -> tuple[StageNeed, ...]:
                 # Rows of an embedding are copied, which is no operation and takes time as well.
                 flops=tokens * max(model.width, sum(costs[block].flops for block in blocks)),
                 share=paths.share(len(needs)),
-                kept_bytes=_kept_bytes(num_values_of(parameters), config.facts.peak_vectors),
+                kept_bytes=_kept_bytes(num_values_of(parameters), config.facts),
                 pass_bytes=4 * (values + 2 * passing * model.width),  # input and output beside
                 # Its input, which the gradient replaces, and the gradient of its output.
                 entry_bytes=PROCESS_BYTES + fixed + held * ((input_bytes or 8 * tokens) + hop),
@@ -111,9 +113,10 @@ def stage_needs(config: RunConfig) -> tuple[StageNeed, ...]:
     return tuple(needs)
 
 
-def _kept_bytes(num_values: int, peak_vectors: float) -> int:
+def _kept_bytes(num_values: int, facts: StrategyFacts) -> int:
     """Bytes of a stage while its peer holds most, but for those of a pass."""
-    kept = int((_TRAINED_BYTES + 4 * peak_vectors) * num_values)
+    trained = _TRAINED_BYTES + _MOMENTS_BYTES * (not facts.takes_gradients)
+    kept = int((trained + 4 * facts.peak_vectors) * num_values)
     return kept + _FREED_BYTES * min(num_values, _FREED_VALUES)
 
 

@@ -20,6 +20,7 @@ FACTS = StrategyFacts(
     },
     takes_gradients=True,
     state=("anchor", "first_moment", "second_moment"),
+    peak_vectors=9.7,  # state old and new, gradient, mean, weights before and after
     rates=Rates(0.008, 1.0, 0.0),
     swept="480ccc7",
     compared_in="none",

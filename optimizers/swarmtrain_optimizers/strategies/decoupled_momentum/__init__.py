@@ -38,5 +38,6 @@ FACTS = StrategyFacts(
     overlaps=True,
     feeds_back=True,
     state=("anchor",),
+    peak_vectors=9.5,  # as ddp; what its own momentum becomes, and waves of it
     rates=Rates(0.001, 1.0, 0.0),
 )
