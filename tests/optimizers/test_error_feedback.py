@@ -93,6 +93,7 @@ def test_values_that_no_outcome_is_about_keep_their_count() -> None:
     assert exclusions.record([(0, 12, False)]) == ((0, 2), (3, 4))
     assert exclusions.record([]) == () and exclusions.longest == 2
 
+
 def test_what_is_dropped_takes_no_memory() -> None:
     """A state is loaded while all else that a peer holds is there: no second vector beside e."""
     process, size = psutil.Process(), 1 << 24
