@@ -1,5 +1,7 @@
 """Drivers through pair ops that are made by hand, against the formulas written out in float64."""
 
+from collections.abc import Callable
+
 import pytest
 import torch
 from torch import Tensor
@@ -13,6 +15,7 @@ from swarmtrain_transport.arithmetic import Window
 from swarmtrain_transport.errors import RemoteFault
 from swarmtrain_transport.kinds import PAIR_VECTORS
 from swarmtrain_transport.result import OpResult, SliceResult
+from swarmtrain_transport.wire.records import Turn
 
 torch.set_num_threads(1)
 VALUES, SIZE, BLOCK, CHUNK = 22, 24, 8, 16
@@ -52,12 +55,20 @@ class Naive:
             self.phi[at] += self.delta[at]
 
 
-def driven(number: int, *, lr: float = 0.7, pull: float = 0.7, momentum: float = 0.5):
+def driven(
+    number: int,
+    *,
+    lr: float = 0.7,
+    pull: float = 0.7,
+    momentum: float = 0.5,
+    confine: Callable[[Tensor, tuple[Turn, ...]], None] | None = None,
+):
     held = Held(number)
     strategy = NoLoCo(SIZE, inner_steps=2, lr=lr, pull=pull, momentum=momentum)
     driver = Driver(
-        NAMES[number], strategy, held, layout=bytes(32), num_values=VALUES, snapshot_rounds=2
-    )
+        NAMES[number], strategy, held, layout=bytes(32), num_values=VALUES, snapshot_rounds=2,
+        confine=confine,
+    )  # fmt: skip
     driver.offer()
     driver.op = 0
     return driver, held
@@ -271,6 +282,18 @@ def test_an_op_moves_difference_and_anchor_of_the_whole_vector():
     driver, _ = driven(0)
     assert driver.is_paired and driver.fragments == ()
     assert driver.strategy.exchange(5).num_values == PAIR_VECTORS * SIZE
+
+
+@pytest.mark.parametrize("gives", [True, False])
+def test_a_subspace_turns_for_who_sits_an_op_out(*, gives: bool):
+    driver, held = driven(0, confine=lambda vector, turns: vector[:3].zero_())
+    train(driver, held, 1)
+    if gives:
+        held.vector[3] = torch.nan  # else it would make a step alone
+        driver.contribute()
+    driver.end_op(nothing(1))
+    assert not driver.is_alone and torch.isfinite(held.vector).all()
+    assert not held.vector[:3].any() and not anchor_of(driver)[:3].any()
 
 
 def test_work_that_is_no_number_is_dropped_and_leaves_the_anchor_as_it_was():

@@ -574,6 +574,8 @@ class Driver:
         elif self.is_waiting:
             self.is_alone = False
             self._end_unused(op)
+        if self._confine is not None and not self.is_alone:
+            self._go_on_from(self._weights.read_weights(), result)  # the subspace turns for all
         self.op = op
         return self._image(op, copy=self._is_copied(op))
 
