@@ -201,7 +201,7 @@ def excluded_work_is_restored_twice():
 
     def make(land):
         def both(self, mean, included, *rest, **more):
-            has_given = self._pending is not None and self._feedback is not None
+            has_given = bool(self._pending) and self._feedback is not None
             weights = land(self, mean, included, *rest, **more).clone()
             for start, stop, was_included in included if has_given else ():
                 if not was_included:

@@ -259,12 +259,12 @@ def error_feedback_outlives_its_state():
 
 
 def error_feedback_is_sent_twice():
-    def make(corrected):
+    def make(correct_):
         return lambda self, delta, places=slice(None): (
-            corrected(self, delta, places) + self.residual[places]
+            correct_(self, delta, places) + self.residual[places]
         )
 
-    return replaced(ErrorFeedback, "corrected", make)
+    return replaced(ErrorFeedback, "correct_", make)
 
 
 def momentum_is_nobodys_state():
