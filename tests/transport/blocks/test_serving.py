@@ -263,3 +263,17 @@ def test_who_was_given_nothing_and_does_not_ask_again_is_served_by_others_by_now
     for now_s in (61.0, 65.0, 69.0, 73.0):
         given += [peer for peer, _ in serving.due(7, PIECE, in_op=False, now_s=now_s)]
     assert given == [A, C, A]
+
+
+def test_who_gives_to_an_op_has_the_state_that_it_asked_for() -> None:
+    serving, blobs, manifest, _ = pinned()
+    big = bytes(PIECE + 1)
+    result = blobs.keep_result(1, big)
+    for peer in (A, B):
+        ask_all(serving, peer, manifest)
+    assert serving.asked(A, Wanted(result, 0, PIECE).pack(), 7, 0.0) is None
+    serving.have_state({A, C}, blobs)
+    given = [(peer, frame.set_id) for peer, frame in serving.due(7, 0, in_op=False, now_s=0.0)]
+    of_state = tag_of(manifest.chunk_hashes[0])
+    assert given.count((A, tag_of(result))) == 1 and given.count((B, of_state)) == 8
+    assert len(given) == 9

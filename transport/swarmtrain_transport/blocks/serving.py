@@ -6,13 +6,14 @@ more than all of it, so that little is left in the sockets when the next op begi
 was measured a piece is given once the one before has left: what a dozen joiners ask for at once may
 take a thin line a minute, and an op that begins meanwhile would wait behind it. Joiners take turns,
 piece by piece. Requests beyond a joiner's queue are dropped; it asks again. So are those of one
-that was given nothing so far and has not asked again: hundreds may ask the first who holds a state,
-and their pieces would leave for minutes after they have it from others.
+that was given nothing so far and has not asked again, or gives to an op: hundreds may ask the first
+who holds a state, and their pieces would leave for minutes after they have it from others.
 """
 
 import math
 from collections import OrderedDict, deque
 from collections.abc import Callable, Sequence
+from collections.abc import Set as AbstractSet
 
 from swarmtrain_transport import limits
 from swarmtrain_transport.arithmetic import Buffer
@@ -127,6 +128,17 @@ class Serving:
                 waits = True
         self._is_held = waits and bool(self.queues)
         return frames
+
+    def have_state(self, peers: AbstractSet[PeerId], blobs: Blobs) -> None:
+        """These give to an op of a group: pieces of its state that they asked us for have come from
+        others, and would now be in the way of ours."""
+        for peer in peers & self.queues.keys():
+            queue = self.queues[peer]
+            for wanted in [*queue]:
+                if wanted.digest in blobs and not blobs.is_result(wanted.digest):
+                    queue.remove(wanted)
+            if not queue:
+                del self.queues[peer]
 
     def forget(self, peer: PeerId) -> None:
         """This peer is gone."""

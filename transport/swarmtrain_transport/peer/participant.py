@@ -494,6 +494,8 @@ class Participant:
     def _follow_group(self, part: GroupPeer | Keeper, body: OfGroup) -> list[do.PeerAction]:
         actions = part.follow(body, self._now_s)
         if isinstance(body, Plan):
+            givers = {member.peer for member in body.members if member.weight}
+            self._serving.have_state(givers, part.blobs)
             actions = [*self._warm(), *actions]
         for plan_id in part.exchanges:  # some frames may have been here before
             for peer, frame in self._early.take(plan_id):
