@@ -42,6 +42,9 @@ _WITH_KEEPERS = 0.15
 _FEW_PEERS = 24
 """Peers, at most, of which each has a slice of several chunks."""
 
+_DEADLINE_S, _CROWD_DEADLINE_S = 20.0, 60.0
+"""D_op at most; through a line of 160 kbit/s frames of 512 slices alone leave for 10 s."""
+
 _NARROW_EVERY = 8
 """Worlds of which one is narrow."""
 
@@ -229,6 +232,7 @@ def world_of(
         min_contributors=min(peers, rng.choice((1, 1, 2, max(1, peers - 1), peers))),
         # Without it topk would drop most of the work, which the books rightly miss.
         error_feedback=(rng.random() < 0.8 or codec != "int8") and kind != PAIR,
+        deadline_s=_DEADLINE_S if peers <= limits.CELL_PEERS_MAX else _CROWD_DEADLINE_S,
         latency_s=rng.choice((0.0005, 0.003, 0.03, 0.15)),
         rates=rng.choice(((0.0, 0.0), (1e5, 1e7), (2e4, 2e5))),
         sync_s=rng.choice((0.0, 0.0005, 0.01)),
