@@ -42,8 +42,9 @@ _WITH_KEEPERS = 0.15
 _FEW_PEERS = 24
 """Peers, at most, of which each has a slice of several chunks."""
 
-_DEADLINE_S, _CROWD_DEADLINE_S = 20.0, 60.0
-"""D_op at most; through a line of 160 kbit/s frames of 512 slices alone leave for 10 s."""
+_DEADLINE_S, _CROWD_DEADLINE_S = 20.0, 120.0
+"""D_op at most, of which parts have half. Through a line of 160 kbit/s frames of 512 slices leave
+for 10 s, and a piece of the state that was begun before for 26."""
 
 _NARROW_EVERY = 8
 """Worlds of which one is narrow."""
