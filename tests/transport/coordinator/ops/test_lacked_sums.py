@@ -73,3 +73,15 @@ def test_a_live_owner_whose_sums_most_lack_is_relieved_after_d_gather() -> None:
     moved = table.decide(gather_s)
     assert isinstance(moved, Reassign)
     assert (moved.slice_index, moved.reason) == (0, faults.NO_SUMS)
+
+
+def test_who_waits_for_the_sums_of_a_new_owner_is_not_relieved_with_the_old_one() -> None:
+    """Two honest owners went as silent in the moment in which the one went who gave them nothing
+    (`simulate --cells 3 --peers 40 --seed 375`)."""
+    table = lacking(1, 2)
+    timers = table.op.timers
+    timers.extended_s = timers.deadline_s  # by deaths
+    silent_s = timers.silent_s
+    moved = table.decide(silent_s)
+    assert isinstance(moved, Reassign) and moved.slice_index == 0
+    assert table.decide(silent_s + 1.0) is None

@@ -3,7 +3,7 @@
 import pytest
 
 from swarmtrain_transport import limits
-from swarmtrain_transport.coordinator.ops.timers import Pace, most_arrived_s
+from swarmtrain_transport.coordinator.ops.timers import Pace, Timers, most_arrived_s
 from swarmtrain_transport.wire.records import Reassign
 from tests.transport.coordinator.ops.table import GATHER_S, SCATTER_S, table
 from tests.transport.rig import A, B, C, D
@@ -93,3 +93,13 @@ def test_an_exclusion_bears_its_evidence() -> None:
     times = op.times[D]
     assert (times.complete, times.owners, times.last_s) == (1, 4, 3.0)
     assert times.frozen_s == times.deadline_s == SCATTER_S
+
+
+def test_an_owner_is_relieved_while_there_is_time_for_another_however_many_have_died() -> None:
+    timers = Timers(0.0, 20.0)
+    moments = []
+    for index in range(3):
+        moments.append((timers.silent_s, timers.gather_s))
+        timers.reassigned(index, 1.0)
+    assert moments == [(18.0, 18.0), (28.0, 28.0), (28.0, 38.0)]
+    assert timers.has_time(timers.silent_s)

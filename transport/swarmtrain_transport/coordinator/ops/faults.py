@@ -233,11 +233,14 @@ def _is_lacked(at: Moment, index: int) -> bool:
 
 
 def _waits_for_others(at: Moment, index: int) -> bool:
-    """Return True if an owner has not published because it lacks the sums of such owners, who have
-    not been relieved before: a second one that gives it nothing is its own fault."""
+    """Return True if an owner has not published because it lacks the sums of such owners, or of
+    those who have just taken their place: a second one that gives it nothing is its own fault."""
     cells, tried = at.view.cells, at.view.tried
     lacking = {cells.owned(cell, index) for cell in _lacks(at, index)}
-    return any(_is_lacked(at, piece) and len(tried[piece]) == 1 for piece in lacking)
+    return any(
+        _is_lacked(at, piece) if len(tried[piece]) == 1 else at.now_s < at.timers.stuck_s(piece)
+        for piece in lacking
+    )
 
 
 def _lacks(at: Moment, index: int) -> frozenset[int]:

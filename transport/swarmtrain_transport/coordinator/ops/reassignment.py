@@ -28,7 +28,7 @@ def relieve(at: Moment) -> Reassign | Skip | None:
     decision = _differs(at)
     if decision is not None:
         return decision
-    is_due = at.view.frozen is not None and at.is_late
+    is_due = at.view.frozen is not None and at.now_s >= at.timers.silent_s
     if not is_due and at.live >= set(at.view.owners):
         return None
     for transfer in at.reports.transfers:
@@ -45,7 +45,8 @@ def relieve(at: Moment) -> Reassign | Skip | None:
         if is_due and at.now_s >= at.timers.stuck_s(index):
             reason = faults.stuck(at, index)
             # What is published may still come through by the end; a new owner would make it void.
-            is_lost = reason in (faults.SILENT, faults.NO_SUMS) or at.timers.has_time(at.now_s)
+            may_wait = not (at.is_late and at.timers.has_time(at.now_s))
+            is_lost = reason in (faults.SILENT, faults.NO_SUMS) or not may_wait
             decision = _reassign(at, index, reason) if reason and is_lost else None
             if decision is not None:
                 return decision

@@ -120,9 +120,16 @@ class Timers:
 
     @property
     def gather_s(self) -> float:
-        """From here on COMMIT needs holders, not everybody, and a silent owner is relieved."""
-        slack = (1 - limits.D_GATHER) * self.deadline_s
-        return self.start_s + self.deadline_s + self.extended_s - slack
+        """From here on COMMIT needs holders, not everybody, and who holds no result is relieved."""
+        return self.end_s - (1 - limits.D_GATHER) * self.deadline_s
+
+    @property
+    def silent_s(self) -> float:
+        """From here on a silent owner is relieved: at D_gather, but earlier where deaths have
+        extended the op so far that its relief cannot, and the slice must be made in what is left.
+        """
+        room = (limits.DEADLINE_EXTENSION_MAX - 1) * self.deadline_s - self.extended_s
+        return self.gather_s - max(0.0, self.deadline_s / 2 - room)
 
     @property
     def end_s(self) -> float:
@@ -143,12 +150,12 @@ class Timers:
         """An owner that has not published by then is relieved."""
         last = self.assigned_s.get(slice_index)
         if last is None:
-            return self.gather_s
-        return max(self.gather_s, self.repair_s(slice_index) + limits.D_REPAIR * self.deadline_s)
+            return self.silent_s
+        return max(self.silent_s, self.repair_s(slice_index) + limits.D_REPAIR * self.deadline_s)
 
     def wakeups(self) -> list[float]:
         """Every moment at which a decision may fall due."""
-        times = [self.scatter_s, self.gather_s, self.end_s]
+        times = [self.scatter_s, self.silent_s, self.gather_s, self.end_s]
         for index in self.assigned_s:
             times += [self.repair_s(index), self.stuck_s(index)]
         return times
