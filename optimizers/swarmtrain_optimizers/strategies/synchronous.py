@@ -4,9 +4,6 @@ DiLoCo is made of this, and so are strategies that differ from it in the outer s
 alone. Not here: the fate of a peer's work (`rebasing`), and the exchange.
 """
 
-import torch
-
-from swarmtrain_optimizers.outer import OuterTransform
 from swarmtrain_optimizers.strategies.rebasing import Rebasing
 
 _NEARLY = 0.9
@@ -35,36 +32,15 @@ def steps_for(own_steps_per_s: float, wanted_steps_per_s: float, inner_steps: in
 
 
 class Synchronous(Rebasing):
-    """Inner steps, an op that is waited for, an outer step; with optional error feedback.
+    """Inner steps, an op that is waited for, an outer step; see `Rebasing` for the arguments."""
 
-    Args:
-        num_values: length of the padded vector.
-        inner_steps: inner steps per round.
-        outer: the outer optimizer.
-        feedback_beta: None without error feedback; else how much of what compression lost, or an
-            exclusion held back, is sent with the next op, 1 for all.
-        dtype: float32; float64 for oracles.
-    """
-
-    def __init__(
-        self,
-        num_values: int,
-        *,
-        inner_steps: int,
-        outer: OuterTransform,
-        feedback_beta: float | None,
-        dtype: torch.dtype = torch.float32,
-    ) -> None:
-        super().__init__(
-            num_values, inner_steps=inner_steps, outer=outer, feedback_beta=feedback_beta,
-            dtype=dtype,
-        )  # fmt: skip
-        self._own_steps = inner_steps
+    _own_steps = 0
+    """Inner steps of a slow peer's round; 0 for all of them."""
 
     @property
     def own_steps(self) -> int:
         """Inner steps of this peer's round."""
-        return self._own_steps
+        return self._own_steps or self._inner_steps
 
     def keep_pace(self, own_steps_per_s: float, wanted_steps_per_s: float) -> None:
         """Make so many inner steps a round from now on that most peers need not wait; all of them
@@ -75,8 +51,8 @@ class Synchronous(Rebasing):
         """
         own = steps_for(own_steps_per_s, wanted_steps_per_s, self._inner_steps)
         is_slow = own_steps_per_s < _NEARLY * wanted_steps_per_s
-        self._own_steps = own if is_slow else self._inner_steps
+        self._own_steps = own if is_slow else 0
 
     def is_due(self, steps_since_outer: int) -> bool:
         """True from `own_steps` on; a peer may have made more while an op was under way."""
-        return steps_since_outer >= self._own_steps
+        return steps_since_outer >= self.own_steps

@@ -86,7 +86,7 @@ def forget_own(strategy: Strategy) -> None:
 
 
 def _bytes_of(array: Tensor, num_values: int) -> memoryview:
-    """The first values of an array."""
+    """The first values of an array; at least one, as a view of nothing cannot be cast."""
     return array[:num_values].numpy().astype("<f4", copy=False).data.cast("B")
 
 

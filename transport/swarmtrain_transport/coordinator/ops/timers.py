@@ -120,13 +120,13 @@ class Timers:
 
     @property
     def gather_s(self) -> float:
-        """From here on COMMIT needs holders, not everybody, and who holds no result is relieved."""
+        """From here on COMMIT needs holders, not everybody, and stuck owners are relieved."""
         return self.end_s - (1 - limits.D_GATHER) * self.deadline_s
 
     @property
     def silent_s(self) -> float:
-        """From here on a silent owner is relieved: at D_gather, but earlier where deaths have
-        extended the op so far that its relief cannot, and the slice must be made in what is left.
+        """From here on an owner is relieved that has published nothing. That is D_gather; earlier
+        where deaths have used up what extends the op, as the slice is made again in what is left.
         """
         room = (limits.DEADLINE_EXTENSION_MAX - 1) * self.deadline_s - self.extended_s
         return self.gather_s - max(0.0, self.deadline_s / 2 - room)
@@ -147,7 +147,7 @@ class Timers:
         return last + waits_s
 
     def stuck_s(self, slice_index: int) -> float:
-        """An owner that has not published by then is relieved."""
+        """From here on a slice's owner, the first or a new one, is relieved if it is stuck."""
         last = self.assigned_s.get(slice_index)
         if last is None:
             return self.silent_s
