@@ -31,6 +31,9 @@ from swarmtrain_optimizers.codec_facts import facts_of
 from swarmtrain_optimizers.strategies.facts import OpKind
 from swarmtrain_transport import limits
 
+OF_WHOLE_MODELS = ("accumulate", "precision", "activation_checkpointing")
+"""Keys of `inner` that a model in stages leaves out."""
+
 
 def first_problem(config: RunConfig) -> Problem | None:
     """The first setting that cannot work, in the order of this file, or None."""
@@ -169,7 +172,7 @@ def _computing_problems(config: RunConfig) -> Iterator[Problem]:
             f"must be left out with inner.optimizer {inner.optimizer}",
             "Its moments see every step's gradient.",
         )
-    for key in ("accumulate", "precision", "activation_checkpointing"):
+    for key in OF_WHOLE_MODELS:
         if config.pipeline.num_stages > 1 and getattr(inner, key) != getattr(InnerSection(), key):
             yield Problem(
                 f"inner.{key}",

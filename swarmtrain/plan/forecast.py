@@ -19,9 +19,9 @@ import msgspec
 from swarmtrain.compare.plan import NETS, Net
 from swarmtrain.config.built_in import built_in_parameters, counted, is_tied, num_values_of
 from swarmtrain.config.caps import parse_size
-from swarmtrain.config.limits import first_problem
+from swarmtrain.config.limits import OF_WHOLE_MODELS, first_problem
 from swarmtrain.config.pipeline import stage_strategy_problems
-from swarmtrain.config.settings import PipelineSection, RunConfig
+from swarmtrain.config.settings import InnerSection, PipelineSection, RunConfig
 from swarmtrain.config.stages import built_in_costs, stage_parameters
 from swarmtrain.console.table import plain_lines, table_of
 from swarmtrain.console.units import human_bytes, human_seconds
@@ -311,7 +311,8 @@ def _finer_cut(config: RunConfig, most: int) -> str:
     pipeline = config.pipeline
     model, inner = config.model, config.inner  # without what is for a model in one piece
     model = msgspec.structs.replace(model, tied=False)
-    inner = msgspec.structs.replace(inner, accumulate=1, activation_checkpointing=False)
+    whole = {key: getattr(InnerSection(), key) for key in OF_WHOLE_MODELS}
+    inner = msgspec.structs.replace(inner, **whole)
 
     def cut_into(stages: int) -> RunConfig:
         cut = _cut_in(config, stages)
@@ -334,9 +335,7 @@ def _finer_cut(config: RunConfig, most: int) -> str:
         first.append("leave out pipeline.micro_batch")
     elif pipeline.num_stages > 1 and pipeline.micro_batch != size:
         how = f", with a micro_batch of {size}"
-    for key in ("accumulate", "activation_checkpointing"):
-        if getattr(config.inner, key) != getattr(inner, key):
-            first.append(f"leave out inner.{key}")
+    first += [f"leave out inner.{key}" for key in whole if getattr(config.inner, key) != whole[key]]
     if is_tied(config.model):
         first.append("set model.tied = false")
     less = f"{', '.join(first)} and " if first else ""

@@ -284,12 +284,13 @@ def test_a_cut_names_what_the_run_file_may_not_say_beside_it(tmp_path: Path) -> 
     """A table is the head's as well unless the file says otherwise, and no stage has both."""
     path, head = tmp_path / "run.toml", '[run]\nname = "t"\n[inner]\nbatch = 8\n'
     model = '[model]\nkind = "transformer"\nlayers = 12\nwidth = 1024\nheads = 8\ncontext = 256\n'
-    whole = "accumulate = 4\nactivation_checkpointing = true\n"
+    whole = 'accumulate = 4\nactivation_checkpointing = true\nprecision = "bfloat16"\n'
     path.write_text(head + whole + model)
     with pytest.raises(UserError) as caught:
         of("8*small@lan", load(path))
     assert (
-        "leave out inner.accumulate, leave out inner.activation_checkpointing,"
+        "leave out inner.accumulate, leave out inner.precision,"
+        " leave out inner.activation_checkpointing,"
         " set model.tied = false and cut the model into 6 stages"
     ) in caught.value.remedy
     path.write_text(f"{head}{model}tied = false\n[pipeline]\nstages = 6\n")

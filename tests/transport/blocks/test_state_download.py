@@ -158,6 +158,28 @@ def test_a_chunk_is_not_lost_while_one_who_was_asked_for_it_may_be_slow(*, comes
         assert give(download, ask, SMALL, now_s) == (hash_of(SMALL), SMALL)
 
 
+@pytest.mark.parametrize(("honest", "silent"), [(300, 1), (60, 3), (8, 3)])
+def test_a_snapshot_that_is_gone_is_given_up_however_many_say_so_and_some_nothing(
+    honest: int, silent: int
+) -> None:
+    """All are asked one after the other: when the last had answered the silent one had its turn."""
+    donors = [number.to_bytes(32, "little") for number in range(honest + silent)]
+    rng, answers, now_s = random.Random(1), list[tuple[float, bytes]](), 0.0
+    download = Download(lambda peers: rng.sample(list(peers), len(peers)))
+    download.set_donors(donors)
+    download.want(hash_of(SMALL), len(SMALL))
+    while download.rounds < 2 and now_s < 3600.0:
+        for ask in download.requests(now_s):
+            if donors.index(ask.peer) >= silent:
+                answers.append((now_s + 0.2, ask.peer))
+        times = [time_s for time_s in download.wakeups() if time_s > now_s]
+        now_s = min([*times, *(time_s for time_s, _ in answers)])
+        for time_s, peer in [one for one in answers if one[0] <= now_s]:
+            answers.remove((time_s, peer))
+            download.missing(peer, hash_of(SMALL), now_s)
+    assert now_s <= 300.0
+
+
 def test_who_is_known_to_be_alive_is_asked_for_the_first_piece() -> None:
     download = hasty()
     download.set_donors((A, B))

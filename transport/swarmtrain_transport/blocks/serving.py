@@ -6,8 +6,8 @@ more than all of it, so that little is left in the sockets when the next op begi
 was measured a piece is given once the one before has left: what a dozen joiners ask for at once may
 take a thin line a minute, and an op that begins meanwhile would wait behind it. Joiners take turns,
 piece by piece. Requests beyond a joiner's queue are dropped; it asks again. So are those of one
-that was given nothing so far and has not asked again, or gives to an op: hundreds may ask the first
-who holds a state, and their pieces would leave for minutes after they have it from others.
+that has not asked again for long, or gives to an op: hundreds may ask the first who holds a state,
+and their pieces would leave for minutes after they have it from others.
 """
 
 import math
@@ -25,9 +25,9 @@ from swarmtrain_transport.wire.frames import Frame, FrameKind, Wanted
 _EARLY_S = 0.02
 """A piece may leave so long before its time, or a late timer would cost rate."""
 
-_STALE_S = 2 * limits.EVICT_S
-"""A joiner that was given nothing yet and still lacks it has asked again by now: half a minute
-after it has given us up (`state_download`)."""
+_KEPT_S = 10 * limits.EVICT_S
+"""Time for which requests are kept after the joiner's last one, and after the last piece for it. It
+asks others in between: of hundreds, one donor after the other for two minutes."""
 
 _LOOK_SHARE = 1 / 8
 """Pause between two looks whether a piece has left, of the time that it has taken so far."""
@@ -48,8 +48,7 @@ class Serving:
         self.shelves = shelves
         self.queues: OrderedDict[PeerId, deque[Wanted]] = OrderedDict()
         self.owed_bytes = 0.0
-        self._asked_s: dict[PeerId, float] = {}  # the last GET of whoever was given nothing yet
-        self._given: set[PeerId] = set()
+        self._heard_s: dict[PeerId, float] = {}  # the last request, or piece for it
         self._rate = math.inf
         self._counted_s = 0.0
         self._last: tuple[PeerId, int, float] | None = None
@@ -71,8 +70,7 @@ class Serving:
         is_small = size <= limits.STATE_PIECE_BYTES or blobs.is_result(wanted.digest)
         if not wanted.length and is_small:
             return self._frame(wanted, run_tag)
-        if peer not in self._given:
-            self._asked_s[peer] = now_s
+        self._heard_s[peer] = now_s
         queue = self.queues.setdefault(peer, deque())
         if len(queue) < limits.JOINER_QUEUE and wanted not in queue:
             queue.append(wanted)
@@ -117,8 +115,7 @@ class Serving:
             self.queues.move_to_end(peer)
             if not queue:
                 del self.queues[peer]
-            self._asked_s.pop(peer, None)
-            self._given.add(peer)
+            self._heard_s[peer] = now_s
             frame = self._frame(wanted, run_tag)
             frames.append((peer, frame))
             if self._rate < math.inf:
@@ -143,8 +140,7 @@ class Serving:
     def forget(self, peer: PeerId) -> None:
         """This peer is gone."""
         self.queues.pop(peer, None)
-        self._asked_s.pop(peer, None)
-        self._given.discard(peer)
+        self._heard_s.pop(peer, None)
 
     def wakeups(self) -> list[float]:
         """List when `due` has something to give, or to look again."""
@@ -159,8 +155,8 @@ class Serving:
 
     def _drop_stale(self, now_s: float) -> None:
         """Let go of joiners that have turned to others."""
-        for peer in [one for one, at_s in self._asked_s.items() if now_s > at_s + _STALE_S]:
-            del self._asked_s[peer]
+        for peer in [one for one, at_s in self._heard_s.items() if now_s > at_s + _KEPT_S]:
+            del self._heard_s[peer]
             self.queues.pop(peer, None)
 
     def _waits(self, is_leaving: Callable[[PeerId], bool], now_s: float) -> bool:

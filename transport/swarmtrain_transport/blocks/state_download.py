@@ -55,7 +55,8 @@ class _Chunk:
     data: bytearray = field(default_factory=bytearray)
     here: set[int] = field(default_factory=set)
     givers: set[PeerId] = field(default_factory=set)
-    lacking: set[PeerId] = field(default_factory=set)
+    lacking: set[PeerId] = field(default_factory=set)  # said so since all were asked anew
+    passed_over: set[PeerId] = field(default_factory=set)  # did not answer since then
     is_solo: bool = False
     not_before_s: float = 0.0
     hoped_until_s: float = 0.0
@@ -65,8 +66,12 @@ class _Chunk:
         return bool(self.data)
 
     def suits(self, peer: PeerId) -> bool:
-        """Return True if this donor may give a piece of it."""
-        return peer not in self.lacking and not (self.is_solo and self.givers - {peer})
+        """Return True if this donor may be asked for a piece of it."""
+        return peer not in self.lacking | self.passed_over and self.takes_from(peer)
+
+    def takes_from(self, peer: PeerId) -> bool:
+        """Return True if a piece that comes from this donor is taken."""
+        return not (self.is_solo and self.givers - {peer})
 
     def restart(self) -> None:
         self.data = bytearray()
@@ -187,8 +192,10 @@ class Download:
         if start % limits.STATE_PIECE_BYTES or len(data) != _length(chunk.num_bytes, key[1]):
             self._put_back(key)
             raise RemoteFault("length", f"a piece of {len(data)} bytes at {start}")
-        if key[1] in chunk.here or not chunk.suits(peer):
+        if key[1] in chunk.here or not chunk.takes_from(peer):
             return None
+        chunk.lacking.discard(peer)
+        chunk.passed_over.discard(peer)
         if not chunk.is_begun:
             chunk.data = bytearray(chunk.num_bytes)
         chunk.data[start : start + len(data)] = data
@@ -239,9 +246,10 @@ class Download:
         for peer, donor in self._donors.items():
             if donor.under_way and now_s >= donor.due_s():
                 for chunk in (self.chunks[digest] for digest, _ in donor.under_way):
-                    # Who said long ago that it lacks the chunk may well have it now.
-                    chunk.lacking.clear()
-                    chunk.hoped_until_s = chunk.hoped_until_s or now_s + _HOPE_S
+                    chunk.passed_over.add(peer)
+                    if not chunk.hoped_until_s:
+                        chunk.hoped_until_s = now_s + _HOPE_S
+                        chunk.lacking.clear()  # one of these may well hold it by now
                 donor.silent_until_s = now_s + limits.EVICT_S
                 donor.window.restart()
                 self._take_back(peer)
@@ -388,16 +396,23 @@ class Download:
             chunk.todo.insert(0, key[1])
 
     def _count_rounds(self, now_s: float) -> None:
-        """A chunk that is lacking at everybody who answers is asked for again after a pause. It is
-        not lost yet while somebody who was asked for it may be slow, or serve others first."""
-        if not any(chunk.lacking for chunk in self.chunks.values()):
+        """When nobody is left who could be asked for a chunk, all are asked anew after a pause, as
+        donors come to hold things. If those who answer lack it, it is lost in the end, but not
+        while somebody who was asked for it may be slow, or serve others first."""
+        if not any(chunk.lacking or chunk.passed_over for chunk in self.chunks.values()):
             return
         answering = {peer for peer, donor in self._donors.items() if now_s >= donor.silent_until_s}
         for chunk in self.chunks.values():
-            if chunk.lacking and answering <= chunk.lacking:
-                chunk.lacking.clear()
-                chunk.not_before_s = now_s + limits.FETCH_RETRY_S
-                self.rounds += now_s >= chunk.hoped_until_s
+            asked = chunk.lacking | chunk.passed_over
+            if not asked or not answering <= asked:
+                continue
+            if chunk.lacking:
+                is_hoped = now_s < chunk.hoped_until_s
+                pause_s = limits.FETCH_TIMEOUT_S if is_hoped else limits.FETCH_RETRY_S
+                chunk.not_before_s = now_s + pause_s
+                self.rounds += not is_hoped
+            chunk.lacking.clear()
+            chunk.passed_over.clear()
 
 
 def tag_of(digest: bytes) -> int:

@@ -5,7 +5,7 @@ import pytest
 from swarmtrain_transport.coordinator.ops import faults
 from swarmtrain_transport.ledger.fold import num_chunks
 from swarmtrain_transport.wire.messages import Got, Have
-from swarmtrain_transport.wire.records import Reassign
+from swarmtrain_transport.wire.records import Reassign, SliceFreeze
 from tests.transport.coordinator.ops.test_differing_sums import PEERS, Table, frozen
 
 
@@ -85,3 +85,19 @@ def test_who_waits_for_the_sums_of_a_new_owner_is_not_relieved_with_the_old_one(
     moved = table.decide(silent_s)
     assert isinstance(moved, Reassign) and moved.slice_index == 0
     assert table.decide(silent_s + 1.0) is None
+
+
+def test_who_waits_for_ever_is_relieved_at_d_gather_however_long_a_new_owner_may_take() -> None:
+    """The excuse outlasted the op where parts take a third of it: who falsely says that it lacks
+    the new owner's sums was relieved by nobody."""
+    table = lacking(1, 2)
+    timers, now_s = table.op.timers, table.op.timers.gather_s
+    timers.given_s = timers.deadline_s / 3
+    assert isinstance(table.decide(now_s), Reassign)
+    table.op.reports.hear(
+        table.view.owners[0], Got(table.view.plan_id, 0, 1, table.given(0)), now_s
+    )
+    assert isinstance(table.decide(now_s), SliceFreeze)
+    assert timers.stuck_s(0) > timers.end_s and table.decide(timers.gather_s - 0.1) is None
+    moved = table.decide(timers.gather_s)
+    assert isinstance(moved, Reassign) and moved.slice_index == 1

@@ -235,10 +235,12 @@ def _is_lacked(at: Moment, index: int) -> bool:
 def _waits_for_others(at: Moment, index: int) -> bool:
     """Return True if an owner has not published because it lacks the sums of such owners, or of
     those who have just taken their place: a second one that gives it nothing is its own fault."""
-    cells, tried = at.view.cells, at.view.tried
+    cells, tried, timers = at.view.cells, at.view.tried, at.timers
     lacking = {cells.owned(cell, index) for cell in _lacks(at, index)}
     return any(
-        _is_lacked(at, piece) if len(tried[piece]) == 1 else at.now_s < at.timers.stuck_s(piece)
+        _is_lacked(at, piece)
+        if len(tried[piece]) == 1
+        else at.now_s < min(timers.stuck_s(piece), timers.gather_s)
         for piece in lacking
     )
 
