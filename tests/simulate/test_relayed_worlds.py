@@ -59,7 +59,7 @@ def test_rounds_are_hardly_slower_where_somebody_is_met_directly_by_all(
 ) -> None:
     direct_s = round_s(played(monkeypatch, 0))
     world = played(monkeypatch, relayed)
-    assert round_s(world) <= 1.1 * direct_s
+    assert round_s(world) <= 1.15 * direct_s
     met = list(world.swarm.peers)[: PEERS - relayed]
     assert {spec.owner for one in commits(world) for spec in one.plan.slices} == set(met)
     assert round_s(played(monkeypatch, relayed, is_told=False)) > 1.3 * direct_s

@@ -1,10 +1,10 @@
 """Every bound of the protocol, with its reason. Nothing else in this part holds a magic number."""
 
-PROTOCOL_VERSION = 7
+PROTOCOL_VERSION = 8
 """Version of messages and records, told at the door; 2 names members by their place in PLAN, 3
 tells who cannot be reached, and how much of a state has come, 4 keeps addresses out of the
-ledger, 5 has parts before RANGES and HAVE before HASHES, 6 has cells, 7 has sums
-of cells that two owners name, and images that name each key once."""
+ledger, 5 has parts before RANGES and HAVE before HASHES, 6 has cells, 7 has sums of cells that two
+owners name, and images that name each key once, 8 asks for smaller pieces of a state."""
 
 FRAME_VERSION = 1
 """In the header of every data frame."""
@@ -41,13 +41,12 @@ STATE_CHUNK_BYTES = 4 << 20
 """Part of the state that one hash vouches for, and that a joiner that died need not fetch again: a
 model of 50 M values has 100 of them, so its manifest is small."""
 
-STATE_PIECE_BYTES = 512 << 10
+STATE_PIECE_BYTES = 128 << 10
 """Piece that is asked of a donor at a time: several may share a small model, a link of 1 Mbit/s
-shows progress within FETCH_TIMEOUT_S, and a donor whose exchange begins can stop after 0.04 s at
-100 Mbit/s."""
+shows progress every second, and an exchange that begins waits for no more than that."""
 
-PIECE_WINDOW_MIN = 2
-PIECE_WINDOW_MAX = 64
+PIECE_WINDOW_MIN = 4
+PIECE_WINDOW_MAX = 256
 """Pieces under way from one donor: 1 Gbit/s at a delay of 0.25 s."""
 
 JOINER_SHARE = 0.15
@@ -61,7 +60,7 @@ an op half of it at most: of 1 Mbit/s this would be more than there is."""
 
 PIECE_TURN_S = 10.0
 """While a donor does not know its uplink, a joiner's piece keeps the others' waiting for so long at
-most: 512 KiB at 0.4 Mbit/s. Who takes nothing costs the others one such turn."""
+most: 128 KiB at 0.1 Mbit/s. Who takes nothing costs the others one such turn."""
 
 JOINER_HEADROOM = 1.25
 """Between ops a donor gives so many times its measured rate, so that the measure can rise; what

@@ -52,7 +52,7 @@ def test_the_window_follows_the_delay(delay_s: float) -> None:
     world = SyncWorld(VALUES, (A, E), delay_s)
     world.donor(A, 200 * MBIT)
     joiner = world.joiner(E, 200 * MBIT)
-    assert finish(world, joiner) <= line_s(200 * MBIT) / 0.8 + 12 * delay_s
+    assert finish(world, joiner) <= line_s(200 * MBIT) / 0.8 + 13 * delay_s
 
 
 def test_a_donor_that_dies_costs_what_was_under_way_and_no_more() -> None:

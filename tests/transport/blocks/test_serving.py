@@ -122,10 +122,14 @@ class ThinLine:
     def is_leaving(self, peer: bytes) -> bool:
         return self.now_s < self.left_s.get(peer, 0.0)
 
-    def serve(self, serving: Serving, until_s: float, *, in_op: bool, idle: bytes = b"") -> None:
-        """Let this line have what a donor gives that does not know its uplink."""
+    def serve(
+        self, serving: Serving, until_s: float, *, in_op: bool, idle: bytes = b"", uplink: int = 0
+    ) -> None:
+        """Let this line have what a donor gives that knows this of its uplink."""
         while self.now_s < until_s:
-            given = serving.due(7, 0, in_op=in_op, now_s=self.now_s, is_leaving=self.is_leaving)
+            given = serving.due(
+                7, uplink, in_op=in_op, now_s=self.now_s, is_leaving=self.is_leaving
+            )
             for peer, frame in given:
                 self.given.append(peer)
                 if peer == idle:
@@ -139,14 +143,18 @@ class ThinLine:
             self.now_s = max(self.now_s + 1e-3, min(wakeups, default=until_s))
 
 
-def test_before_anything_is_measured_no_more_than_a_piece_is_in_the_way_of_an_op() -> None:
+@pytest.mark.parametrize(("bytes_per_s", "uplink"), [(PIECE / 4, 0), (2e4, 0), (2e4, 20_000)])
+def test_of_a_thin_line_a_piece_at_most_is_in_the_way_of_an_op(
+    bytes_per_s: float, uplink: int
+) -> None:
+    """20 kB/s is the thinnest line of the simulator's worlds of 512."""
     serving, _, manifest, _ = pinned()
     joiners = [bytes([number]) * 32 for number in range(12)]
     for joiner in joiners:
         ask_all(serving, joiner, manifest)
-    line = ThinLine(PIECE / 4)
-    line.serve(serving, 60.0, in_op=False)
-    assert line.most_behind_s <= 4.001
+    line = ThinLine(bytes_per_s)
+    line.serve(serving, 15 * PIECE / bytes_per_s, in_op=False, uplink=uplink)
+    assert line.most_behind_s <= PIECE / bytes_per_s + 1e-3 < 7
     assert len(line.given) >= 13 and set(line.given[:12]) == set(joiners)
 
 

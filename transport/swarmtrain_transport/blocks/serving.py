@@ -2,12 +2,13 @@
 
 A joiner must not slow the exchange of the peers that it takes the state from. So while an op is
 under way, pieces for joiners leave at a small share of the measured uplink; between ops at a little
-more than all of it, so that little is left in the sockets when the next op begins. Before anything
-was measured a piece is given once the one before has left: what a dozen joiners ask for at once may
-take a thin line a minute, and an op that begins meanwhile would wait behind it. Joiners take turns,
-piece by piece. Requests beyond a joiner's queue are dropped; it asks again. So are those of one
-that has not asked again for long, or gives to an op: hundreds may ask the first who holds a state,
-and their pieces would leave for minutes after they have it from others.
+more than all of it, so that little is left in the sockets when the next op begins. Where the uplink
+is thin, or was not measured yet, a piece is given once the one before has left: what a dozen
+joiners ask for at once may take a thin line a minute, and an op that begins meanwhile would wait
+behind it. Joiners take turns, piece by piece. Requests beyond a joiner's queue are dropped; it asks
+again. So are those of one that has not asked again for long, or gives to an op: hundreds may ask
+the first who holds a state, and their pieces would leave for minutes after they have it from
+others.
 """
 
 import math
@@ -95,7 +96,8 @@ class Serving:
             is_leaving: tells if a piece that was given for a joiner has not left yet; None where
                 nobody can tell.
         """
-        one_by_one = None if uplink_bytes_per_s else is_leaving
+        is_thin = limits.JOINER_HEADROOM * uplink_bytes_per_s < limits.JOINER_BYTES_PER_S_MIN
+        one_by_one = is_leaving if is_thin else None
         waits = one_by_one is not None and self._waits(one_by_one, now_s)
         seen = 0.0 if uplink_bytes_per_s else self._seen_bytes_per_s
         self._pay(_rate_for_joiners(uplink_bytes_per_s, seen, in_op=in_op), now_s)

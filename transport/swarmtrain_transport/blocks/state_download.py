@@ -28,7 +28,7 @@ _LATE_FACTOR = 2.0
 """A piece that takes so many times as long as another donor needs is asked of that one, too."""
 
 _NEVER_HEARD_S = 3 * limits.FETCH_TIMEOUT_S
-"""Patience with a donor whose pace is not known: a piece at 300 kbit/s."""
+"""Patience with a donor whose pace is not known: a piece at 70 kbit/s."""
 
 _HOPE_S = 2 * limits.EVICT_S
 """Time for which a chunk that all others lack may come from one that did not answer soon."""
