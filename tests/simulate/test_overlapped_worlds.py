@@ -128,7 +128,7 @@ def test_who_leaves_in_turn_is_gone_soon_and_has_given_what_it_had(gives_now: bo
     world = World(3, rounds=6)
     world.start()
     peer, *others = world.swarm.survivors
-    world.scene.clock.after(1.9, lambda: peer.leave_in_turn(gives_now=gives_now))
+    world.scene.clock.after(2.2, lambda: peer.leave_in_turn(gives_now=gives_now))
     world.run()
     assert not world.violations and not peer.is_alive
     commits = others[0].machine.view.first.commits

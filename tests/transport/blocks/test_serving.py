@@ -155,7 +155,7 @@ def test_of_a_thin_line_a_piece_at_most_is_in_the_way_of_an_op(
     line = ThinLine(bytes_per_s)
     line.serve(serving, 15 * PIECE / bytes_per_s, in_op=False, uplink=uplink)
     assert line.most_behind_s <= PIECE / bytes_per_s + 1e-3 < 7
-    assert len(line.given) >= 13 and set(line.given[:12]) == set(joiners)
+    assert len(line.given) >= 14 and set(line.given[:14]) == set(joiners[:8])
 
 
 def test_who_takes_nothing_costs_the_others_one_turn_and_gets_no_second_piece() -> None:
@@ -194,12 +194,37 @@ def test_what_was_held_back_goes_on_at_once_when_the_op_has_ended() -> None:
     assert wait_s <= PIECE / (limits.JOINER_HEADROOM * UPLINK)
 
 
-def test_joiners_take_turns() -> None:
+def test_every_second_piece_goes_to_one_joiner_until_it_has_all_and_the_others_take_turns() -> None:
+    serving, _, manifest, _ = pinned()
+    for joiner in (A, B, C):
+        ask_all(serving, joiner, manifest)
+    order = [peer for peer, _ in serving.due(7, 0, in_op=False, now_s=0.0)]
+    assert order[:15] == [A, B, A, C] * 3 + [A, B, A]
+    assert order[15:].index(C) < order[15:].index(B) < 3  # now half of the pieces are B's
+
+
+def test_who_has_had_the_whole_state_comes_last() -> None:
     serving, _, manifest, _ = pinned()
     ask_all(serving, A, manifest)
-    ask_all(serving, B, manifest)
-    order = [peer for peer, _ in serving.due(7, 0, in_op=False, now_s=0.0)]
-    assert order == [A, B] * 8
+    assert len(serving.due(7, 0, in_op=False, now_s=0.0)) == 8
+    for joiner in (A, B, C, A):
+        ask_all(serving, joiner, manifest)
+    order = [peer for peer, _ in serving.due(7, 0, in_op=False, now_s=1.0)]
+    assert order.count(A) == 8 and order[:16].count(B) == 8
+
+
+def test_who_asks_for_little_at_a_time_keeps_its_place_and_keeps_nobody_waiting() -> None:
+    serving, _, manifest, _ = pinned()
+    (digest,) = manifest.chunk_hashes
+    order = []
+    for number in range(5):
+        now_s = 2.1 * number
+        if number < 2:
+            serving.asked(A, Wanted(digest, number * PIECE, PIECE).pack(), 7, now_s)
+        for joiner in (B, C):
+            ask_all(serving, joiner, manifest, now_s)
+        order += [peer for peer, _ in serving.due(7, PIECE, in_op=True, now_s=now_s)]
+    assert order == [A, B, A, C, B]
 
 
 def test_a_joiner_that_asks_without_end_fills_a_bounded_queue() -> None:

@@ -303,11 +303,31 @@ def test_after_any_story_an_honest_donor_brings_everything(
     assert got == blobs
 
 
+def test_of_hundreds_who_lack_it_four_are_asked_a_second() -> None:
+    many = [bytes([number, 1]) * 16 for number in range(200)]
+    download = begun(*many)
+    download.is_hasty = False
+    asks = download.requests(0.0)
+    assert len(asks) == limits.PIECE_WINDOW_MIN
+    num_asked, now_s = len(asks), 0.0
+    while now_s < 20.0:
+        for ask in asks:
+            download.missing(ask.peer, ask.digest, now_s)
+        asks = download.requests(now_s)
+        assert len(asks) <= 1
+        num_asked += len(asks)
+        now_s = max(now_s + 0.01, min(download.wakeups()))
+    assert 0.9 <= num_asked / (20.0 / limits.FETCH_RETRY_S) <= 1.1
+
+
 def test_a_relay_is_spared_where_two_others_may_give_and_no_chunk_is_lost_by_that() -> None:
     download = begun(A, B, C)
     download.relayed = {C}
-    assert {ask.peer for ask in download.requests(0.0)} == {A, B}
+    asks = download.requests(0.0)
+    assert {ask.peer for ask in asks} == {A, B}
     download.missing(A, hash_of(BIG), 0.1)
+    for ask in asks:
+        give(download, ask, BIG, 0.1)
     assert C in {ask.peer for ask in download.requests(0.1)}, "one alone would serve everybody"
     alone = begun(A, C)
     alone.relayed = {C}

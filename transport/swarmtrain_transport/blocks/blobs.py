@@ -73,6 +73,11 @@ class Blobs:
             if digest in blobs:
                 self._asked_s[op] = now_s
 
+    def snapshot_bytes(self, digest: bytes) -> int:
+        """Size of a snapshot that this blob is of, 0 if it is of none."""
+        snapshots = (blobs for blobs in self._snapshots.values() if digest in blobs)
+        return sum(kept.num_bytes for kept in next(snapshots, {}).values())
+
     def keep_result(self, op: int, data: Buffer, digest: bytes | None = None) -> bytes:
         """Keep one blob of op `op` and return its hash; ops long past are forgotten.
 

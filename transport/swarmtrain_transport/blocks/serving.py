@@ -5,10 +5,11 @@ under way, pieces for joiners leave at a small share of the measured uplink; bet
 more than all of it, so that little is left in the sockets when the next op begins. Where the uplink
 is thin, or was not measured yet, a piece is given once the one before has left: what a dozen
 joiners ask for at once may take a thin line a minute, and an op that begins meanwhile would wait
-behind it. Joiners take turns, piece by piece. Requests beyond a joiner's queue are dropped; it asks
-again. So are those of one that has not asked again for long, or gives to an op: hundreds may ask
-the first who holds a state, and their pieces would leave for minutes after they have it from
-others.
+behind it. Every second piece goes to the joiner that came first, until it has had a whole state,
+and the others take turns: who has it gives it on, so that hundreds have it after a few doublings;
+and nobody hears nothing for long. Requests beyond a joiner's queue are dropped; it asks again. So
+are those of one that has not asked again for long, or gives to an op: hundreds may ask the first
+who holds a state, and their pieces would leave for minutes after they have it from others.
 """
 
 import math
@@ -50,6 +51,8 @@ class Serving:
         self.queues: OrderedDict[PeerId, deque[Wanted]] = OrderedDict()
         self.owed_bytes = 0.0
         self._heard_s: dict[PeerId, float] = {}  # the last request, or piece for it
+        self._turns: dict[PeerId, int] = {}  # bytes left of each one's turn, in their order
+        self._is_for_all = True
         self._rate = math.inf
         self._counted_s = 0.0
         self._last: tuple[PeerId, int, float] | None = None
@@ -72,6 +75,7 @@ class Serving:
         if not wanted.length and is_small:
             return self._frame(wanted, run_tag)
         self._heard_s[peer] = now_s
+        self._turns.setdefault(peer, 0)
         queue = self.queues.setdefault(peer, deque())
         if len(queue) < limits.JOINER_QUEUE and wanted not in queue:
             queue.append(wanted)
@@ -107,7 +111,10 @@ class Serving:
         while not waits and self.queues and self.owed_bytes <= self._rate * _EARLY_S:
             # Whoever has not taken its last piece yet does not get another: nobody's turn is kept
             # for one that takes nothing.
-            free = (one for one in self.queues if one_by_one is None or not one_by_one(one))
+            self._is_for_all = not self._is_for_all
+            line = self.queues if self._is_for_all else self._turns
+            waiting = (one for one in line if one in self.queues)
+            free = (one for one in waiting if one_by_one is None or not one_by_one(one))
             peer = next(free, None)
             if peer is None:
                 waits = True
@@ -119,6 +126,7 @@ class Serving:
                 del self.queues[peer]
             self._heard_s[peer] = now_s
             frame = self._frame(wanted, run_tag)
+            self._given(peer, wanted.digest, len(frame.body))
             frames.append((peer, frame))
             if self._rate < math.inf:
                 self.owed_bytes += len(frame.body)
@@ -141,8 +149,8 @@ class Serving:
 
     def forget(self, peer: PeerId) -> None:
         """This peer is gone."""
-        self.queues.pop(peer, None)
-        self._heard_s.pop(peer, None)
+        for of_peer in (self.queues, self._heard_s, self._turns):
+            of_peer.pop(peer, None)
 
     def wakeups(self) -> list[float]:
         """List when `due` has something to give, or to look again."""
@@ -155,11 +163,22 @@ class Serving:
         pause_s = max(limits.OUT_LOOK_S, (self._counted_s - since_s) * _LOOK_SHARE)
         return [max(paid_s, self._counted_s + pause_s)]
 
+    def _given(self, peer: PeerId, digest: bytes, num_bytes: int) -> None:
+        """A piece is given: whoever has had as much as the whole state comes last from now on."""
+        left = self._turns[peer]
+        if not left:
+            blobs = self._with(digest)
+            left = blobs.snapshot_bytes(digest) if blobs is not None else 0
+        if left > num_bytes:
+            self._turns[peer] = left - num_bytes
+        else:
+            del self._turns[peer]
+            self._turns[peer] = 0
+
     def _drop_stale(self, now_s: float) -> None:
         """Let go of joiners that have turned to others."""
         for peer in [one for one, at_s in self._heard_s.items() if now_s > at_s + _KEPT_S]:
-            del self._heard_s[peer]
-            self.queues.pop(peer, None)
+            self.forget(peer)
 
     def _waits(self, is_leaving: Callable[[PeerId], bool], now_s: float) -> bool:
         """Return True while the piece that was given last has not left, for a turn's time at most.

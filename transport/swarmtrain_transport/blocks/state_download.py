@@ -35,6 +35,11 @@ _HOPE_S = 2 * limits.EVICT_S
 
 _NEAR_ENOUGH = 2
 
+_STRANGERS = limits.PIECE_WINDOW_MIN
+"""Requests at a time to donors that have given nothing yet, but for those that wait for long. Once
+somebody has said that it lacks a chunk it is one in FETCH_RETRY_S: most of hundreds may lack it,
+and to ask them all at once would fill thin lines."""
+
 Key = tuple[bytes, int]
 """A piece: its chunk's hash and its number."""
 
@@ -140,6 +145,7 @@ class Download:
         self._tags: dict[int, bytes] = {}
         self._near: list[PeerId] = []
         self._has_new = False
+        self._room, self._room_s, self._hunted_s = _STRANGERS, 0.0, -math.inf
         self._now_s = 0.0
 
     def set_donors(self, donors: Iterable[PeerId]) -> None:
@@ -258,6 +264,7 @@ class Download:
         free = [peer for peer, donor in donors.items() if now_s >= donor.silent_until_s]
         free = self._shuffle(free or list(donors))
         free = [peer for peer in free if now_s >= donors[peer].not_before_s]
+        self._make_room(now_s)
         if self.is_hasty:
             free.sort(key=lambda peer: self._donors[peer].is_stranger)
         self._near = [peer for peer in free if peer not in self.relayed]
@@ -277,16 +284,34 @@ class Download:
         times = [donor.due_s() for donor in self._donors.values() if donor.under_way]
         pauses = [donor.not_before_s for donor in self._donors.values()]
         pauses += [chunk.not_before_s for chunk in self.chunks.values()]
+        if self._room <= 0:
+            pauses.append(self._room_s)
         times += [time_s for time_s in pauses if time_s > self._now_s]
         if len(self.chunks) <= _BEGUN_PER_DONOR * len(self._donors):
             times.append(self._now_s + limits.FETCH_RETRY_S)  # somebody may be slow at the end
         return [time_s for time_s in times if time_s < math.inf]
 
+    def _make_room(self, now_s: float) -> None:
+        """Count how many requests may go to donors that have given nothing yet."""
+        if any(chunk.lacking for chunk in self.chunks.values()) and not self.is_hasty:
+            self._room_s = self._hunted_s + limits.FETCH_RETRY_S
+            self._room = int(now_s >= self._room_s)
+            return
+        recent = [
+            asked_s
+            for donor in self._donors.values()
+            if donor.under_way and not donor.window.usual_s
+            for asked_s in donor.under_way.values()
+            if asked_s > now_s - limits.FIRST_ASK_S
+        ]
+        self._room_s = min(recent, default=now_s) + limits.FIRST_ASK_S
+        self._room = _STRANGERS - len(recent)
+
     def _ask_one(self, peer: PeerId, now_s: float, asks: list[Ask]) -> bool:
         """Ask a donor for one more piece, if it has room and there is one for it."""
         donor = self._donors[peer]
         donor.window.is_full = len(donor.under_way) >= donor.window.size
-        if donor.window.is_full:
+        if donor.window.is_full or not (self._room > 0 or donor.window.usual_s):
             return False
         key = self._next(peer, now_s) if self._has_new else None
         key = key or self._late(peer, donor, now_s)
@@ -297,6 +322,9 @@ class Download:
             chunk.data = bytearray(chunk.num_bytes)
         chunk.givers.add(peer)
         donor.under_way[key] = now_s
+        if not donor.window.usual_s:
+            self._room -= 1
+            self._hunted_s = now_s
         start = key[1] * limits.STATE_PIECE_BYTES
         asks.append(Ask(peer, key[0], start, _length(chunk.num_bytes, key[1])))
         return True
