@@ -303,21 +303,24 @@ def test_after_any_story_an_honest_donor_brings_everything(
     assert got == blobs
 
 
-def test_of_hundreds_who_lack_it_four_are_asked_a_second() -> None:
-    many = [bytes([number, 1]) * 16 for number in range(200)]
-    download = begun(*many)
+@pytest.mark.parametrize(("num_donors", "num_quick"), [(200, 64), (40, 40)])
+def test_hundreds_who_lack_it_are_asked_four_a_second_when_some_were_asked_by_fours(
+    num_donors: int, num_quick: int
+) -> None:
+    download = begun(*(bytes([number, 1]) * 16 for number in range(num_donors)))
     download.is_hasty = False
-    asks = download.requests(0.0)
-    assert len(asks) == limits.PIECE_WINDOW_MIN
-    num_asked, now_s = len(asks), 0.0
-    while now_s < 20.0:
+    now_s, asked_s = 0.0, []
+    while now_s < 70.0:
+        asks = download.requests(now_s)
+        assert len(asks) <= limits.PIECE_WINDOW_MIN
+        asked_s += [now_s] * len(asks)
+        now_s += 0.05
         for ask in asks:
             download.missing(ask.peer, ask.digest, now_s)
-        asks = download.requests(now_s)
-        assert len(asks) <= 1
-        num_asked += len(asks)
-        now_s = max(now_s + 0.01, min(download.wakeups()))
-    assert 0.9 <= num_asked / (20.0 / limits.FETCH_RETRY_S) <= 1.1
+    assert asked_s[num_quick - 1] < 2.0
+    assert (
+        0.9 <= (asked_s[num_quick + 199] - asked_s[num_quick]) / (200 * limits.FETCH_RETRY_S) < 1.3
+    )
 
 
 def test_a_relay_is_spared_where_two_others_may_give_and_no_chunk_is_lost_by_that() -> None:

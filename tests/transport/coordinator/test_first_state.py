@@ -96,6 +96,20 @@ def test_a_giver_and_an_accomplice_do_not_begin_a_run_that_most_are_kept_out_of(
     assert passed(hall) == [tuple(sorted((A, B)))]
 
 
+def test_a_state_that_spreads_is_not_passed_over_and_one_that_has_ceased_to_is() -> None:
+    peers = [bytes([number]) * 32 for number in range(1, 17)]
+    hall = hall_of(*peers)
+    for num_held in (2, 3, 5):
+        for peer in peers[1:num_held]:
+            hall.say(peer, m.Applied(0, root_of(0)))
+        wait(hall, hall.now_s + 50.0, *peers[:num_held], asking=tuple(peers[num_held:]))
+    hall.say(peers[5], m.Applied(0, root_of(0)))  # one more is too few
+    wait(hall, hall.now_s + 8.0, *peers[:6], asking=tuple(peers[6:]))
+    assert not passed(hall)
+    wait(hall, hall.now_s + 5.0, *peers[:6], asking=tuple(peers[6:]))
+    assert passed(hall) == [tuple(sorted(peers[:6]))]
+
+
 def test_a_run_that_may_begin_with_one_does_so_at_once_while_nobody_else_is_here() -> None:
     hall = hall_of(A, start_peers=1)
     hall.ready(1, A)

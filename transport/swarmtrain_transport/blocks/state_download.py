@@ -36,9 +36,12 @@ _HOPE_S = 2 * limits.EVICT_S
 _NEAR_ENOUGH = 2
 
 _STRANGERS = limits.PIECE_WINDOW_MIN
-"""Requests at a time to donors that have given nothing yet, but for those that wait for long. Once
-somebody has said that it lacks a chunk it is one in FETCH_RETRY_S: most of hundreds may lack it,
-and to ask them all at once would fill thin lines."""
+"""Requests at a time to donors that have given nothing yet, but for those that wait for long."""
+
+_MANY = limits.CELL_PEERS_MAX
+"""Once so many donors have said that they lack a chunk, or all who answer, it is one request in
+FETCH_RETRY_S: of hundreds most may lack it, and to ask them again and again would fill thin
+lines."""
 
 Key = tuple[bytes, int]
 """A piece: its chunk's hash and its number."""
@@ -146,6 +149,7 @@ class Download:
         self._near: list[PeerId] = []
         self._has_new = False
         self._room, self._room_s, self._hunted_s = _STRANGERS, 0.0, -math.inf
+        self._has_asked_all = False
         self._now_s = 0.0
 
     def set_donors(self, donors: Iterable[PeerId]) -> None:
@@ -168,7 +172,7 @@ class Download:
             donor.given_up.clear()
         self.chunks.clear()
         self._tags.clear()
-        self.rounds = 0
+        self.rounds, self._has_asked_all = 0, False
 
     # ---- what comes
 
@@ -255,6 +259,7 @@ class Download:
                     chunk.passed_over.add(peer)
                     if not chunk.hoped_until_s:
                         chunk.hoped_until_s = now_s + _HOPE_S
+                        self._has_asked_all |= bool(chunk.lacking)
                         chunk.lacking.clear()  # one of these may well hold it by now
                 donor.silent_until_s = now_s + limits.EVICT_S
                 donor.window.restart()
@@ -293,7 +298,9 @@ class Download:
 
     def _make_room(self, now_s: float) -> None:
         """Count how many requests may go to donors that have given nothing yet."""
-        if any(chunk.lacking for chunk in self.chunks.values()) and not self.is_hasty:
+        num_lacking = max(len(chunk.lacking) for chunk in self.chunks.values())
+        is_rare = num_lacking >= _MANY or (num_lacking > 0 and self._has_asked_all)
+        if is_rare and not self.is_hasty:
             self._room_s = self._hunted_s + limits.FETCH_RETRY_S
             self._room = int(now_s >= self._room_s)
             return
@@ -439,6 +446,7 @@ class Download:
                 pause_s = limits.FETCH_TIMEOUT_S if is_hoped else limits.FETCH_RETRY_S
                 chunk.not_before_s = now_s + pause_s
                 self.rounds += not is_hoped
+                self._has_asked_all = True
             chunk.lacking.clear()
             chunk.passed_over.clear()
 

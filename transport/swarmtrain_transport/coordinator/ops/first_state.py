@@ -19,6 +19,9 @@ WHY = "most peers did not get the first state"
 _ASKING = "syncing"
 """Phase of a peer that asks for a state."""
 
+_GROWTH = 1.5
+"""So many times as many must have the state as when it was seen to spread last."""
+
 _Peers = dict[PeerId, GroupPeer]
 
 
@@ -52,6 +55,7 @@ class FirstState:
         self._waits: dict[PeerId, _Wait] = {}
         self._offered_s: float | None = None
         self._genesis: Attest | None = None
+        self._num_spread, self._spread_s = 0, 0.0
 
     def offered(self, peer: PeerId, genesis: Attest) -> None:
         """A peer offers its state; the newest word counts, until there is a first state."""
@@ -139,13 +143,7 @@ class FirstState:
         if all(life.unreached_s is not None for life in lives):
             stalled = list(lacking)
         else:
-            waits, (moved_s, whole_s) = self._waits, self._patience_s
-            stalled = [
-                peer
-                for peer in lacking
-                if now_s >= (wait := waits[peer]).moved_s + moved_s
-                or now_s >= wait.since_s + whole_s
-            ]
+            stalled = [peer for peer in lacking if now_s >= self._due_s(self._waits[peer])]
         if not _are_most(len(stalled), holders, lacking):
             return None
         if not _are_most(len(self._group_peers.alive_of(stalled, now_s)), holders, lacking):
@@ -154,12 +152,8 @@ class FirstState:
 
     def wakeups(self) -> list[float]:
         """List when something may fall due."""
-        moved_s, whole_s = self._patience_s
-        times = [
-            min(wait.moved_s + moved_s, wait.since_s + whole_s)
-            for peer, wait in self._waits.items()
-            if peer in self._group_peers.here
-        ]
+        here = self._group_peers.here
+        times = [self._due_s(wait) for peer, wait in self._waits.items() if peer in here]
         times += [one.since_s + limits.FIRST_STATE_S for one in self._waits.values()]
         if self._offered_s is not None:
             times.append(self._offered_s + limits.OFFER_WAIT_S)
@@ -167,6 +161,7 @@ class FirstState:
 
     def pardon(self, absent_s: float) -> None:
         """The coordinator was stopped for so long: nobody has waited meanwhile."""
+        self._spread_s += absent_s
         for one in self._waits.values():
             one.since_s += absent_s
             one.moved_s += absent_s
@@ -176,6 +171,16 @@ class FirstState:
         """True if everybody here was passed over before."""
         here, passed_over = self._group_peers.connected().items(), self._view.passed_over
         return all(one.line.is_leaving or peer in passed_over for peer, one in here)
+
+    def _due_s(self, wait: _Wait) -> float:
+        """Return when a peer counts as one that does not get the state: not while it spreads among
+        the others. That takes a few doublings, so what a giver and its accomplices can pretend soon
+        ends."""
+        moved_s, whole_s = self._patience_s
+        return min(
+            max(wait.moved_s, self._spread_s) + moved_s,
+            max(wait.since_s, self._spread_s) + whole_s,
+        )
 
     @property
     def _patience_s(self) -> tuple[float, float]:
@@ -194,7 +199,10 @@ class FirstState:
         if self._genesis is not self._view.genesis:
             self._genesis = self._view.genesis
             self._waits.clear()
+            self._num_spread, self._spread_s = 0, now_s
         holders, lacking = self._sorted()
+        if len(holders) >= max(1, _GROWTH * self._num_spread):
+            self._num_spread, self._spread_s = len(holders), now_s
         waits = self._waits
         for gone in waits.keys() - lacking.keys():
             del waits[gone]
