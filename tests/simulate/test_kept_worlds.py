@@ -8,7 +8,7 @@ from swarmtrain_transport.ledger.fold import LedgerView
 from swarmtrain_transport.peer.keeper import Keeper
 from swarmtrain_transport.wire.records import Commit, Rewind, bodies_of
 
-KEPT = (12, 197, 264, 35, 50, 66)
+KEPT = (12, 13, 264, 35, 50, 66)
 """Seeds of such worlds; in the second and the third the group loses all of its members."""
 
 
@@ -22,7 +22,7 @@ def test_such_worlds_are_clean(seed: int) -> None:
 
 
 def test_a_group_that_lost_all_members_went_on_without_going_back() -> None:
-    world = world_of(197, 4, 10, groups=2)
+    world = world_of(13, 4, 10, groups=2)
     world.start()
     world.run()
     log = world.invariants.decided.log
