@@ -20,7 +20,7 @@ _ASKING = "syncing"
 """Phase of a peer that asks for a state."""
 
 _GROWTH = 1.5
-"""So many times as many must have the state as when it was seen to spread last."""
+"""Growth of the number of those who have the state from which on it is seen to spread."""
 
 _Peers = dict[PeerId, GroupPeer]
 
