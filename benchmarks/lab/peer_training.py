@@ -18,6 +18,8 @@ from torch import nn
 
 import swarmtrain
 from swarmtrain.peer import membership
+from swarmtrain.peer.disk import storage
+from swarmtrain.peer.disk.group_storage import GroupStorage
 from swarmtrain.peer.disk.storage import PeerStorage
 from swarmtrain_transport.blocks.manifest import StateManifest
 from swarmtrain_transport.wire.records import BodyReader, Commit, Plan, Record
@@ -38,8 +40,8 @@ def tell(event: str, **more: Any) -> None:
         file.write(json.dumps(told) + "\n")
 
 
-class Storage(PeerStorage):
-    """Tells what is kept, as it comes."""
+class Download(GroupStorage):
+    """Tells what is kept of a state, as it comes."""
 
     def begin_download(self, manifest: StateManifest) -> None:
         tell("download", op=max(planned_s, default=0))
@@ -48,6 +50,10 @@ class Storage(PeerStorage):
     def keep_chunk(self, digest: bytes, data: bytes) -> None:
         tell("chunk", digest=digest.hex(), num_bytes=len(data))
         super().keep_chunk(digest, data)
+
+
+class Storage(PeerStorage):
+    """Tells how long exchanges take."""
 
     def append_records(self, records: Sequence[Record]) -> None:
         for body in map(reader.read, records):
@@ -86,6 +92,7 @@ if RANK == 0:
     ])  # fmt: skip
 model = Model()
 optimizer = torch.optim.SGD(model.parameters(), lr=0.0)
+storage.GroupStorage = Download  # type: ignore[misc]
 membership.PeerStorage = Storage  # type: ignore[misc]
 invite = swarm_lab.invite()
 lab_peer.barrier({"at": "loaded"})
