@@ -66,6 +66,21 @@ class Seen(bytes):
         return super().__hash__()
 
 
+def test_hundreds_who_lack_a_state_are_asked_four_a_second_after_some() -> None:
+    fetch = fetcher()
+    fetch.want(X, [bytes([number]) * 32 for number in range(1, 201)], spread=True)
+    now_s, asked_s = 0.0, []
+    while now_s < 20.0:
+        for peer, digest in fetch.requests(now_s):
+            asked_s.append(now_s)
+            fetch.missing(peer, digest, now_s)
+        now_s = max(now_s + 0.01, min(fetch.wakeups(), default=0.0))
+    num_quick = limits.CELL_PEERS_MAX
+    assert asked_s[num_quick - 1] < 1.0
+    assert asked_s[num_quick + 39] - asked_s[num_quick - 1] >= 40 * limits.FETCH_RETRY_S - 0.1
+    assert len(asked_s) >= num_quick + 0.9 * 19.0 / limits.FETCH_RETRY_S
+
+
 def test_of_hundreds_of_holders_few_are_looked_at_for_what_waits() -> None:
     """In cells everybody may have a slice, and hundreds wait while the first holder is busy."""
     holders, fetch = [Seen(bytes([n % 256, n // 256]) * 16) for n in range(512)], Fetcher(list)

@@ -172,6 +172,9 @@ class Fetcher:
             # comes they do not say, or an answer that was lost would be waited for without end.
             self._holders[peer].silent_until_s = -math.inf
             self._pass_over(want)
+            if want.spread and len(want.passed_over) >= limits.CELL_PEERS_MAX:
+                # Of hundreds most may lack a state: to ask on at once would fill thin lines.
+                want.not_before_s = now_s + limits.FETCH_RETRY_S
 
     def heard(self, peer: PeerId, now_s: float) -> None:
         """Note that something came from this peer: its link to us is busy, an answer may be behind
