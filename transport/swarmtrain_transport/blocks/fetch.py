@@ -123,11 +123,11 @@ class Fetcher:
             sources: possible holders, the likeliest first.
             spread: True if any of them may be asked first (state), False if in order (results).
         """
-        known = self.wants.get(digest)
+        known, first = self.wants.get(digest), tuple(sources)
         if known is None:
-            self.wants[digest] = _Want(tuple(dict.fromkeys(sources)), spread)
-        else:
-            known.sources = tuple(dict.fromkeys((*sources, *known.sources)))
+            self.wants[digest] = _Want(tuple(dict.fromkeys(first)), spread)
+        elif known.sources[: len(first)] != first:  # told after every blob, of hundreds
+            known.sources = tuple(dict.fromkeys((*first, *known.sources)))
 
     def cancel(self, digests: Iterable[bytes]) -> None:
         """These blobs are no longer wanted."""

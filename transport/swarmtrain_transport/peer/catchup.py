@@ -199,7 +199,7 @@ class CatchUp:
         """One slice's chunks; what is missing is asked for."""
         hash_list = self._blobs.get(root)
         if hash_list is None:
-            self._want(root, view, index)
+            self._want([root], view, index)
             return None
         size = limits.HASH_BYTES
         joined = bytes(hash_list)
@@ -207,9 +207,8 @@ class CatchUp:
         if len(joined) != size * num_chunks(view.plan, index):
             self._illegal_op = op
         missing = [digest for digest in digests if digest not in self._blobs]
-        for digest in missing:
-            self._want(digest, view, index)
         if missing:
+            self._want(missing, view, index)
             return None
         chunks = [chunk for chunk in map(self._blobs.get, digests) if chunk is not None]
         if self._illegal_op != op and self._are_legal(view, index, chunks):
@@ -232,17 +231,19 @@ class CatchUp:
             return False
         return True
 
-    def _want(self, digest: bytes, view: OpView, index: int) -> None:
-        self._wanted.add(digest)
-        self._fetcher.want(digest, self._sources(view, index), spread=False)
+    def _want(self, digests: Sequence[bytes], view: OpView, index: int) -> None:
+        self._wanted.update(digests)
+        sources = self._sources(view, index)
+        for digest in digests:
+            self._fetcher.want(digest, sources, spread=False)
 
-    def _sources(self, view: OpView, index: int) -> list[PeerId]:
+    def _sources(self, view: OpView, index: int) -> tuple[PeerId, ...]:
         """The owner, the other members, then anybody in the roster; of a pair op nobody else."""
         if view.plan.kind == PAIR:
-            return [view.owners[index]]
+            return (view.owners[index],)
         if not self._others:
             members, holders = [member.peer for member in view.plan.members], self._view.holders
             order = dict.fromkeys([*members, *holders])
             self._others = {peer: None for peer in order if peer != self._me and peer in holders}
-        owner = view.owners[index]
-        return [owner, *self._others] if owner in self._others else [*self._others]
+        first = [view.owners[index]] if view.owners[index] in self._others else []
+        return tuple(dict.fromkeys([*first, *self._others]))
