@@ -59,8 +59,8 @@ JOINER_BYTES_PER_S_MIN = 128 << 10
 an op half of it at most: of 1 Mbit/s this would be more than there is."""
 
 PIECE_TURN_S = 10.0
-"""While a donor does not know its uplink, a joiner's piece keeps the others' waiting for so long at
-most: 128 KiB at 0.1 Mbit/s. Who takes nothing costs the others one such turn."""
+"""While a donor's uplink is thin, or not known yet, a joiner's piece keeps the others' waiting for
+so long at most: 128 KiB at 0.1 Mbit/s. Who takes nothing costs the others one such turn."""
 
 JOINER_HEADROOM = 1.25
 """Between ops a donor gives so many times its measured rate, so that the measure can rise; what

@@ -203,6 +203,17 @@ def test_every_second_piece_goes_to_one_joiner_until_it_has_all_and_the_others_t
     assert order[15:].index(C) < order[15:].index(B) < 3  # now half of the pieces are B's
 
 
+def test_who_asks_for_single_bytes_keeps_nobody_from_the_front() -> None:
+    serving, _, manifest, _ = pinned()
+    (digest,) = manifest.chunk_hashes
+    for start in range(100):
+        serving.asked(A, Wanted(digest, start, 1).pack(), 7, 0.0)
+    for joiner in (B, C):
+        ask_all(serving, joiner, manifest)
+    order = [peer for peer, _ in serving.due(7, 0, in_op=False, now_s=0.0)]
+    assert order[:24].count(B) == 8 > order[:24].count(C)
+
+
 def test_who_has_had_the_whole_state_comes_last() -> None:
     serving, _, manifest, _ = pinned()
     ask_all(serving, A, manifest)

@@ -323,6 +323,45 @@ def test_hundreds_who_lack_it_are_asked_four_a_second_when_some_were_asked_by_fo
     )
 
 
+def test_of_many_chunks_hundreds_are_not_asked_for_one_each_and_the_next_is_asked_in_time() -> None:
+    chance = random.Random(5)
+    download = Download(lambda peers: chance.sample(list(peers), len(peers)))
+    download.set_donors(bytes([number, 1]) * 16 for number in range(100))
+    for number in range(250):
+        download.want(bytes([number, 2]) * 16, 1)
+    now_s, num_asked = 0.0, 0
+    while now_s < 14.0:  # then all are asked anew
+        asks = download.requests(now_s)
+        num_asked += len(asks)
+        wake_s = min(download.wakeups())
+        if num_asked > limits.CELL_PEERS_MAX + 20:
+            assert wake_s <= now_s + limits.FETCH_RETRY_S
+        now_s = max(now_s + 0.05, wake_s)
+        for ask in asks:
+            if ask.peer != bytes([7, 1]) * 16:  # one is dead
+                download.missing(ask.peer, ask.digest, now_s)
+    assert num_asked <= limits.CELL_PEERS_MAX + 20 + 14.0 / limits.FETCH_RETRY_S
+
+
+def test_who_was_silent_is_asked_again_while_another_dribbles() -> None:
+    data = chunk_of(3, 40 * PIECE)
+    download = Download(list)
+    download.set_donors((A, B))
+    download.want(hash_of(data), len(data))
+    now_s, late = 0.0, list[Ask]()
+    asked_s = []
+    while now_s < 60.0:
+        for ask in download.requests(now_s):
+            if ask.peer == A:
+                asked_s.append(now_s)
+            else:
+                late.append(ask)
+        if late and now_s % 14.0 == 13.0:
+            give(download, late.pop(0), data, now_s)
+        now_s += 1.0
+    assert max(asked_s) > limits.EVICT_S
+
+
 def test_a_relay_is_spared_where_two_others_may_give_and_no_chunk_is_lost_by_that() -> None:
     download = begun(A, B, C)
     download.relayed = {C}

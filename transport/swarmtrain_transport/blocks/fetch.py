@@ -24,6 +24,10 @@ _QUEUED_MANY = 4.0
 _HURRIES_MAX = 2
 """Times that a want is asked of another holder because the one before may be dead: two may be."""
 
+MANY = limits.CELL_PEERS_MAX
+"""Number of peers that must lack a part of a state before the rest are asked one by one, every
+FETCH_RETRY_S: of hundreds most may lack it, and to ask all at once would fill thin lines."""
+
 
 class Window:
     """Window of requests under way to one holder: its rate times its delay, and a few more.
@@ -172,8 +176,7 @@ class Fetcher:
             # comes they do not say, or an answer that was lost would be waited for without end.
             self._holders[peer].silent_until_s = -math.inf
             self._pass_over(want)
-            if want.spread and len(want.passed_over) >= limits.CELL_PEERS_MAX:
-                # Of hundreds most may lack a state: to ask on at once would fill thin lines.
+            if want.spread and len(want.passed_over) >= MANY:
                 want.not_before_s = now_s + limits.FETCH_RETRY_S
 
     def heard(self, peer: PeerId, now_s: float) -> None:

@@ -7,7 +7,7 @@ is thin, or was not measured yet, a piece is given once the one before has left:
 joiners ask for at once may take a thin line a minute, and an op that begins meanwhile would wait
 behind it. Every second piece goes to the joiner that came first, until it has had a whole state,
 and the others take turns: who has it gives it on, so that hundreds have it after a few doublings;
-and nobody hears nothing for long. Requests beyond a joiner's queue are dropped; it asks again. So
+and everybody hears something soon. Requests beyond a joiner's queue are dropped; it asks again. So
 are those of one that has not asked again for long, or gives to an op: hundreds may ask the first
 who holds a state, and their pieces would leave for minutes after they have it from others.
 """
@@ -169,6 +169,7 @@ class Serving:
         if not left:
             blobs = self._with(digest)
             left = blobs.snapshot_bytes(digest) if blobs is not None else 0
+        num_bytes = max(num_bytes, limits.STATE_PIECE_BYTES)  # or bytes one by one took for ever
         if left > num_bytes:
             self._turns[peer] = left - num_bytes
         else:

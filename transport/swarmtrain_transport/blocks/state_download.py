@@ -18,7 +18,7 @@ from typing import NamedTuple
 
 from swarmtrain_transport import limits
 from swarmtrain_transport.arithmetic import Buffer
-from swarmtrain_transport.blocks.fetch import Window
+from swarmtrain_transport.blocks.fetch import MANY, Window
 from swarmtrain_transport.errors import RemoteFault
 from swarmtrain_transport.hashing import content_hash
 from swarmtrain_transport.links.link import PeerId
@@ -36,12 +36,8 @@ _HOPE_S = 2 * limits.EVICT_S
 _NEAR_ENOUGH = 2
 
 _STRANGERS = limits.PIECE_WINDOW_MIN
-"""Requests at a time to donors that have given nothing yet, but for those that wait for long."""
-
-_MANY = limits.CELL_PEERS_MAX
-"""Once so many donors have said that they lack a chunk, or all who answer, it is one request in
-FETCH_RETRY_S: of hundreds most may lack it, and to ask them again and again would fill thin
-lines."""
+"""Requests at a time to donors that have given nothing yet, but for those that wait for long. It is
+one in FETCH_RETRY_S once MANY lack a chunk, or all who answer."""
 
 Key = tuple[bytes, int]
 """A piece: its chunk's hash and its number."""
@@ -75,7 +71,7 @@ class _Chunk:
 
     def suits(self, peer: PeerId) -> bool:
         """Return True if this donor may be asked for a piece of it."""
-        return peer not in self.lacking | self.passed_over and self.takes_from(peer)
+        return peer not in self.lacking and self.takes_from(peer)
 
     def takes_from(self, peer: PeerId) -> bool:
         """Return True if a piece that comes from this donor is taken."""
@@ -150,6 +146,7 @@ class Download:
         self._has_new = False
         self._room, self._room_s, self._hunted_s = _STRANGERS, 0.0, -math.inf
         self._has_asked_all = False
+        self._lacking: set[PeerId] = set()  # a chunk, said so since all were asked anew
         self._now_s = 0.0
 
     def set_donors(self, donors: Iterable[PeerId]) -> None:
@@ -173,6 +170,7 @@ class Download:
         self.chunks.clear()
         self._tags.clear()
         self.rounds, self._has_asked_all = 0, False
+        self._lacking.clear()
 
     # ---- what comes
 
@@ -205,6 +203,7 @@ class Download:
         if key[1] in chunk.here or not chunk.takes_from(peer):
             return None
         chunk.lacking.discard(peer)
+        self._lacking.discard(peer)
         chunk.passed_over.discard(peer)
         if not chunk.is_begun:
             chunk.data = bytearray(chunk.num_bytes)
@@ -229,6 +228,7 @@ class Download:
             # It holds whole states: whoever lacks one chunk will lack the next.
             donor.not_before_s = now_s + limits.FETCH_RETRY_S
             chunk.lacking.add(peer)
+            self._lacking.add(peer)
         for key in keys:
             del donor.under_way[key]
             self._put_back(key)
@@ -261,6 +261,7 @@ class Download:
                         chunk.hoped_until_s = now_s + _HOPE_S
                         self._has_asked_all |= bool(chunk.lacking)
                         chunk.lacking.clear()  # one of these may well hold it by now
+                        self._lacking.clear()
                 donor.silent_until_s = now_s + limits.EVICT_S
                 donor.window.restart()
                 self._take_back(peer)
@@ -298,8 +299,7 @@ class Download:
 
     def _make_room(self, now_s: float) -> None:
         """Count how many requests may go to donors that have given nothing yet."""
-        num_lacking = max(len(chunk.lacking) for chunk in self.chunks.values())
-        is_rare = num_lacking >= _MANY or (num_lacking > 0 and self._has_asked_all)
+        is_rare = len(self._lacking) >= MANY or (self._has_asked_all and bool(self._lacking))
         if is_rare and not self.is_hasty:
             self._room_s = self._hunted_s + limits.FETCH_RETRY_S
             self._room = int(now_s >= self._room_s)
@@ -332,6 +332,7 @@ class Download:
         if not donor.window.usual_s:
             self._room -= 1
             self._hunted_s = now_s
+            self._room_s = max(self._room_s, now_s + limits.FETCH_RETRY_S)
         start = key[1] * limits.STATE_PIECE_BYTES
         asks.append(Ask(peer, key[0], start, _length(chunk.num_bytes, key[1])))
         return True
@@ -447,6 +448,7 @@ class Download:
                 chunk.not_before_s = now_s + pause_s
                 self.rounds += not is_hoped
                 self._has_asked_all = True
+                self._lacking.clear()
             chunk.lacking.clear()
             chunk.passed_over.clear()
 

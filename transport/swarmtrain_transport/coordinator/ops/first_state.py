@@ -20,7 +20,7 @@ _ASKING = "syncing"
 """Phase of a peer that asks for a state."""
 
 _GROWTH = 1.5
-"""Growth of the number of those who have the state from which on it is seen to spread."""
+"""Factor by which those who have the state must have become more for it to count as spreading."""
 
 _Peers = dict[PeerId, GroupPeer]
 
@@ -179,7 +179,7 @@ class FirstState:
         moved_s, whole_s = self._patience_s
         return min(
             max(wait.moved_s, self._spread_s) + moved_s,
-            max(wait.since_s, self._spread_s) + whole_s,
+            max(wait.since_s + whole_s, self._spread_s + moved_s),
         )
 
     @property
