@@ -139,6 +139,7 @@ class Download:
         self.relayed: AbstractSet[PeerId] = frozenset()
         self._shuffle = shuffle
         self._donors: dict[PeerId, _Donor] = {}
+        self._givers: dict[PeerId, None] = {}  # of something, in the order of their first pieces
         self._liars: set[PeerId] = set()
         self.chunks: dict[bytes, _Chunk] = {}
         self._tags: dict[int, bytes] = {}
@@ -155,6 +156,7 @@ class Download:
         for peer in set(self._donors) - set(kept):
             self._take_back(peer)
         self._donors = {peer: kept[peer] for peer in kept if peer not in self._liars}
+        self._givers = {peer: None for peer in self._givers if peer in self._donors}
 
     def want(self, digest: bytes, num_bytes: int) -> None:
         """Ask for a chunk until it is here or cancelled. Wanting it twice changes nothing."""
@@ -192,6 +194,7 @@ class Download:
         asked_s = donor.under_way.pop(key, None)
         if asked_s is not None:
             donor.window.answered(now_s - asked_s)
+            self._givers[peer] = None
         elif key not in donor.given_up:
             return None
         donor.given_up.discard(key)
@@ -253,7 +256,8 @@ class Download:
         self._now_s = now_s
         if not self.chunks:
             return []
-        for peer, donor in self._donors.items():
+        donors = self._donors
+        for peer, donor in donors.items():
             if donor.under_way and now_s >= donor.due_s():
                 for chunk in (self.chunks[digest] for digest, _ in donor.under_way):
                     chunk.passed_over.add(peer)
@@ -266,36 +270,47 @@ class Download:
                 donor.window.restart()
                 self._take_back(peer)
         self._count_rounds(now_s)
-        donors = self._donors
-        free = [peer for peer, donor in donors.items() if now_s >= donor.silent_until_s]
-        free = self._shuffle(free or list(donors))
-        free = [peer for peer in free if now_s >= donors[peer].not_before_s]
         self._make_room(now_s)
+        self._has_new = any(chunk.todo for chunk in self.chunks.values())
+        if self.relayed:
+            self._near = [peer for peer in self._free(donors, now_s) if peer not in self.relayed]
+        # Few of hundreds have given anything: only these are put in order, if others are not asked.
+        is_open = self._room > 0 and (self._has_new or self.is_hasty)
+        free = self._shuffle(self._free(donors if is_open else self._givers, now_s))
         if self.is_hasty:
-            free.sort(key=lambda peer: self._donors[peer].is_stranger)
-        self._near = [peer for peer in free if peer not in self.relayed]
+            free.sort(key=lambda peer: donors[peer].is_stranger)
         asks: list[Ask] = []
         while free:
-            self._has_new = any(chunk.todo for chunk in self.chunks.values())
-            if not (self._has_new or self.is_hasty):
-                # Of those whom nothing was asked of yet nothing is asked now.
-                free = [p for p in free if (one := self._donors[p]).under_way or one.window.usual_s]
             free = [peer for peer in free if self._ask_one(peer, now_s, asks)]
+            self._has_new = any(chunk.todo for chunk in self.chunks.values())
         return asks
 
     def wakeups(self) -> list[float]:
         """List when requests() has something to do although nothing arrived."""
         if not self.chunks:
             return []
-        times = [donor.due_s() for donor in self._donors.values() if donor.under_way]
-        pauses = [donor.not_before_s for donor in self._donors.values()]
-        pauses += [chunk.not_before_s for chunk in self.chunks.values()]
+        times, pauses = [], [chunk.not_before_s for chunk in self.chunks.values()]
+        for donor in self._donors.values():
+            if donor.under_way:
+                times.append(donor.due_s())
+            pauses.append(donor.not_before_s)
         if self._room <= 0:
             pauses.append(self._room_s)
         times += [time_s for time_s in pauses if time_s > self._now_s]
         if len(self.chunks) <= _BEGUN_PER_DONOR * len(self._donors):
             times.append(self._now_s + limits.FETCH_RETRY_S)  # somebody may be slow at the end
         return [time_s for time_s in times if time_s < math.inf]
+
+    def _free(self, peers: Iterable[PeerId], now_s: float) -> list[PeerId]:
+        """Return those of these donors that may be asked: that answer, unless nobody does."""
+        donors = self._donors
+        is_silent = not any(now_s >= donor.silent_until_s for donor in donors.values())
+        return [
+            peer
+            for peer in peers
+            if (donor := donors[peer]).not_before_s <= now_s
+            and (is_silent or donor.silent_until_s <= now_s)
+        ]
 
     def _make_room(self, now_s: float) -> None:
         """Count how many requests may go to donors that have given nothing yet."""
@@ -404,6 +419,7 @@ class Download:
         self._liars.add(liar)
         self._take_back(liar)
         del self._donors[liar]
+        self._givers.pop(liar, None)
         raise RemoteFault("hash", "a chunk of the state that is another one than was asked for")
 
     def _drop_keys(self, digest: bytes) -> None:
@@ -435,12 +451,14 @@ class Download:
         """When nobody is left who could be asked for a chunk, all are asked anew after a pause, as
         donors come to hold things. If those who answer lack it, it is lost in the end, but not
         while somebody who was asked for it may be slow, or serve others first."""
-        if not any(chunk.lacking or chunk.passed_over for chunk in self.chunks.values()):
-            return
-        answering = {peer for peer, donor in self._donors.items() if now_s >= donor.silent_until_s}
         for chunk in self.chunks.values():
-            asked = chunk.lacking | chunk.passed_over
-            if not asked or not answering <= asked:
+            if not (chunk.lacking or chunk.passed_over):
+                continue
+            if any(
+                peer not in chunk.lacking and peer not in chunk.passed_over
+                for peer, donor in self._donors.items()
+                if now_s >= donor.silent_until_s
+            ):
                 continue
             if chunk.lacking:
                 is_hoped = now_s < chunk.hoped_until_s
