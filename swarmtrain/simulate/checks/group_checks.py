@@ -11,7 +11,7 @@ from collections.abc import Callable
 from swarmtrain.simulate.checks.cell_checks import CellChecks
 from swarmtrain.simulate.checks.decided import Decided
 from swarmtrain.simulate.checks.demands import GRACE_S, Demands
-from swarmtrain.simulate.checks.holding import holds
+from swarmtrain.simulate.checks.holding import holders_of_rarest
 from swarmtrain.simulate.checks.lies import Lies
 from swarmtrain.simulate.checks.rules import Rules
 from swarmtrain.simulate.checks.training_checks import TrainingChecks
@@ -153,7 +153,7 @@ class GroupChecks:
         return [one for one in self.decided.planned(op) if self.demands.is_sound(one, now_s)]
 
     def _holders(self, root: bytes) -> list[SimPeer]:
-        return [one for one in self._swarm.survivors if holds(one, root, self.decided.group)]
+        return holders_of_rarest(self._swarm.survivors, root, self.decided.group)
 
     def _are_few(self, holders: int, live: int, sound: int) -> bool:
         """Return True if more peers should hold a slice of a result."""
