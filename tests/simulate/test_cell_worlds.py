@@ -8,7 +8,7 @@ from mutants import hunt_seeds
 
 from swarmtrain.cli.main import main
 from swarmtrain.simulate.faults.troubles import HOSTILE_SUMS
-from swarmtrain.simulate.ground.misbehaviour import FORGES, MUTE, SUMS, Deed
+from swarmtrain.simulate.ground.misbehaviour import FORGES, MUTE, STARVES, SUMS, Deed
 from swarmtrain.simulate.seeds import drawn, run_seed
 from swarmtrain.simulate.world import World
 from swarmtrain_transport.wire.records import Skip
@@ -36,9 +36,9 @@ def test_cells_that_are_too_small_are_refused_with_the_number_of_peers_that_they
     assert "--peers 12 or more" in " ".join(capsys.readouterr().err.split())
 
 
-def with_deed(kind: str, seed: int) -> World:
-    """A world of two cells in which nothing else goes wrong."""
-    world = World(8, rounds=4, seed=seed, cells=2)
+def with_deed(kind: str, seed: int, cells: int = 2) -> World:
+    """A world in which nothing else goes wrong."""
+    world = World(4 * cells, rounds=4, seed=seed, cells=cells)
     world.start()
     world.scene.misbehave(next(iter(world.swarm.peers)), Deed(kind, wanders=True))
     world.run()
@@ -57,6 +57,12 @@ def test_of_a_range_with_a_new_owner_all_is_made_again_at_once(seed):
     """The first one was given other bytes than were signed, and had passed their sum on."""
     decided = with_deed(FORGES, seed).invariants.decided
     assert max(decided.op_seconds.values()) < 2.0
+
+
+@pytest.mark.parametrize("cells", [3, 4])
+def test_who_starves_one_owner_costs_the_slice_of_that_one_and_its_own(cells):
+    """All of the range were given up as silent in the moment in which the second one was."""
+    assert max(with_deed(STARVES, 0, cells).invariants.decided.num_reassigned.values()) == 2
 
 
 @pytest.mark.parametrize("seed", [0, 3])
@@ -101,6 +107,11 @@ def test_where_one_who_is_silent_is_half_of_what_is_left_of_a_cell_an_op_may_be_
     result = run_seed(4000, 12, 4, cells=3, **drawn(4000))
     assert not result.violations
     assert result.commits >= 4
+
+
+def test_who_gives_one_owner_no_sum_has_no_op_skipped():
+    """Seed 739 of 40 peers: each next owner of that slice went as silent, until time was up."""
+    assert not run_seed(739, 40, 10, cells=3, **drawn(739)).violations
 
 
 @pytest.mark.parametrize(("num_left", "is_demanded"), [(2, False), (3, True)])

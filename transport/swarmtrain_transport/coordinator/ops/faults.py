@@ -225,22 +225,45 @@ def owes_sums(at: Moment, index: int) -> bool:
 
 def _is_lacked(at: Moment, index: int) -> bool:
     """Return True if most owners of the same range in other cells lack this owner's sums, and its
-    parts are there: the matrix rule among those who finish a range."""
+    parts are there: the matrix rule among those who finish a range. Or if one of them does whose
+    slice another had that lacked them, too."""
     view, cell = at.view, index % at.view.cells.count
     others = [piece for piece in view.cells.pieces(index) if piece != index]
     lacking = [piece for piece in others if cell in _lacks(at, piece)]
-    return view.given_sets[index] is not None and 2 * len(lacking) > len(others)
+    is_most = 2 * len(lacking) > len(others)
+    return view.given_sets[index] is not None and (is_most or _is_lacked_in_turn(at, index))
+
+
+def _is_lacked_in_turn(at: Moment, index: int) -> bool:
+    """Return True if two owners of another slice, one after the other, have lacked this owner's
+    sums: the first was relieved for it, as it might have lied, and the second one's time is up."""
+    view, assigned_s, cell = at.view, at.timers.assigned_s, index % at.view.cells.count
+    given_s = assigned_s.get(index, -math.inf)
+    return any(
+        cell in _lacks(at, piece)
+        and cell in at.reports.lacks.get((piece, view.attempts[piece] - 1), ())
+        and view.words.relieved.get(view.tried[piece][-2]) == SILENT
+        and given_s < assigned_s.get(piece, -math.inf)
+        and at.now_s >= at.timers.stuck_s(piece)
+        for piece in view.cells.pieces(index)
+        if piece != index
+    )
 
 
 def _waits_for_others(at: Moment, index: int) -> bool:
     """Return True if an owner has not published because it lacks the sums of such owners, or of
-    those who have just taken their place: a second one that gives it nothing is its own fault."""
+    those who have just taken their place: a second one that gives it nothing is its own fault,
+    unless it is lacked in turn. Nor is it silent if such a new owner has made void what it had
+    published."""
     cells, tried, timers = at.view.cells, at.view.tried, at.timers
     lacking = {cells.owned(cell, index) for cell in _lacks(at, index)}
+    has_published = (index, at.view.attempts[index]) in at.reports.published
+    if has_published and at.reports.current(index) is None:
+        lacking |= {*cells.pieces(index)} - {index}
     return any(
         _is_lacked(at, piece)
         if len(tried[piece]) == 1
-        else at.now_s < min(timers.stuck_s(piece), timers.gather_s)
+        else at.now_s < min(timers.stuck_s(piece), timers.gather_s) or _is_lacked_in_turn(at, piece)
         for piece in lacking
     )
 
