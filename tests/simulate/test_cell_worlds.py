@@ -101,6 +101,14 @@ def test_a_backup_from_before_what_anybody_still_holds_is_no_fault_of_these_worl
     assert not run_seed(1174, 40, 10, cells=3).violations
 
 
+def test_where_most_have_died_what_few_hold_is_found_in_time():
+    """Seed 944 of 40 peers: two thirds die in one op. Chunks that a dead owner had left in one cell
+    were asked of the dead of the two others, each for a time-out, until D_op."""
+    result = run_seed(944, 40, 10, cells=3, **drawn(944))
+    assert not result.violations
+    assert result.commits >= 10
+
+
 def test_where_one_who_is_silent_is_half_of_what_is_left_of_a_cell_an_op_may_be_skipped():
     """Seed 4000 of 12 peers: the last but one owner of a slice lacks the part of the other that is
     left of its cell; so that one gets it, and publishes nothing."""

@@ -4,9 +4,10 @@ A want names possible holders. The number of requests under way to one of them f
 times its delay, and it has time as long as something comes from it. A holder that says MISSING or
 stays silent is passed over; when all were, the round begins again after a pause, because holders
 come to hold things. A silent one comes last for other wants too, and while others answer it is
-asked only every few rounds, or a dead holder would cost its time-out again and again. One of whom
-nothing was ever heard comes after those who were, and has less time, for a peer in haste. Bytes
-count only if their hash is wanted.
+asked only every few rounds, or a dead holder would cost its time-out again and again. Where one was
+silent more may have died, each for a time-out of its own: so whoever was heard of last is asked
+next. One of whom nothing was ever heard comes after those who were, and has less time, for a peer
+in haste. Bytes count only if their hash is wanted.
 """
 
 import math
@@ -95,6 +96,7 @@ class _Holder:
     )
     under_way: int = 0
     heard_s: float = -math.inf
+    met_s: float = -math.inf
     silent_until_s: float = -math.inf
 
 
@@ -171,6 +173,7 @@ class Fetcher:
     def missing(self, peer: PeerId, digest: bytes, now_s: float) -> None:
         """A holder says that it lacks the blob."""
         want = self.wants.get(digest)
+        self._holders[peer].met_s = now_s
         if want is not None and want.asked == peer:
             # It is here, but these few bytes overtake bulk: whether anything else of it still
             # comes they do not say, or an answer that was lost would be waited for without end.
@@ -183,7 +186,8 @@ class Fetcher:
         """Note that something came from this peer: its link to us is busy, an answer may be behind
         it."""
         holder = self._holders[peer]
-        holder.heard_s, holder.silent_until_s = now_s, -math.inf
+        holder.heard_s = holder.met_s = now_s
+        holder.silent_until_s = -math.inf
 
     def unreached(self, peers: Iterable[PeerId], until_s: float) -> None:
         """Note that no connection to these can be made: until then they are asked last."""
@@ -193,6 +197,7 @@ class Fetcher:
     def met(self, peer: PeerId, now_s: float) -> None:
         """Note that something else came from this peer: it is alive. However often that comes, it
         prolongs the wait once only."""
+        self._holders[peer].met_s = now_s
         if self._is_stranger(peer):
             self.heard(peer, now_s)
 
@@ -209,6 +214,8 @@ class Fetcher:
                 holder.silent_until_s = now_s + limits.EVICT_S
                 holder.window.restart()
                 self._pass_over(want)
+                if not want.spread:
+                    want.sources = tuple(sorted(want.sources, key=self._met_s, reverse=True))
             if want.asked is None and now_s >= want.not_before_s:
                 peer = self._choose(want, now_s)
                 if peer is not None:
@@ -279,6 +286,10 @@ class Fetcher:
     def _is_stranger(self, peer: PeerId) -> bool:
         """Return True if nothing was ever heard of a holder, which matters in haste alone."""
         return self.is_hasty and self._holders[peer].heard_s == -math.inf
+
+    def _met_s(self, peer: PeerId) -> float:
+        """Return when anything came from a holder; -inf for never."""
+        return self._holders[peer].met_s
 
     def _pass_over(self, want: _Want) -> None:
         assert want.asked is not None
