@@ -2,6 +2,7 @@
 
 import queue
 import time
+from collections.abc import Callable
 from types import SimpleNamespace
 from typing import Any
 
@@ -11,6 +12,7 @@ import torch
 from swarmtrain.config.settings import ExchangeSection, OuterSection, RunConfig, RunSection
 from swarmtrain.foundation.errors import UserError
 from swarmtrain.models.tensors import Layout, ParameterSpec
+from swarmtrain.peer.training import session as session_module
 from swarmtrain.peer.training.rounds import RoundReport
 from swarmtrain.peer.training.session import Hooks, Session
 from swarmtrain.peer.wishes import Wishes
@@ -36,6 +38,7 @@ class Overlapped:
         self.op, self.steps, self.given, self.skipped = 0, 0, -1, list[int]()
         self.fragments = ()
         self.keeps_pace = False
+        self.overlaps = True
         self.has_steps = True
 
     def known_ahead(self) -> None:
@@ -90,13 +93,14 @@ class Network:
         pass
 
 
-def session_of(reports: list[RoundReport]) -> tuple[Session, Overlapped, Network]:
+def session_of(
+    reports: list[RoundReport], clock: Callable[[], float] = time.monotonic
+) -> tuple[Session, Overlapped, Network]:
     driver, network = Overlapped(), Network()
     hooks = Hooks(on_round=reports.append)
+    config = config_of(inner_steps=5)
     unchecked: Any = Session
-    made = unchecked(
-        b"me", network, SimpleNamespace(group=0), config_of(inner_steps=5), driver, LAYOUT, hooks
-    )
+    made = unchecked(b"me", network, SimpleNamespace(group=0), config, driver, LAYOUT, hooks, clock)
     return made, driver, network
 
 
@@ -134,6 +138,25 @@ def test_a_peer_that_leaves_a_run_that_stands_still_waits_for_nobody():
     driver.steps += 3
     session.stepped(1, None, 1)
     assert session.should_stop
+
+
+@pytest.mark.parametrize(("overlaps", "times"), [(True, 3), (False, 27)])
+def test_memory_is_seldom_given_back_where_the_next_step_takes_it_again(
+    monkeypatch: pytest.MonkeyPatch, overlaps: bool, times: int
+) -> None:
+    """It was done twice a round, and the steps after it had to fetch their pages anew."""
+    given, now_s = list[float](), [0.0]
+    monkeypatch.setattr(session_module, "give_back", lambda: given.append(now_s[0]))
+    monkeypatch.setattr(session_module, "_LARGE_VALUES", LAYOUT.padded)
+    session, driver, network = session_of([], lambda: now_s[0])
+    driver.overlaps = overlaps
+    for step in range(72):
+        now_s[0] = float(step)
+        was_waiting = driver.is_waiting
+        session.stepped(1, None, 1)
+        if driver.is_waiting and not was_waiting:
+            network.inbox.put(do.OpSkipped(driver.op + 1, "early"))
+    assert len(given) == times, given
 
 
 def test_an_error_is_told_at_once():

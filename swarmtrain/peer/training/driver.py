@@ -261,6 +261,11 @@ class Driver:
         return next((steps for steps in range(1, most) if strategy.is_due(steps)), most)
 
     @property
+    def overlaps(self) -> bool:
+        """True if inner steps go on while a result is under way."""
+        return self._delay(self.op) > 0
+
+    @property
     def is_at_place(self) -> bool:
         """True if our part is given and its result's place is reached: an outcome that came earlier
         waits for this, and one that has not come is waited for. Of several parts it is the oldest

@@ -5,6 +5,7 @@ machine decide, and does as it says: tell the network side, keep results and che
 Where the machine holds the training back, it waits. Not here: any decision about rounds.
 """
 
+import math
 import queue
 import time
 from collections.abc import Callable
@@ -59,6 +60,9 @@ from swarmtrain_transport.wire.messages import (
 _LARGE_VALUES = 4 << 20
 """Values of a model from which on freed memory goes back to the system where a round's steps end
 and where its exchange does: its parts and results are then as large as the process itself."""
+
+_TRIM_PAUSE_S = 30.0
+"""Between two such times where inner steps go on during an exchange."""
 
 _GLANCE_S = 0.25
 """Pause between two looks of a waiting trainer whether it should go on instead."""
@@ -128,6 +132,7 @@ class Session:
         self._saves = saves or Saves(storage, config, layout)
         self._hooks = hooks
         self._is_large = layout.padded >= _LARGE_VALUES
+        self._gave_back_s = -math.inf
         self._clock = clock
         self._meter = Meter(clock)
         self._phase = "starting"
@@ -406,8 +411,11 @@ class Session:
 
     def _give_back(self) -> None:
         """Give back what steps or an exchange have freed. These are on two threads, whose memory
-        the C library keeps apart: neither can use what the other has left."""
-        if self._is_large:
+        the C library keeps apart: neither can use what the other has left. Where steps go on
+        meanwhile they fetch theirs again page by page, so there it is seldom done."""
+        now_s = self._clock()
+        if self._is_large and now_s >= self._gave_back_s + _TRIM_PAUSE_S * self.driver.overlaps:
+            self._gave_back_s = now_s
             give_back()
 
     def _keep_state(self, result: OpResult) -> None:

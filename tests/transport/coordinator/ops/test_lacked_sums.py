@@ -172,3 +172,15 @@ def test_who_is_to_publish_again_for_a_new_owner_has_as_long_as_that_one() -> No
     assert timers.stuck_s(1) < timers.gather_s
     moved = table.decide(timers.stuck_s(1))
     assert isinstance(moved, Reassign) and moved.slice_index == 0
+
+
+def test_who_follows_a_silent_owner_is_drawn() -> None:
+    """The next one's word counts with the silent one's: nobody may choose to be the next."""
+    chosen = set()
+    for number in range(16):
+        table = lacking(1)
+        table.view.plan_hash = bytes([number]) * 32
+        moved = table.decide(table.op.timers.silent_s)
+        assert isinstance(moved, Reassign) and moved.reason == faults.SILENT
+        chosen.add(moved.owner)
+    assert len(chosen) == len(PEERS) // 3 - 1

@@ -138,8 +138,8 @@ def _reassign(
     for it, met by the others without a relay, with the fewest slices now; it has the centre if the
     plan names one.
 
-    Where words stand against each other it is drawn: nobody can choose a key with which it is the
-    next to be asked.
+    Where words stand against each other it is drawn, and where two owners' silence would be one
+    against a third: nobody can choose a key with which it is the next to be asked.
     """
     view = at.view
     tried = set(view.tried[index])
@@ -161,7 +161,7 @@ def _reassign(
         far.update({peer: max(far.get(peer, 0), 1 if rate > 0 else 2) for peer in pair})
 
     def weight(peer: PeerId) -> tuple[int, ...]:
-        last = drawn(peer) if lacked else order[peer]
+        last = drawn(peer) if lacked or reason == faults.SILENT else order[peer]
         fewest = view.owners.count(peer), last
         return words[peer], view.unfit.get(peer, 0), far.get(peer, 0), *fewest
 
