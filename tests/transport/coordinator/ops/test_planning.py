@@ -119,6 +119,15 @@ def test_a_barred_peer_is_not_waited_for_while_it_does_not_even_hold_the_state()
     assert weights(plan_now(chain, lines)) == {A: 255, B: 255}
 
 
+def test_of_the_barred_only_so_many_give_as_an_op_needs() -> None:
+    """All gave where it could not do without all (`simulate --cells 3 --peers 40 --seed 129`)."""
+    chain = begun_chain()
+    lines = {peer: ready_line(peer) for peer in (A, B, C)}
+    chain.view.first.standing.contributors |= {B: Score(until=9), A: Score(until=3)}
+    plan = plan_now(chain, lines, min_contributors=2, start_peers=2)
+    assert weights(plan) == {A: 255, B: 0, C: 255}
+
+
 def test_who_is_expected_and_never_ready_keeps_the_barred_out_for_a_while_only() -> None:
     """Else one mute peer could keep all ops from beginning, as a bar lasts for so many ops."""
     chain = begun_chain()

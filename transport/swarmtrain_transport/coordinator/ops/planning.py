@@ -165,13 +165,18 @@ def next_plan(
     }
     if len(ready) < needed_peers(terms, view):
         return None
-    out = view.standing.sidelined(op, present.keys()), view.standing.barred(op, present.keys())
+    barred = view.standing.barred(op, present.keys())
+    out = view.standing.sidelined(op, present.keys())
     able = ready.keys() | (expected - view.standing.barred(op, expected))
-    fit_s = min(ready[peer].ready_s for peer in ready.keys() - out[0] or ready)
+    fit_s = min(ready[peer].ready_s for peer in ready.keys() - out or ready)
     if now_s >= fit_s + limits.AGAIN_WAITS * terms.wait_ready_s:
         able = set(ready)  # who is expected and does not come keeps nobody out for ever
-    enough = (some for some in out if len(able - some) >= needed_peers(terms, view))
-    sidelined = next(enough, set[PeerId]())  # without them there might be no op
+    # Without all of them there might be no op: the barred stay out first, the longest ones first.
+    worst = sorted(
+        out, key=lambda one: (one not in barred, -view.standing.barred_until(one, op), one)
+    )
+    spare = max(0, len(able) - needed_peers(terms, view))
+    sidelined = (out - able) | {*[one for one in worst if one in able][:spare]}
     ready = {peer: one for peer, one in ready.items() if peer not in sidelined}
     if len(ready) < needed_peers(terms, view):
         return None
