@@ -62,7 +62,7 @@ _LARGE_VALUES = 4 << 20
 and where its exchange does: its parts and results are then as large as the process itself."""
 
 _TRIM_PAUSE_S = 30.0
-"""Between two such times where inner steps go on during an exchange."""
+"""Pause between two such times where inner steps go on during an exchange."""
 
 _GLANCE_S = 0.25
 """Pause between two looks of a waiting trainer whether it should go on instead."""
@@ -411,8 +411,8 @@ class Session:
 
     def _give_back(self) -> None:
         """Give back what steps or an exchange have freed. These are on two threads, whose memory
-        the C library keeps apart: neither can use what the other has left. Where steps go on
-        meanwhile they fetch theirs again page by page, so there it is seldom done."""
+        the C library keeps apart: neither can use what the other has left. It is seldom done where
+        steps go on during an exchange, as the next one would get its memory back page by page."""
         now_s = self._clock()
         if self._is_large and now_s >= self._gave_back_s + _TRIM_PAUSE_S * self.driver.overlaps:
             self._gave_back_s = now_s

@@ -225,8 +225,8 @@ def owes_sums(at: Moment, index: int) -> bool:
 
 def _is_lacked(at: Moment, index: int) -> bool:
     """Return True if most owners of the same range in other cells lack this owner's sums, and its
-    parts are there: the matrix rule among those who finish a range. Or if one of them does whose
-    slice another had that lacked them, too."""
+    parts are there: the matrix rule among those who finish a range. One of them is enough if the
+    owner that had its slice before lacked them, too."""
     view, cell = at.view, index % at.view.cells.count
     others = [piece for piece in view.cells.pieces(index) if piece != index]
     lacking = [piece for piece in others if cell in _lacks(at, piece)]

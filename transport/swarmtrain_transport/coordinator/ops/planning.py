@@ -171,7 +171,7 @@ def next_plan(
     fit_s = min(ready[peer].ready_s for peer in ready.keys() - out or ready)
     if now_s >= fit_s + limits.AGAIN_WAITS * terms.wait_ready_s:
         able = set(ready)  # who is expected and does not come keeps nobody out for ever
-    # Without all of them there might be no op: the barred stay out first, the longest ones first.
+    # An op may need some of these: the barred stay out first, whoever is barred longest before all.
     worst = sorted(
         out, key=lambda one: (one not in barred, -view.standing.barred_until(one, op), one)
     )

@@ -138,8 +138,8 @@ def _reassign(
     for it, met by the others without a relay, with the fewest slices now; it has the centre if the
     plan names one.
 
-    Where words stand against each other it is drawn, and where two owners' silence would be one
-    against a third: nobody can choose a key with which it is the next to be asked.
+    Where words stand against each other it is drawn, and after a silent owner, with whose word the
+    next one's counts: nobody can choose a key with which it is the next to be asked.
     """
     view = at.view
     tried = set(view.tried[index])
