@@ -1,5 +1,6 @@
 """Any story of donors that give, lack, lie, fall silent and go: bounded, and right in the end."""
 
+import math
 import random
 
 import pytest
@@ -374,3 +375,23 @@ def test_a_relay_is_spared_where_two_others_may_give_and_no_chunk_is_lost_by_tha
     alone = begun(A, C)
     alone.relayed = {C}
     assert {ask.peer for ask in alone.requests(0.0)} == {A, C}
+
+
+def test_who_is_heard_by_a_relay_is_asked_where_all_others_are_silent() -> None:
+    """Of forty that never answered two were always to be asked again, so it never was."""
+    draw = random.Random(0)
+    download = Download(lambda donors: draw.sample(list(donors), len(donors)))
+    download.set_donors([*(bytes([number]) * 32 for number in range(40)), STRANGER])
+    download.relayed = {STRANGER}
+    data = [chunk_of(number, 4 * PIECE) for number in range(8)]
+    wanted = {hash_of(chunk): chunk for chunk in data}
+    for digest, chunk in wanted.items():
+        download.want(digest, len(chunk))
+    now_s = 0.0
+    while download.chunks and now_s < 1000:
+        for ask in download.requests(now_s):
+            if ask.peer == STRANGER:
+                part = wanted[ask.digest][ask.start : ask.start + ask.length]
+                download.piece(STRANGER, tag_of(ask.digest), ask.start, part, now_s)
+        now_s = min(time_s for time_s in download.wakeups() or [math.inf] if time_s > now_s)
+    assert not download.chunks

@@ -359,7 +359,7 @@ class Download:
         for digest, chunk in self.chunks.items():
             if not chunk.todo or not chunk.suits(peer) or now_s < chunk.not_before_s:
                 continue
-            if peer in self.relayed and sum(map(chunk.suits, self._near)) >= _NEAR_ENOUGH:
+            if peer in self.relayed and self._num_near(chunk) >= _NEAR_ENOUGH:
                 continue
             if not chunk.is_begun:
                 new = new or digest
@@ -376,6 +376,10 @@ class Download:
         if others is not None:
             self.chunks[others[0]].todo.remove(others[1])
         return others
+
+    def _num_near(self, chunk: _Chunk) -> int:
+        """Return how many near donors may give it, and were not silent when they were asked."""
+        return sum(chunk.suits(peer) and peer not in chunk.passed_over for peer in self._near)
 
     def _late(self, peer: PeerId, donor: _Donor, now_s: float) -> Key | None:
         """A piece that another donor is slow with, the one asked for the longest time first. Donors

@@ -171,12 +171,10 @@ def next_plan(
     fit_s = min(ready[peer].ready_s for peer in ready.keys() - out or ready)
     if now_s >= fit_s + limits.AGAIN_WAITS * terms.wait_ready_s:
         able = set(ready)  # who is expected and does not come keeps nobody out for ever
-    # An op may need some of these: the barred stay out first, whoever is barred longest before all.
-    worst = sorted(
-        out, key=lambda one: (one not in barred, -view.standing.barred_until(one, op), one)
-    )
-    spare = max(0, len(able) - needed_peers(terms, view))
-    sidelined = (out - able) | {*[one for one in worst if one in able][:spare]}
+    sidelined, spare = out, max(0, len(able) - needed_peers(terms, view))
+    if len(able & out) > spare:  # the op needs some of these: of the barred the worst stay out
+        worst = sorted(able & barred, key=lambda one: (-view.standing.barred_until(one, op), one))
+        sidelined = (barred - able) | {*worst[:spare]}
     ready = {peer: one for peer, one in ready.items() if peer not in sidelined}
     if len(ready) < needed_peers(terms, view):
         return None
