@@ -6,8 +6,8 @@ stays silent is passed over; when all were, the round begins again after a pause
 come to hold things. A silent one comes last for other wants too, and while others answer it is
 asked only every few rounds, or a dead holder would cost its time-out again and again. Where one was
 silent more may have died, each for a time-out of its own: so those that were heard of meanwhile are
-asked next. One of whom nothing was ever heard comes after those who were, and has less time, for a peer
-in haste. Bytes count only if their hash is wanted.
+asked next. One of whom nothing was ever heard comes after those who were, and has less time, for a
+peer in haste. Bytes count only if their hash is wanted.
 """
 
 import math
