@@ -235,20 +235,22 @@ def test_an_owner_that_died_does_not_hold_up_every_blob_for_its_own_time_out() -
     assert now_s < 2 * limits.FETCH_TIMEOUT_S
 
 
-def test_where_one_holder_was_silent_those_that_were_heard_of_meanwhile_are_asked_next() -> None:
+def test_where_one_holder_was_silent_who_was_heard_of_last_is_asked_next() -> None:
     """Many have died, each of whom would cost a time-out, and who has the blob comes last."""
     fetch = Fetcher(list)
-    fetch.met(D, 1.0)
+    fetch.heard(A, 0.0)
+    fetch.want(Y, [D], spread=False)
+    fetch.requests(0.0)
+    fetch.missing(D, Y, 3.0)
+    fetch.met(C, 2.0)
     fetch.want(X, [A, B, C, D], spread=False)
-    assert fetch.requests(3.0) == [(A, X)], "in the order given as long as all answer"
+    assert fetch.requests(3.0) == [(A, X)]
+    fetch.missing(A, X, 3.0)
+    assert fetch.requests(3.0) == [(B, X)], "in the order given as long as all answer"
     silent_s = 3.0 + limits.FETCH_TIMEOUT_S
-    fetch.met(C, 4.0)
-    fetch.met(D, 5.0)
-    assert (C, X) in fetch.requests(silent_s), "to be heard of later is no merit"
-    fetch.missing(C, X, silent_s)
-    assert fetch.requests(silent_s) == [(D, X)]
+    assert (D, X) in fetch.requests(silent_s)
     fetch.missing(D, X, silent_s)
-    assert fetch.requests(silent_s) == [(B, X)]
+    assert fetch.requests(silent_s) == [(C, X)]
 
 
 def test_a_holder_that_answers_again_is_asked_first_again() -> None:
