@@ -235,22 +235,30 @@ def test_an_owner_that_died_does_not_hold_up_every_blob_for_its_own_time_out() -
     assert now_s < 2 * limits.FETCH_TIMEOUT_S
 
 
-def test_where_one_holder_was_silent_who_was_heard_of_last_is_asked_next() -> None:
-    """Many have died, each of whom would cost a time-out, and who has the blob comes last."""
+def test_where_one_holder_was_silent_those_who_were_heard_meanwhile_are_asked_next() -> None:
+    """Many have died, each of whom would cost a time-out, and who has the blob comes last. Of those
+    who were heard the order given counts: to be heard later, or oftener, is no merit."""
     fetch = Fetcher(list)
-    fetch.heard(A, 0.0)
-    fetch.want(Y, [D], spread=False)
-    fetch.requests(0.0)
-    fetch.missing(D, Y, 3.0)
-    fetch.met(C, 2.0)
+    for peer in (A, B):
+        fetch.heard(peer, 0.0)
     fetch.want(X, [A, B, C, D], spread=False)
-    assert fetch.requests(3.0) == [(A, X)]
-    fetch.missing(A, X, 3.0)
-    assert fetch.requests(3.0) == [(B, X)], "in the order given as long as all answer"
-    silent_s = 3.0 + limits.FETCH_TIMEOUT_S
-    assert (D, X) in fetch.requests(silent_s)
-    fetch.missing(D, X, silent_s)
-    assert fetch.requests(silent_s) == [(C, X)]
+    assert fetch.requests(0.0) == [(A, X)]
+    fetch.missing(A, X, 0.0)
+    assert fetch.requests(0.0) == [(B, X)], "in the order given as long as all answer"
+    fetch.met(A, 1.0)
+    fetch.met(C, 2.0)
+    fetch.met(D, 3.0)
+    assert fetch.requests(limits.FETCH_TIMEOUT_S) == [(C, X)]
+    fetch.missing(C, X, limits.FETCH_TIMEOUT_S)
+    assert fetch.requests(limits.FETCH_TIMEOUT_S) == [(D, X)]
+
+
+def test_of_silent_holders_none_is_asked_before_one_that_was_heard() -> None:
+    fetch = Fetcher(list)
+    fetch.want(X, [A, B, C, D], spread=False)
+    assert fetch.requests(0.0) == [(A, X)]
+    fetch.met(D, 3.0)
+    assert fetch.requests(limits.FETCH_TIMEOUT_S) == [(D, X)]
 
 
 def test_a_holder_that_answers_again_is_asked_first_again() -> None:

@@ -15,6 +15,7 @@ from collections import defaultdict
 from collections.abc import Callable, Iterable, Sequence
 from collections.abc import Set as AbstractSet
 from dataclasses import dataclass, field
+from functools import partial
 
 from swarmtrain_transport import limits
 from swarmtrain_transport.links.link import PeerId
@@ -215,7 +216,7 @@ class Fetcher:
                 holder.window.restart()
                 self._pass_over(want)
                 if not want.spread:
-                    want.sources = tuple(sorted(want.sources, key=self._met_s, reverse=True))
+                    want.sources = tuple(sorted(want.sources, key=partial(self._is_quiet, want)))
             if want.asked is None and now_s >= want.not_before_s:
                 peer = self._choose(want, now_s)
                 if peer is not None:
@@ -287,9 +288,9 @@ class Fetcher:
         """Return True if nothing was ever heard of a holder, which matters in haste alone."""
         return self.is_hasty and self._holders[peer].heard_s == -math.inf
 
-    def _met_s(self, peer: PeerId) -> float:
-        """Return when anything came from a holder; -inf for never."""
-        return self._holders[peer].met_s
+    def _is_quiet(self, want: _Want, peer: PeerId) -> bool:
+        """Return True if nothing came from a holder since the last one was asked for this."""
+        return self._holders[peer].met_s < want.asked_s
 
     def _pass_over(self, want: _Want) -> None:
         assert want.asked is not None

@@ -7,9 +7,17 @@ from swarmtrain_transport.coordinator.members.departures import Ban, Order, Pard
 from swarmtrain_transport.errors import RemoteFault
 from swarmtrain_transport.ledger.fold import LedgerView
 from swarmtrain_transport.wire import messages as m
-from swarmtrain_transport.wire.records import Gone, Join, Plan, Unban, bodies_of, make_record
+from swarmtrain_transport.wire.records import (
+    Gone,
+    Join,
+    Plan,
+    Rewind,
+    Unban,
+    bodies_of,
+    make_record,
+)
 from tests.transport.coordinator.test_ledger_recovery import newer_hello, restored
-from tests.transport.hall import Hall, opened, root_of
+from tests.transport.hall import Hall, held, opened, root_of
 from tests.transport.rig import STRANGER, A, B, C, D, sign
 from tests.transport.swarm import Swarm
 
@@ -174,6 +182,30 @@ def test_a_state_that_is_not_the_runs_lets_nobody_go() -> None:
     assert not released(hall, A)
     hall.say(C, m.Applied(1, root_of(1)))
     assert released(hall, A)
+
+
+def test_a_state_of_a_past_that_was_cancelled_lets_nobody_go() -> None:
+    """Neither a later one (world 8955 behind routers) nor one of an op that was made anew."""
+    hall = opened(A, B, C, D)
+    hall.ready(1, A, B, C, D)
+    hall.exchange(A, B, C, D)
+    for peer in (A, B):
+        hall.say(peer, m.Applied(1, root_of(1)))
+        hall.say(peer, m.Leave())
+    for peer in (C, D):
+        hall.say(peer, m.Stranded(1))
+    assert [body.op for body in hall.bodies(Rewind)] == [0]
+    hall.ready(1, C, D)
+    hall.exchange(C, D)
+    hall.say(C, m.Applied(1, root_of(7)))
+    hall.join(A, boot=b"again.", **held(1))
+    hall.join(B, boot=b"again.", **held(2, root_of(2)))
+    hall.say(C, m.Leaving())
+    assert not released(hall, C)
+    hall.say(B, m.Applied(2, root_of(2)))  # before it has heard of the REWIND
+    assert not released(hall, C)
+    hall.say(B, m.Applied(1, root_of(7)))
+    assert released(hall, C)
 
 
 def test_nobody_waits_for_who_is_leaving() -> None:

@@ -136,6 +136,8 @@ class Agreement:
         group_peer = self._group_peers.here[peer]
         group_peer.applied_op = message.op
         group_peer.state_root, group_peer.in_place = message.state_root, True
+        if message.op >= max(1, self._view.next_op):  # of a past that was cancelled, or a lie
+            group_peer.applied_op, group_peer.ready = -1, None
         group_peer.follow(peer, self._view)
         self._check_chain(peer, group_peer, message)
         if may_attest:
