@@ -184,13 +184,9 @@ class GroupCoordinator:
         self._agreement.reported(peer, state, now_s, may_attest=may_attest and not self._is_crowd)
 
     def on_hello(self, peer: PeerId, state: Applied, now_s: float) -> None:
-        """A peer has come with a state, which may be on its disk only. From one of a past that may
-        have been cancelled it does not go on."""
-        here, root = self.group_peers.here[peer], state.state_root
-        is_wrong = not self.view.may_hold(state.op, root)  # people are told of that
-        if here.ready is None and not is_wrong and not self.view.is_trusted(state.op, root, peer):
-            return
+        """A peer has come with a state, which may be on its disk only."""
         self._agreement.reported(peer, state, now_s, may_attest=False)
+        here = self.group_peers.here[peer]
         here.in_place = here.ready is not None  # a process that only reconnects trains from it
 
     def on_applied(self, peer: PeerId, message: Applied, now_s: float, *, may_attest: bool) -> None:

@@ -245,7 +245,8 @@ class GroupPeers:
         return sorted(holders)[: limits.STAYING]
 
     def needs(self, peer: PeerId, kept: Collection[int] = ()) -> bool:
-        """Return True if none of the others who stay holds a state as new as this peer's.
+        """Return True if none of the others who stay has a state in place as new as this peer's: it
+        may not be able to go on from one on its disk.
 
         Args:
             peer: peer that leaves, or would.
@@ -253,14 +254,14 @@ class GroupPeers:
         """
         own, age = self.here.get(peer), self._view.age
         at_op = age(own.applied_op, own.state_root) if own is not None else -1
-        if any(self._view.commit_at(op) >= at_op for op in kept):
+        if at_op < 0 or any(self._view.commit_at(op) >= at_op for op in kept):
             return False
         stays = bool(kept)
         for other, one in self.here.items():
             if other == peer or not one.line.connected or one.line.is_leaving:
                 continue
             stays, op, root = True, one.applied_op, one.state_root
-            if age(op, root) >= at_op and self._view.may_hold(op, root):
+            if one.in_place and age(op, root) >= at_op and self._view.may_hold(op, root):
                 return False
         return stays
 
