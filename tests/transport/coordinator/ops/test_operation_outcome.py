@@ -301,6 +301,17 @@ def test_what_is_published_is_not_made_void_where_no_new_owner_could_be_done_in_
     assert isinstance(op.decide(), Commit)
 
 
+def test_who_alone_has_what_it_published_is_relieved_while_another_has_time() -> None:
+    """Deaths had used up the extension: it was to be at D_gather, when no other had time any more
+    (seed 1840 of 40 peers)."""
+    op = given_late()
+    op.op.timers.extended_s = DEADLINE_S
+    assert op.decide(op.op.timers.silent_s - 0.1) is None
+    moved = op.decide(op.op.timers.silent_s)
+    assert isinstance(moved, Reassign)
+    assert (moved.slice_index, moved.reason) == (4, "owner alone has it")
+
+
 def test_whoever_has_published_nothing_is_relieved_to_the_last() -> None:
     op = table()
     op.freeze()

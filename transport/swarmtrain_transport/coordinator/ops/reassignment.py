@@ -45,8 +45,7 @@ def relieve(at: Moment) -> Reassign | Skip | None:
         if is_due and at.now_s >= at.timers.stuck_s(index):
             reason = faults.stuck(at, index)
             # What is published may still come through by the end; a new owner would make it void.
-            has_time = at.is_late and at.timers.has_time(at.now_s)
-            is_lost = reason in (faults.SILENT, faults.NO_SUMS) or has_time
+            is_lost = reason in (faults.SILENT, faults.NO_SUMS) or at.timers.has_time(at.now_s)
             decision = _reassign(at, index, reason) if reason and is_lost else None
             if decision is not None:
                 return decision

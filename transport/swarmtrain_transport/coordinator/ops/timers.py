@@ -120,14 +120,13 @@ class Timers:
 
     @property
     def gather_s(self) -> float:
-        """From here on COMMIT needs holders, not everybody, and stuck owners are relieved."""
+        """From here on COMMIT needs holders, not everybody."""
         return self.end_s - (1 - limits.D_GATHER) * self.deadline_s
 
     @property
     def silent_s(self) -> float:
-        """From here on an owner is relieved that has published nothing. That is D_gather; earlier
-        where deaths have used up what extends the op, as the slice is made again in what is left.
-        """
+        """From here on an owner is relieved that is stuck. That is D_gather; earlier where deaths
+        have used up what extends the op, as the slice is made again in what is left."""
         room = (limits.DEADLINE_EXTENSION_MAX - 1) * self.deadline_s - self.extended_s
         return self.gather_s - max(0.0, self.deadline_s / 2 - room)
 
