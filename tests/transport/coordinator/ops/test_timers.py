@@ -99,7 +99,7 @@ def test_an_owner_is_relieved_while_there_is_time_for_another_however_many_have_
     timers = Timers(0.0, 20.0)
     moments = []
     for index in range(3):
-        moments.append((timers.silent_s, timers.gather_s))
+        moments.append((timers.silent_s, timers.spread_s, timers.gather_s))
         timers.reassigned(index, 1.0)
-    assert moments == [(18.0, 18.0), (28.0, 28.0), (28.0, 38.0)]
-    assert timers.has_time(timers.silent_s)
+    assert moments == [(18.0, 18.0, 18.0), (28.0, 28.0, 28.0), (28.0, 30.0, 38.0)]
+    assert timers.spread_s < timers.last_s

@@ -45,7 +45,8 @@ def relieve(at: Moment) -> Reassign | Skip | None:
         if is_due and at.now_s >= at.timers.stuck_s(index):
             reason = faults.stuck(at, index)
             # What is published may still come through by the end; a new owner would make it void.
-            is_lost = reason in (faults.SILENT, faults.NO_SUMS) or at.timers.has_time(at.now_s)
+            is_in_time = at.timers.spread_s <= at.now_s <= at.timers.last_s
+            is_lost = reason in (faults.SILENT, faults.NO_SUMS) or is_in_time
             decision = _reassign(at, index, reason) if reason and is_lost else None
             if decision is not None:
                 return decision
@@ -104,7 +105,7 @@ def slice_freeze(at: Moment) -> SliceFreeze | Reassign | Skip | None:
 def dispute(at: Moment, index: int, gaps: AbstractSet[PeerId]) -> Reassign | None:
     """One owner lacks what too few others lack: its slice goes to somebody else, if there is
     anybody and time for one more try."""
-    if not at.timers.has_time(at.now_s):
+    if at.now_s > at.timers.last_s:
         return None
     lacked = {peer: at.reports.word(peer, index) for peer in sorted(gaps)}
     return _reassign(at, index, UNREACHABLE if _is_most(at, index, gaps) else AT_ODDS, lacked)

@@ -100,13 +100,6 @@ class Timers:
         self.extended_s = min(room, self.extended_s + self.deadline_s / 2)
         self.assigned_s[slice_index] = now_s
 
-    def has_time(self, now_s: float) -> bool:
-        """Return True if one more owner can still make a slice, and peers fetch it, before D_op,
-        extended as the new owner would extend it."""
-        most_s = self.start_s + limits.DEADLINE_EXTENSION_MAX * self.deadline_s
-        end_s = min(most_s, self.end_s + self.deadline_s / 2)
-        return now_s + 2 * limits.D_REPAIR * self.deadline_s <= end_s
-
     def pardon(self, absent_s: float) -> None:
         """The coordinator was stopped for so long: nothing that came then was late."""
         self.start_s += absent_s
@@ -129,6 +122,20 @@ class Timers:
         have used up what extends the op, as the slice is made again in what is left."""
         room = (limits.DEADLINE_EXTENSION_MAX - 1) * self.deadline_s - self.extended_s
         return self.gather_s - max(0.0, self.deadline_s / 2 - room)
+
+    @property
+    def spread_s(self) -> float:
+        """From here on an owner is relieved whose publication has not come through: a little later
+        than one that is silent, as a new owner makes void what may only just have come."""
+        return min(self.gather_s, self.last_s - (1 - limits.D_GATHER) * self.deadline_s)
+
+    @property
+    def last_s(self) -> float:
+        """Until here one more owner can still make a slice, and peers fetch it, before D_op,
+        extended as the new owner would extend it."""
+        most_s = self.start_s + limits.DEADLINE_EXTENSION_MAX * self.deadline_s
+        end_s = min(most_s, self.end_s + self.deadline_s / 2)
+        return end_s - 2 * limits.D_REPAIR * self.deadline_s
 
     @property
     def end_s(self) -> float:
@@ -154,7 +161,7 @@ class Timers:
 
     def wakeups(self) -> list[float]:
         """Every moment at which a decision may fall due."""
-        times = [self.scatter_s, self.silent_s, self.gather_s, self.end_s]
+        times = [self.scatter_s, self.silent_s, self.spread_s, self.gather_s, self.end_s]
         for index in self.assigned_s:
             times += [self.repair_s(index), self.stuck_s(index)]
         return times
