@@ -255,10 +255,14 @@ def test_where_one_holder_was_silent_those_who_were_heard_meanwhile_are_asked_ne
 
 def test_of_silent_holders_none_is_asked_before_one_that_was_heard() -> None:
     fetch = Fetcher(list)
+    fetch.met(C, 0.0)
     fetch.want(X, [A, B, C, D], spread=False)
-    assert fetch.requests(0.0) == [(A, X)]
+    assert fetch.requests(1.0) == [(A, X)]
     fetch.met(D, 3.0)
-    assert fetch.requests(limits.FETCH_TIMEOUT_S) == [(D, X)]
+    silent_s = 1.0 + limits.FETCH_TIMEOUT_S
+    assert fetch.requests(silent_s) == [(D, X)]
+    fetch.missing(D, X, silent_s)
+    assert fetch.requests(silent_s) == [(C, X)], "of those that were not, who was heard last"
 
 
 def test_a_holder_that_answers_again_is_asked_first_again() -> None:

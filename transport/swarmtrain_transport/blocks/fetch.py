@@ -5,9 +5,9 @@ times its delay, and it has time as long as something comes from it. A holder th
 stays silent is passed over; when all were, the round begins again after a pause, because holders
 come to hold things. A silent one comes last for other wants too, and while others answer it is
 asked only every few rounds, or a dead holder would cost its time-out again and again. Where one was
-silent more may have died, each for a time-out of its own: so whoever was heard of last is asked
-next. One of whom nothing was ever heard comes after those who were, and has less time, for a peer
-in haste. Bytes count only if their hash is wanted.
+silent more may have died, each for a time-out of its own: so those who were heard of meanwhile are
+asked next, as they come, then who was heard of last. One of whom nothing was ever heard comes after
+those who were, and has less time, for a peer in haste. Bytes count only if their hash is wanted.
 """
 
 import math
@@ -216,7 +216,8 @@ class Fetcher:
                 holder.window.restart()
                 self._pass_over(want)
                 if not want.spread:
-                    want.sources = tuple(sorted(want.sources, key=partial(self._is_quiet, want)))
+                    since = partial(self._quiet_since_s, want)
+                    want.sources = tuple(sorted(want.sources, key=since))
             if want.asked is None and now_s >= want.not_before_s:
                 peer = self._choose(want, now_s)
                 if peer is not None:
@@ -288,9 +289,10 @@ class Fetcher:
         """Return True if nothing was ever heard of a holder, which matters in haste alone."""
         return self.is_hasty and self._holders[peer].heard_s == -math.inf
 
-    def _is_quiet(self, want: _Want, peer: PeerId) -> bool:
-        """Return True if nothing came from a holder since the last one was asked for this."""
-        return self._holders[peer].met_s < want.asked_s
+    def _quiet_since_s(self, want: _Want, peer: PeerId) -> float:
+        """Return since when nothing came from a holder, the other way round; all are equal from
+        whom something came since the last one was asked for this."""
+        return -min(self._holders[peer].met_s, want.asked_s)
 
     def _pass_over(self, want: _Want) -> None:
         assert want.asked is not None

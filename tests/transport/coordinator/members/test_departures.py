@@ -195,10 +195,11 @@ def test_a_state_of_a_past_that_was_cancelled_lets_nobody_go() -> None:
     for peer in (C, D):
         hall.say(peer, m.Stranded(1))
     assert [body.op for body in hall.bodies(Rewind)] == [0]
+    hall.join(A, boot=b"again.", **held(1))
     hall.ready(1, C, D)
+    hall.say(A, m.Applied(1, root_of(1)))  # the op of this number is under way anew
     hall.exchange(C, D)
     hall.say(C, m.Applied(1, root_of(7)))
-    hall.join(A, boot=b"again.", **held(1))
     hall.join(B, boot=b"again.", **held(2, root_of(2)))
     hall.say(C, m.Leaving())
     assert not released(hall, C)

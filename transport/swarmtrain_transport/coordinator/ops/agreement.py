@@ -136,7 +136,8 @@ class Agreement:
         group_peer = self._group_peers.here[peer]
         group_peer.applied_op = message.op
         group_peer.state_root, group_peer.in_place = message.state_root, True
-        if message.op >= max(1, self._view.next_op):  # of a past that was cancelled, or a lie
+        newest = self._view.next_op - 1 if self._view.by_clocks else self._view.last_op
+        if message.op > max(0, newest):  # of a past that was cancelled, or a lie
             group_peer.applied_op, group_peer.ready = -1, None
         group_peer.follow(peer, self._view)
         self._check_chain(peer, group_peer, message)
