@@ -216,8 +216,7 @@ class Fetcher:
                 holder.window.restart()
                 self._pass_over(want)
                 if not want.spread:
-                    since = partial(self._quiet_since_s, want)
-                    want.sources = tuple(sorted(want.sources, key=since))
+                    want.sources = tuple(sorted(want.sources, key=partial(self._lateness, want)))
             if want.asked is None and now_s >= want.not_before_s:
                 peer = self._choose(want, now_s)
                 if peer is not None:
@@ -289,9 +288,9 @@ class Fetcher:
         """Return True if nothing was ever heard of a holder, which matters in haste alone."""
         return self.is_hasty and self._holders[peer].heard_s == -math.inf
 
-    def _quiet_since_s(self, want: _Want, peer: PeerId) -> float:
-        """Return since when nothing came from a holder, the other way round; all are equal from
-        whom something came since the last one was asked for this."""
+    def _lateness(self, want: _Want, peer: PeerId) -> float:
+        """Return a key that sorts holders by when something last came from them, the newest first.
+        Those from whom something came since the last one was asked are equal."""
         return -min(self._holders[peer].met_s, want.asked_s)
 
     def _pass_over(self, want: _Want) -> None:

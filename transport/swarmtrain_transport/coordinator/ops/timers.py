@@ -118,15 +118,17 @@ class Timers:
 
     @property
     def silent_s(self) -> float:
-        """From here on an owner is relieved that is stuck. That is D_gather; earlier where deaths
-        have used up what extends the op, as the slice is made again in what is left."""
+        """From here on an owner is relieved that has published nothing, or gives no sums. That is
+        D_gather; earlier where deaths have used up what extends the op, as the slice is made again
+        in what is left."""
         room = (limits.DEADLINE_EXTENSION_MAX - 1) * self.deadline_s - self.extended_s
         return self.gather_s - max(0.0, self.deadline_s / 2 - room)
 
     @property
     def spread_s(self) -> float:
-        """From here on an owner is relieved whose publication has not come through: a little later
-        than one that is silent, as a new owner makes void what may only just have come."""
+        """From here on an owner is relieved whose publication has not come through. Where that is
+        before D_gather it is later than for a silent one: a new owner makes void what may only
+        just have come."""
         return min(self.gather_s, self.last_s - (1 - limits.D_GATHER) * self.deadline_s)
 
     @property
