@@ -390,7 +390,6 @@ class SimPeer(Process):
             self._host.died(self)
             self._host.network.kill(self.peer_id)
             self._host.control.hung_up(self)
-            del self.driver, self.trainer  # of thousands that come and go they would fill memory
 
     def leave(self) -> None:
         """Say goodbye; the process ends when that is sent."""
