@@ -42,6 +42,7 @@ from bisect import bisect_left, insort
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
+from statistics import median
 from typing import Any
 
 import msgpack
@@ -935,7 +936,7 @@ def measure(options: argparse.Namespace) -> dict[str, Any]:
         "empty_mb": empty_mb, "full_mb": full_mb, "last_mb": last_mb,
         "peer_kb": 1e3 * (full_mb - empty_mb) / options.peers,
         "last_peer_kb": 1e3 * (last_mb - empty_mb) / max(1, seen["here"]),
-        "forged_per_s": max(tried, default=0), **seen,
+        "forged_per_s": median(tried or [0]), **seen,
     }  # fmt: skip
 
 

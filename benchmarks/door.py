@@ -255,7 +255,7 @@ def client_hello() -> bytes:
 
 def guesses(invite: "Invite") -> None:
     """Come 1 000 times a second from many addresses until the process is ended: with forged knocks
-    as many as four threads can make, else with TLS that is begun, which costs the coordinator a
+    as many as four threads can make, the rest with TLS that is begun, which costs the coordinator a
     handshake and this side next to nothing. Tell how many were tried, each second."""
     import itertools
 
@@ -264,11 +264,15 @@ def guesses(invite: "Invite") -> None:
 
     knock = Knock(limits.PROTOCOL_VERSION, bytes(32), os.urandom(16), bytes(300), bytes(64))
     frame, hello = small_frame(encode(knock)), client_hello()
-    tried = itertools.count()
+    tried, came_s = itertools.count(), time.monotonic()
+
+    def come() -> None:
+        """Wait for the turn: all together come 1 000 times a second."""
+        time.sleep(max(0.0, came_s + next(tried) / 1000 - time.monotonic()))
 
     def guess(number: int) -> None:
         for turn in itertools.count():
-            next(tried)
+            come()
             source = MANY[(number + 40 * turn) % len(MANY)]
             with contextlib.suppress(OSError), upgraded(invite.port, source) as line:
                 line.sendall(frame)
@@ -277,10 +281,8 @@ def guesses(invite: "Invite") -> None:
                     pass
 
     def begin(number: int) -> None:
-        began_s = time.monotonic()
         for turn in itertools.count():
-            time.sleep(max(0.0, began_s + turn * 0.01 - time.monotonic()))
-            next(tried)
+            come()
             source = MANY[(number + 11 * turn) % len(MANY)]
             there = ("127.0.0.1", invite.port)
             with (

@@ -9,7 +9,7 @@ import platformdirs
 from swarmtrain.foundation.errors import UserError, translate
 
 COPIES_MAX = 64
-"""Peers without a name on one machine in one run: as many as are in a round (CELL_PEERS_MAX)."""
+"""Peers without a name on one machine in one run: as many as exchange directly."""
 
 LIFETIME = "SWARMTRAIN_LIFETIME"
 """Variable that names another folder for totals: rehearsals have their own."""

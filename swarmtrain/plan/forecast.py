@@ -223,7 +223,10 @@ def parse_peers(text: str) -> tuple[Peer, ...]:
         net_named(peer.link)
         peers += [peer] * int(match[1] or 1)
     if not 1 <= len(peers) <= CELL_PEERS_MAX:
-        raise misuse(f"{len(peers)} peers are no run.", f"Name 1 to {CELL_PEERS_MAX}.")
+        raise misuse(
+            f"{len(peers)} peers cannot be worked out.",
+            f"A forecast is of 1 to {CELL_PEERS_MAX}, who exchange directly.",
+        )
     return tuple(peers)
 
 

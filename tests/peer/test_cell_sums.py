@@ -99,3 +99,13 @@ def test_a_sum_that_no_parts_can_have_is_refused() -> None:
         with pytest.raises(RemoteFault) as caught:
             ARITHMETIC.check_sum(bytes(length), VALUES, window, weight)
         assert caught.value.reason == "length"
+
+
+def test_a_sum_beyond_what_float64_counts_in_units_is_refused() -> None:
+    """In a window too wide for the weights, too, which no PLAN has."""
+    window = Window("int8", BLOCK, -40, 10)
+    most = 2.0 ** (53 - 40 - 7)
+    ARITHMETIC.check_sum(changed(most, window), VALUES, window, 255)
+    with pytest.raises(RemoteFault) as caught:
+        ARITHMETIC.check_sum(changed(2 * most, window), VALUES, window, 255)
+    assert caught.value.reason == "sum"

@@ -7,8 +7,19 @@ from cell_mutants import CELL_MUTANTS
 from mutants import hunt_seeds
 
 from swarmtrain.cli.main import main
+from swarmtrain.simulate.checks.invariants import Invariants
 from swarmtrain.simulate.faults.troubles import HOSTILE_SUMS
-from swarmtrain.simulate.ground.misbehaviour import FORGES, MUTE, STARVES, SUMS, Deed
+from swarmtrain.simulate.ground.misbehaviour import (
+    BLURS,
+    CUTS,
+    FORGES,
+    MUTE,
+    STARVES,
+    SUMS,
+    SWELLS,
+    VOIDS,
+    Deed,
+)
 from swarmtrain.simulate.seeds import drawn, run_seed
 from swarmtrain.simulate.world import World
 from swarmtrain_transport.wire.records import Skip
@@ -50,6 +61,21 @@ def with_deed(kind: str, seed: int, cells: int = 2) -> World:
 @pytest.mark.parametrize("kind", SUMS)
 def test_an_owner_whose_sums_are_of_no_use_keeps_no_op_from_its_result(kind):
     assert with_deed(kind, 0).invariants.decided.skips == 0
+
+
+@pytest.mark.parametrize(
+    ("kind", "reason"), [(BLURS, "sum"), (SWELLS, "sum"), (VOIDS, "sum"), (CUTS, "length")]
+)
+def test_who_passes_on_what_no_parts_can_have_is_named(kind, reason, monkeypatch):
+    blamed, named = Invariants.blamed, set()
+
+    def noted(invariants, fault):
+        named.add((fault.peer, fault.reason))
+        blamed(invariants, fault)
+
+    monkeypatch.setattr(Invariants, "blamed", noted)
+    world = with_deed(kind, 0)
+    assert named == {(next(iter(world.swarm.peers)), reason)}
 
 
 @pytest.mark.parametrize("seed", range(3))

@@ -10,6 +10,7 @@ import msgspec
 from swarmtrain_transport.coordinator.ops.planning import RunTerms
 from swarmtrain_transport.ledger.chain import Ledger
 from swarmtrain_transport.ledger.fold import LedgerView, OpView, set_id, slice_root
+from swarmtrain_transport.ledger.plan_rules import window_floor
 from swarmtrain_transport.ledger.signed_roots import (
     contribution_payload,
     inputs_of,
@@ -101,16 +102,17 @@ def plan_body(
     """Equal weights 1, one slice of eight values (two chunks) for each of `peers`."""
     width = 8 if num_values is None else num_values // len(peers)
     slices = tuple(SliceSpec(i * width, (i + 1) * width, peer) for i, peer in enumerate(peers))
+    members = changes.get("members", tuple(Member(peer, BOOT, 1) for peer in peers))
     plan = Plan(
         op=1,
         previous_outcome=b"",
-        members=tuple(Member(peer, BOOT, 1) for peer in peers),
+        members=members,
         slices=slices,
         codec="plain",
         exact=True,
         block=BLOCK,
         chunk_values=CHUNK,
-        e_min=-30,
+        e_min=window_floor(0, sum(max(0, member.weight) for member in members)),
         e_max=0,
         min_contributors=1,
         deadline_s=100.0,

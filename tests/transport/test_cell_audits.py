@@ -23,13 +23,19 @@ from swarmtrain_transport.ledger.audit import (
     proof_from_bytes,
     sheets_of,
 )
+from swarmtrain_transport.ledger.cell_sums import check_sum
 from swarmtrain_transport.ledger.fold import OpView, chunk_range
 from swarmtrain_transport.ledger.signed_roots import root_over
 from swarmtrain_transport.links.link import PeerId
 from swarmtrain_transport.wire.frames import Frame, FrameKind
 from swarmtrain_transport.wire.records import Gone, Reassign, bodies_of
 from tests.transport.cells_rig import peers_of, plan_in_cells
-from tests.transport.plain_arithmetic import PlainArithmetic, PlainSum
+from tests.transport.plain_arithmetic import (
+    ILLEGAL_SCALE,
+    PlainArithmetic,
+    PlainSum,
+    encode_part,
+)
 from tests.transport.rig import verify, view_of
 from tests.transport.swarm import Member, Swarm
 
@@ -272,6 +278,35 @@ def test_whoever_lies_beside_an_honest_owner_cannot_convict_it(of_sum: bool) -> 
     assert made != proof.made
     with pytest.raises(RemoteFault, match="not signed"):
         convicted(msgspec.structs.replace(framed, made=made), view, PlainArithmetic(), verify)
+
+
+def test_who_makes_a_mean_of_a_sum_that_no_parts_have_is_convicted() -> None:
+    """Whoever has made that sum, an honest owner does not use it."""
+
+    class Refusing(PlainArithmetic):
+        def check_sum(self, data: Buffer, num_values: int, window: Window, weight: int) -> None:
+            raise RemoteFault("sum", "none has it")
+
+    proof, view = honest_looks()[False]
+    drawn = draw(view)
+    assert drawn is not None
+    assert convicted(proof, view, Refusing(), verify) == drawn.owner
+
+
+def test_the_part_behind_a_sum_is_checked_as_any_part() -> None:
+    view = view_of(plan_in_cells(PEERS))
+    start, stop = chunk_range(view.plan, 0, 0)
+    summed, values = bytes(8 * (stop - start)), [1] * (stop - start)
+    for legal in (b"", encode_part(values)):
+        check_sum(view, 0, 1, 0, summed + legal, PlainArithmetic())
+    for reason, part in (
+        ("scale", encode_part(values, ILLEGAL_SCALE)),
+        ("length", encode_part(values)[:-1]),
+        ("length", encode_part(values) + b"x"),
+    ):
+        with pytest.raises(RemoteFault) as caught:
+            check_sum(view, 0, 1, 0, summed + part, PlainArithmetic())
+        assert caught.value.reason == reason
 
 
 def test_an_auditor_asks_first_who_is_not_looked_at() -> None:

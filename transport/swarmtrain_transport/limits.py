@@ -372,9 +372,8 @@ CELLS_MAX = RUN_PEERS_MAX // CELL_PEERS_MAX
 """Cells of an op: as many as a full run has."""
 
 CELLS_PLANNED = 8
-"""Cells that a coordinator plans at most; of more peers than fit into them all take turns. Each
-member hears of each slice, and says that it has it, so messages grow by the square of members: at
-512 they are some 500 000 in an op."""
+"""Cells that a coordinator plans at most; of more peers than fit into them all take turns.
+The coordinator keeps account of which member has which slice, and that grows by the square."""
 
 SHEET_BYTES_MAX = 64 << 10
 """Largest sheet of a cell: roots and signatures of CELL_PEERS_MAX contributors are 7 KiB, the
@@ -524,7 +523,7 @@ MEET_PLACES = 3
 MEET_DIALS = 4 * CELL_PEERS_MAX
 MEET_DIALS_PER_S = 1.0
 """Times that one peer can make others dial, at once and for long: as many as meet everybody of a
-full run by two addresses."""
+full cell by two addresses."""
 
 MEET_AGAIN_S = 30.0
 MEET_AGAIN_MAX_S = 1800.0
@@ -586,7 +585,7 @@ MEET_DIALLERS_KEPT = 4 * RUN_PEERS_MAX
 """Peers whose spent dials are remembered, gone ones too."""
 
 RELAYS_MAX = CELL_PEERS_MAX
-"""Processes that do nothing but relay: one for each peer of a full run."""
+"""Processes that do nothing but relay: one for each peer of a full cell."""
 
 RELAY_BELIEVED = 4
 RELAY_UNSEEN_BYTES_PER_S = 1_250_000
@@ -712,7 +711,7 @@ WORD_ROUNDS = 24
 three do (five peers), it has cost one round in eight a wait until its deadline."""
 
 ODDS_KEPT = CELL_PEERS_MAX * CELL_PEERS_MAX
-"""Pairs at odds that are remembered: everybody of one op with everybody."""
+"""Pairs at odds that are remembered: everybody of a full cell with everybody of it."""
 
 ATTEMPTS_MAX = 16
 """Owners tried for one slice before the op is skipped."""

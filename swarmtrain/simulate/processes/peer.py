@@ -390,6 +390,13 @@ class SimPeer(Process):
             self._host.died(self)
             self._host.network.kill(self.peer_id)
             self._host.control.hung_up(self)
+            if self.driver.op < 0:  # what it held is of no account for any check
+                self.clock.at(self.clock.now_s, self._let_go)
+
+    def _let_go(self) -> None:
+        """Give its memory back: in some worlds newcomers die by the thousand."""
+        self.stages.clear()
+        del self.machine, self._memory, self._training, self.driver, self.trainer, self.strategy
 
     def leave(self) -> None:
         """Say goodbye; the process ends when that is sent."""

@@ -116,6 +116,21 @@ def test_the_window_is_for_the_weights_of_all_cells() -> None:
     check_plan(msgspec.structs.replace(plan, e_min=-34), 36)
     with pytest.raises(RemoteFault, match="sums would not be exact"):
         check_plan(msgspec.structs.replace(plan, e_min=-35), 36)
+    with pytest.raises(RemoteFault, match="window too narrow"):
+        check_plan(msgspec.structs.replace(plan, e_min=-33), 36)
+
+
+def test_each_piece_has_an_owner_of_its_own_cell() -> None:
+    plan = plan_in(3)
+    check_plan(plan, 36)
+    first, second, *rest = plan.slices
+    crossed = (
+        msgspec.structs.replace(first, owner=second.owner),
+        msgspec.structs.replace(second, owner=first.owner),
+        *rest,
+    )
+    with pytest.raises(RemoteFault, match="an owner is not of its slice's cell"):
+        check_plan(msgspec.structs.replace(plan, slices=crossed), 36)
 
 
 def test_a_plan_of_one_cell_has_the_bytes_that_it_always_had() -> None:

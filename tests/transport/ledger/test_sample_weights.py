@@ -44,7 +44,7 @@ def weighing(*weights: int, samples: tuple[int, ...]) -> Plan:
     """A PLAN of A, B and C with these weights and samples."""
     named = zip((A, B, C), weights, strict=True)
     members = tuple(Member(peer, BOOT, weight) for peer, weight in named)
-    return plan_body(members=members, samples=samples, e_min=-27)
+    return plan_body(members=members, samples=samples)
 
 
 @pytest.mark.parametrize("samples", [(1,), (1, 2, 3, 4), (1, -1, 2), (2, 2, 9)])
