@@ -1,6 +1,8 @@
 """A peer that fell behind: results while they are kept, a later state as soon as they are not."""
 
+import itertools
 import struct
+from unittest.mock import patch
 
 import msgspec
 import pytest
@@ -32,9 +34,9 @@ from tests.transport.swarm import Member, state_of
 LATER = b"S" * 32
 
 
-def behind(commits: int, root: bytes = bytes(32)) -> tuple[Participant, Chain, Actions]:
-    """A peer at op 0 that hears of so many commits at once, the last of them attested. All their
-    slices have this root."""
+def behind(commits: int, *roots: bytes) -> tuple[Participant, Chain, Actions]:
+    """A peer at op 0 that hears of so many commits at once, the last of them attested. Their slices
+    have these roots by turns."""
     manifest, chunks = state_of([7] * 24)
     joins = [join_body(peer) for peer in (A, B, C)]
     chain = Chain(run_body(), *joins, genesis_body(24, manifest.root))
@@ -48,7 +50,8 @@ def behind(commits: int, root: bytes = bytes(32)) -> tuple[Participant, Chain, A
         assert op is not None
         chain.add(Freeze(op.plan.op, (B, C), {}))
         commit = commit_of(op)
-        slices = tuple(msgspec.structs.replace(one, root=root) for one in commit.slices)
+        named = zip(commit.slices, itertools.cycle(roots or (bytes(32),)), strict=False)
+        slices = tuple(msgspec.structs.replace(one, root=root) for one, root in named)
         chain.add(msgspec.structs.replace(commit, slices=slices))
     chain.add(Attest(commits, LATER))
     return machine, chain, machine.control(records(chain, first), 0.0)
@@ -89,6 +92,29 @@ def test_whoever_is_further_behind_than_results_are_kept_asks_for_a_later_state_
     assert LATER in {digest for _, digest in asked(actions)}
     stranded = [a for a in actions if getattr(a, "message", None) == m.Stranded(1)]
     assert not stranded, "nobody has said yet that the results are lost"
+
+
+def test_a_slice_is_looked_into_once_although_others_come_after_it() -> None:
+    """Of 512 slices each was looked into after each one that came."""
+    sizes = 4, 4, 4
+    chunks = [
+        [struct.pack(f"<{size}qq", *[slice_ * 9 + i] * size, 2) for i, size in enumerate(sizes)]
+        for slice_ in range(2)
+    ]
+    lists = [b"".join(map(content_hash, some)) for some in chunks]
+    machine, chain, _ = behind(1, *map(content_hash, lists))
+    looked_into: list[bytes] = []
+
+    def look(arithmetic: PlainArithmetic, chunk: bytes, *_: object) -> None:
+        looked_into.append(bytes(chunk))
+
+    told: list[do.PeerAction] = []
+    with patch.object(PlainArithmetic, "check_result", look):
+        for body in (*lists, *chunks[0], *chunks[1]):
+            told += machine.frame(B, Frame(FrameKind.BLOB, chain.view.run_tag, body=body), 0.0)
+    (applied,) = [action for action in told if isinstance(action, do.ApplyResult)]
+    assert [list(map(bytes, one.chunks)) for one in applied.result.slices] == chunks
+    assert looked_into == chunks[0] + chunks[1]
 
 
 @pytest.mark.parametrize("dead", [B, C])
@@ -165,7 +191,7 @@ def test_a_committed_result_that_nobody_can_decode_is_as_good_as_lost(
     """Who was left agreed on its hashes, its owner among them. It never reaches the trainer."""
     chunk = struct.pack("<5q", 1, 1, 1, 1, weight)
     digest = content_hash(chunk)
-    machine, chain, _ = behind(1, root=content_hash(digest * 3))
+    machine, chain, _ = behind(1, content_hash(digest * 3))
     actions = machine.frame(B, Frame(FrameKind.BLOB, chain.view.run_tag, body=digest * 3), 0.0)
     actions += machine.frame(B, Frame(FrameKind.BLOB, chain.view.run_tag, body=chunk), 0.0)
     assert any(isinstance(action, do.ApplyResult) for action in actions) is not is_lost

@@ -98,8 +98,15 @@ class CatchUp:
         self._wanted: set[bytes] = set()
         self._lacking: tuple[object, ...] = ()
         """State of things when something was lacking; until it changes nothing else is."""
+        self._about: tuple[object, ...] = ()
+        """Op and holders for which the next three are right: of hundreds of slices each arrives by
+        itself, and all are looked at then."""
         self._others: dict[PeerId, None] = {}
         """Peers that may have the result that is looked for, in the order in which to ask."""
+        self._sources: dict[int, tuple[PeerId, ...]] = {}
+        """The order for a slice: its owner comes first."""
+        self._legal: set[int] = set()
+        """Slices that are here and can be decoded."""
         self._illegal_op = -1
         """Op whose committed result nobody can decode: its owner erred, or lied, and hardly anybody
         else was there. For us it is as good as lost."""
@@ -107,11 +114,16 @@ class CatchUp:
     def collect(self, op: int, *, replayed: bool) -> OpResult | None:
         """The whole result of a committed op, or None while chunks are being fetched, and for good
         if they are none that could be decoded."""
-        now = (op, self._blobs.changes, *self._view.holders)
+        about = (op, *self._view.holders)
+        now = (self._blobs.changes, *about)
         if now == self._lacking:
             return None
+        if about != self._about:
+            self._about = about
+            self._others.clear()
+            self._sources.clear()
+            self._legal.clear()
         self._wanted.clear()
-        self._others.clear()
         self._illegal_op = -1
         view, before = self._view.commits[op], self._view.samples.after(op - 1)
         commit = view.outcome
@@ -120,14 +132,14 @@ class CatchUp:
             result = self._paired(view, commit, replayed=replayed, samples_before=before)
             self._lacking = () if result is not None else now
             return result
-        slices: list[tuple[Buffer, ...]] = []
-        for index, outcome in enumerate(commit.slices):
-            chunks = self._chunks(op, view, index, outcome.root) if outcome.contributors else ()
-            if chunks is not None:
-                slices.append(chunks)
-        self._lacking = () if len(slices) == len(commit.slices) else now
+        given = [index for index, outcome in enumerate(commit.slices) if outcome.contributors]
+        here = [self._is_whole(op, view, index, commit.slices[index].root) for index in given]
+        self._lacking = () if all(here) else now
         if self._lacking:
             return None
+        slices = [
+            self._chunks(outcome.root) if outcome.contributors else () for outcome in commit.slices
+        ]
         result = result_of(view, slices, replayed=replayed, samples_before=before)
         return dataclasses.replace(result, is_kept=self.pinned < 0)
 
@@ -150,11 +162,11 @@ class CatchUp:
         if partner is None:
             return dataclasses.replace(empty, slices=())
         index = view.owners.index(partner)
-        chunks = self._chunks(view.plan.op, view, index, commit.slices[index].root)
-        if chunks is None:
+        root = commit.slices[index].root
+        if not self._is_whole(view.plan.op, view, index, root):
             return None
         both = tuple(sorted((self._me, partner)))
-        half = SliceResult(0, empty.num_values, both, chunks)
+        half = SliceResult(0, empty.num_values, both, self._chunks(root))
         return dataclasses.replace(
             empty, slices=(half,), chain=self._link(view, commit, (self._me, partner))
         )
@@ -195,27 +207,37 @@ class CatchUp:
         self._wanted.clear()
         self._lacking, self._illegal_op = (), -1
 
-    def _chunks(self, op: int, view: OpView, index: int, root: bytes) -> tuple[Buffer, ...] | None:
-        """One slice's chunks; what is missing is asked for."""
+    def _digests(self, root: bytes) -> list[bytes] | None:
+        """Hashes of a slice's chunks; None while the list of them is not here."""
         hash_list = self._blobs.get(root)
         if hash_list is None:
-            self._want([root], view, index)
             return None
-        size = limits.HASH_BYTES
-        joined = bytes(hash_list)
-        digests = [joined[start : start + size] for start in range(0, len(joined), size)]
-        if len(joined) != size * num_chunks(view.plan, index):
+        joined, size = bytes(hash_list), limits.HASH_BYTES
+        return [joined[start : start + size] for start in range(0, len(joined), size)]
+
+    def _chunks(self, root: bytes) -> tuple[Buffer, ...]:
+        """The chunks of a slice that are here."""
+        here = map(self._blobs.get, self._digests(root) or ())
+        return tuple(chunk for chunk in here if chunk is not None)
+
+    def _is_whole(self, op: int, view: OpView, index: int, root: bytes) -> bool:
+        """Return True if a slice is here and can be decoded; what is missing is asked for."""
+        digests = self._digests(root)
+        missing = [root] if digests is None else [one for one in digests if one not in self._blobs]
+        length = limits.HASH_BYTES * num_chunks(view.plan, index)
+        if digests is not None and sum(map(len, digests)) != length:
             self._illegal_op = op
-        missing = [digest for digest in digests if digest not in self._blobs]
-        if missing:
+        if digests is None or missing:
+            self._legal.discard(index)
             self._want(missing, view, index)
-            return None
-        chunks = [chunk for chunk in map(self._blobs.get, digests) if chunk is not None]
-        if self._illegal_op != op and self._are_legal(view, index, chunks):
+            return False
+        if index not in self._legal:
+            if self._illegal_op == op or not self._are_legal(view, index, self._chunks(root)):
+                self._illegal_op = op
+                return False
             self._blobs.keep_for(op, (root, *digests))
-            return tuple(chunks)
-        self._illegal_op = op
-        return None
+            self._legal.add(index)
+        return True
 
     def _are_legal(self, view: OpView, index: int, chunks: Sequence[Buffer]) -> bool:
         """Return True if the trainer can decode them; during an op each was looked at, but what is
@@ -233,11 +255,12 @@ class CatchUp:
 
     def _want(self, digests: Sequence[bytes], view: OpView, index: int) -> None:
         self._wanted.update(digests)
-        sources = self._sources(view, index)
+        if (sources := self._sources.get(index)) is None:
+            sources = self._sources[index] = self._sources_of(view, index)
         for digest in digests:
             self._fetcher.want(digest, sources, spread=False)
 
-    def _sources(self, view: OpView, index: int) -> tuple[PeerId, ...]:
+    def _sources_of(self, view: OpView, index: int) -> tuple[PeerId, ...]:
         """The owner, the other members, then anybody in the roster; of a pair op nobody else."""
         if view.plan.kind == PAIR:
             return (view.owners[index],)
