@@ -57,6 +57,16 @@ def behind(commits: int, *roots: bytes) -> tuple[Participant, Chain, Actions]:
     return machine, chain, machine.control(records(chain, first), 0.0)
 
 
+def result_chunks(number: int) -> list[bytes]:
+    """A slice's chunks, none of which another slice has."""
+    return [struct.pack("<5q", number, 0, 0, at, 2) for at in range(3)]
+
+
+def list_of(chunks: list[bytes]) -> bytes:
+    """Hashes of a slice's chunks, by the hash of which COMMIT names it."""
+    return b"".join(map(content_hash, chunks))
+
+
 def asked(actions: Actions) -> list[tuple[bytes, bytes]]:
     return [
         (action.peer, bytes(action.frame.body)[: limits.HASH_BYTES])
@@ -96,25 +106,26 @@ def test_whoever_is_further_behind_than_results_are_kept_asks_for_a_later_state_
 
 def test_a_slice_is_looked_into_once_although_others_come_after_it() -> None:
     """Of 512 slices each was looked into after each one that came."""
-    sizes = 4, 4, 4
-    chunks = [
-        [struct.pack(f"<{size}qq", *[slice_ * 9 + i] * size, 2) for i, size in enumerate(sizes)]
-        for slice_ in range(2)
-    ]
-    lists = [b"".join(map(content_hash, some)) for some in chunks]
+    chunks = [result_chunks(1), result_chunks(2)]
+    lists = [list_of(one) for one in chunks]
     machine, chain, _ = behind(1, *map(content_hash, lists))
     looked_into: list[bytes] = []
 
     def look(arithmetic: PlainArithmetic, chunk: bytes, *_: object) -> None:
         looked_into.append(bytes(chunk))
 
-    told: list[do.PeerAction] = []
     with patch.object(PlainArithmetic, "check_result", look):
-        for body in (*lists, *chunks[0], *chunks[1]):
-            told += machine.frame(B, Frame(FrameKind.BLOB, chain.view.run_tag, body=body), 0.0)
+        told = blobs(machine, chain, *lists, *chunks[0], *chunks[1])
     (applied,) = [action for action in told if isinstance(action, do.ApplyResult)]
     assert [list(map(bytes, one.chunks)) for one in applied.result.slices] == chunks
     assert looked_into == chunks[0] + chunks[1]
+
+
+def blobs(machine: Participant, chain: Chain, *bodies: bytes) -> list[do.PeerAction]:
+    """B sends these blobs; what the peer does then."""
+    tag = chain.view.run_tag
+    frames = (Frame(FrameKind.BLOB, tag, body=body) for body in bodies)
+    return [action for frame in frames for action in machine.frame(B, frame, 0.0)]
 
 
 @pytest.mark.parametrize("dead", [B, C])

@@ -99,7 +99,7 @@ class CatchUp:
         self._lacking: tuple[object, ...] = ()
         """State of things when something was lacking; until it changes nothing else is."""
         self._about: tuple[object, ...] = ()
-        """Op and holders for which the next three are right: of hundreds of slices each arrives by
+        """PLAN and holders for which the next three are right. Each of hundreds of slices comes by
         itself, and all are looked at then."""
         self._others: dict[PeerId, None] = {}
         """Peers that may have the result that is looked for, in the order in which to ask."""
@@ -114,7 +114,8 @@ class CatchUp:
     def collect(self, op: int, *, replayed: bool) -> OpResult | None:
         """The whole result of a committed op, or None while chunks are being fetched, and for good
         if they are none that could be decoded."""
-        about = (op, *self._view.holders)
+        view, before = self._view.commits[op], self._view.samples.after(op - 1)
+        about = (view.plan_hash, *self._view.holders)  # numbers come again after a REWIND
         now = (self._blobs.changes, *about)
         if now == self._lacking:
             return None
@@ -125,7 +126,6 @@ class CatchUp:
             self._legal.clear()
         self._wanted.clear()
         self._illegal_op = -1
-        view, before = self._view.commits[op], self._view.samples.after(op - 1)
         commit = view.outcome
         assert isinstance(commit, Commit)
         if view.plan.kind == PAIR:
