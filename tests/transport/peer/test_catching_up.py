@@ -128,6 +128,17 @@ def blobs(machine: Participant, chain: Chain, *bodies: bytes) -> list[do.PeerAct
     return [action for frame in frames for action in machine.frame(B, frame, 0.0)]
 
 
+def test_who_went_and_came_back_in_one_breath_is_asked_again() -> None:
+    """Nobody else has the result; with GONE all that was to be asked of it was dropped."""
+    machine, chain, _ = behind(1)
+    first = len(chain.records)
+    for peer in (B, C):
+        chain.add(Gone(peer, False, "asked to"))
+        chain.add(join_body(peer, b"anew"))
+    actions = machine.control(records(chain, first), 1.0)
+    assert {peer for peer, _ in asked(actions)} & {B, C}
+
+
 @pytest.mark.parametrize("dead", [B, C])
 def test_a_dead_donor_costs_one_time_out_and_then_a_later_state_is_taken(dead: bytes) -> None:
     machine, chain, actions = behind(3)

@@ -201,6 +201,11 @@ class CatchUp:
             self._fetcher.rounds(digest) >= limits.LOST_ROUNDS for digest in self._wanted
         )
 
+    def look_again(self) -> None:
+        """Somebody has gone, and may be back by now: nobody asks it otherwise, as its absence is
+        seen by nothing here."""
+        self._lacking = ()
+
     def give_up(self) -> None:
         """Nothing of it is wanted any more: a later state will make it unnecessary."""
         self._fetcher.cancel(self._wanted)

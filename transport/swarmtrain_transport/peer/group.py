@@ -144,6 +144,7 @@ class GroupPart:
     def forget(self, peer: PeerId) -> None:
         """This peer has left the run."""
         self._fetcher.forget(peer)
+        self._catchup.look_again()
 
     def tick(self, now_s: float) -> Actions:
         """Go on with the ops under way."""
