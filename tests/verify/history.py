@@ -21,6 +21,7 @@ from swarmtrain_transport.credentials.identity import Identity, verify
 from swarmtrain_transport.hashing import content_hash
 from swarmtrain_transport.ledger.chain import Ledger
 from swarmtrain_transport.ledger.fold import LedgerView, result_root, slice_root
+from swarmtrain_transport.ledger.plan_rules import window_floor
 from swarmtrain_transport.result import OpResult, SliceResult
 from swarmtrain_transport.wire.records import (
     Attest,
@@ -42,7 +43,7 @@ from swarmtrain_transport.wire.records import (
 from swarmtrain_transport.wire.text_place import TextPlace
 
 CONFIG = RunConfig(RunSection("proved"), exchange=ExchangeSection(block=16, chunk_values=32))
-WINDOW = Window("int8", 16, -24, 0)
+WINDOW = Window("int8", 16, window_floor(0, 1), 0)
 PEER = Identity.from_secrets(b"p" * 32, b"q" * 32)
 RUN = Identity.from_secrets(b"r" * 32, b"s" * 32)
 

@@ -34,6 +34,7 @@ from swarmtrain_transport.kinds import PAIR
 from swarmtrain_transport.ledger.chain import Ledger
 from swarmtrain_transport.ledger.fold import LedgerView, result_root, slice_root
 from swarmtrain_transport.ledger.pairing import link_of, order_of
+from swarmtrain_transport.ledger.plan_rules import window_floor
 from swarmtrain_transport.ledger.signed_roots import result_payload
 from swarmtrain_transport.ledger.transfers import NOTHING_SUMMED, gathered_slices, outcome_of
 from swarmtrain_transport.result import OpResult, SliceResult
@@ -49,7 +50,7 @@ CONFIG = RunConfig(
     ),
     checkpoint=CheckpointSection(every_rounds=2),
 )  # fmt: skip
-WINDOW = Window("none", 16, -24, 0)
+WINDOW = Window("none", 16, window_floor(0, 1), 0)
 ANN = Identity.from_secrets(b"p" * 32, b"q" * 32)
 BOB = Identity.from_secrets(b"b" * 32, b"c" * 32)
 RUN = Identity.from_secrets(b"r" * 32, b"s" * 32)
