@@ -460,9 +460,9 @@ class ExchangeSection(_Section, frozen=True):
 
 
 class AdmissionSection(_Section, frozen=True):
-    """Admission of peers. Of more than 64 means have to be exact: no robust rule, no codec `none`,
-    no strategy that takes contributions whole. 512 are in a round at most, by pairs 64; others
-    wait for their turn."""
+    """Admission of peers. With more than 64 of them means must be exact: no robust rule, no codec
+    `none`, no strategy that takes contributions whole. A round has 512 at most, by pairs 64; the
+    others take turns."""
 
     invite_uses: Annotated[
         int, _between(0, _BILLION, "peers that one invite lets in; 0: any number")

@@ -224,8 +224,8 @@ def parse_peers(text: str) -> tuple[Peer, ...]:
         peers += [peer] * int(match[1] or 1)
     if not 1 <= len(peers) <= CELL_PEERS_MAX:
         raise misuse(
-            f"{len(peers)} peers cannot be worked out.",
-            f"A forecast is of 1 to {CELL_PEERS_MAX}, who exchange directly.",
+            f"There is no forecast for {len(peers)} peers.",
+            f"Name 1 to {CELL_PEERS_MAX}: it is for peers that all exchange directly.",
         )
     return tuple(peers)
 

@@ -133,7 +133,7 @@ class Fetcher:
         known, first = self.wants.get(digest), tuple(sources)
         if known is None:
             self.wants[digest] = _Want(tuple(dict.fromkeys(first)), spread)
-        elif known.sources is not first and known.sources[: len(first)] != first:
+        elif known.sources[: len(first)] != first:  # told after every blob, of hundreds
             known.sources = tuple(dict.fromkeys((*first, *known.sources)))
 
     def cancel(self, digests: Iterable[bytes]) -> None:

@@ -64,7 +64,7 @@ def check_sum(
     """Check that legal parts of a cell can make this sum of a chunk of a slice.
 
     Raises:
-        RemoteFault: reason ``length`` or ``sum``; of the part behind it as of any part.
+        RemoteFault: reason ``length`` or ``sum``; or that of the part behind the sum.
     """
     summed, part = _parted(view, index, chunk, data)
     place, window = view.cells.owned(cell, index), window_of(view.plan)

@@ -145,7 +145,7 @@ def check_plan(plan: Plan, num_values: int) -> None:
         "a staleness that this version does not know": plan.staleness in STALENESS,
         "losses are not one number for each contributor": len(plan.losses) in (0, len(weights))
         and all(-1.0 <= loss <= limits.TOLD_LOSS_MAX for loss in plan.losses),
-        # A narrower one would flush values that everybody has to give.
+        # In a narrower one small values would be sent as zero for no reason.
         "window too narrow": plan.e_min <= window_floor(plan.e_max, total),
         "the deadline is not positive": 0 < plan.deadline_s < math.inf,
     }

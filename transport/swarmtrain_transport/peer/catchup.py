@@ -99,8 +99,8 @@ class CatchUp:
         self._lacking: tuple[object, ...] = ()
         """State of things when something was lacking; until it changes nothing else is."""
         self._about: tuple[object, ...] = ()
-        """PLAN and holders for which the next three are right. Each of hundreds of slices comes by
-        itself, and all are looked at then."""
+        """PLAN and holders for which the next three hold. They are kept between blobs, as an op may
+        have hundreds of slices."""
         self._others: dict[PeerId, None] = {}
         """Peers that may have the result that is looked for, in the order in which to ask."""
         self._sources: dict[int, tuple[PeerId, ...]] = {}
@@ -202,8 +202,8 @@ class CatchUp:
         )
 
     def look_again(self) -> None:
-        """Somebody has gone, and may be back by now: nobody asks it otherwise, as its absence is
-        seen by nothing here."""
+        """Ask anew at the next `collect`: somebody has gone, and may be back by then, with the same
+        holders as before."""
         self._lacking = ()
 
     def give_up(self) -> None:
